@@ -1,18 +1,19 @@
 """Run programs on spoilt inputs: `python scripts/fuzz.py --examples 3000 --seed 1`.
 
 Every case is a command over valid inputs of which some are spoilt. It must end with exit code 0, or
-2 and short printable lines, in time, with no input changed and nothing half-written. Failing cases
-are made small, printed and kept in a folder; the next start runs them again first. `--case FILE`
-runs one, and `--into DIR` leaves its inputs to be looked at. Needs the extra `dev`.
+2 and short printable lines, in time, with no input changed and nothing half-written. The first case
+of each way to fail is printed and written to a folder, where `running.json` is the case that the
+process died in. `--case FILE` runs one again, and `--into DIR` leaves its inputs to be looked at.
+Needs the extra `dev`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
 from claim2source.core.config import Number, Settings, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.tables import Cell, plain_table
-from tests.fuzzing.cases import Case
-from tests.fuzzing.hunt import Hunt
+from tests.fuzzing.cases import Case, cases
 from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
@@ -40,7 +42,6 @@ class Config(Settings):
         seed: decides which cases.
         kept: folder of failing cases.
         case: run this case only.
-        shrinking: seconds in which a failing case is made smaller.
         into: folder to leave the spoilt inputs of `case` in.
     """
 
@@ -48,7 +49,6 @@ class Config(Settings):
     seed: int = 0
     kept: Path = Path("out/fuzz")
     case: Path | None = None
-    shrinking: float = 30.0
     into: Path | None = None
     program: list[str] | None = list_field(help="these programs only, such as score")
 
@@ -59,25 +59,57 @@ class Config(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run kept cases, then new ones; print the counts; exit with 1 where any fails."""
+    """Run cases; print the counts; exit with 1 where any fails."""
     config = read_config(Config, argv, program="scripts/fuzz.py", description=__doc__ or "")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         fuzzer = Fuzzer(Path(folder) / "fuzz")
         if config.case is not None:
             sys.exit(run_one(fuzzer, config.case, config.into))
-        config.kept.mkdir(parents=True, exist_ok=True)
-        hunt = Hunt(fuzzer, config.kept, config.shrinking)
-        print("\n".join(hunt.again()), flush=True)
-        hunt.run(config.examples, config.seed, config.program or ())
-    print(table(hunt))
-    if hunt.failures:
-        print(f"{len(hunt.failures)} ways to fail; the cases are in {config.kept}")
+        counts, failing = hunt(fuzzer, config)
+    ends = ["exit 0", "exit 2", "wrong"]
+    names = [name for name in PROGRAMS if any(counts[name, end] for end in ends)]
+    rows: list[list[Cell]] = [[name, *(counts[name, end] for end in ends)] for name in names]
+    print(plain_table(["program", *ends], rows))
+    if failing:
+        print(f"{len(failing)} ways to fail; the cases are in {config.kept}")
         sys.exit(1)
+
+
+def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list[Path]]:
+    """Run cases; returns how those of each program ended, and the files of new ways to fail."""
+    counts: Counter[tuple[str, str]] = Counter()
+    failing: dict[str, Path] = {}
+    config.kept.mkdir(parents=True, exist_ok=True)
+    running = config.kept / "running.json"
+
+    # The database and the health checks are for tests.
+    @seed(config.seed)
+    @settings(
+        max_examples=config.examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(config.program or ()))
+    def one(case: Case) -> None:
+        running.write_text(case.to_json())
+        outcome = fuzzer.run(case)
+        counts[case.program, "wrong" if outcome.wrong else f"exit {outcome.code}"] += 1
+        signature = f"{case.program}: {outcome.signature}"
+        if outcome.wrong and signature not in failing:
+            file = config.kept / f"{case.program}-{config.seed}-{len(failing)}.json"
+            failing[signature] = running.rename(file)
+            print(f"{file}: exit {outcome.code}", *outcome.wrong[:8], sep="\n  ", flush=True)
+
+    one()
+    running.unlink(missing_ok=True)
+    return counts, [*failing.values()]
 
 
 def run_one(fuzzer: Fuzzer, path: Path, into: Path | None) -> int:
     """Run one kept case and show everything; returns the exit code."""
-    case = Case.from_json(json.dumps(json.loads(path.read_text(encoding="utf-8"))["case"]))
+    case = Case.from_json(path.read_text(encoding="utf-8"))
     if into is not None:
         fuzzer.leave(case, into)
         print(f"cd {into}; python {PROGRAMS[case.program].path}.py {shlex.join(case.argv)}")
@@ -85,22 +117,6 @@ def run_one(fuzzer: Fuzzer, path: Path, into: Path | None) -> int:
     print(f"{case.to_json()}\nexit {outcome.code}\n{outcome.printed}\n{outcome.errors}")
     print("\n".join(outcome.wrong) or "nothing is wrong")
     return int(bool(outcome.wrong))
-
-
-def table(hunt: Hunt) -> str:
-    """Tabulate how the cases of each program ended."""
-    ends = ["exit 0", "exit 2", "wrong"]
-    rows: list[list[Cell]] = [
-        [
-            name,
-            *(hunt.counts[name, end] for end in ends),
-            sum(failure.case.program == name for failure in hunt.failures),
-            f"{hunt.seconds[name]:.0f}",
-        ]
-        for name in PROGRAMS
-        if any(hunt.counts[name, end] for end in ends)
-    ]
-    return plain_table(["program", *ends, "defects", "seconds"], rows)
 
 
 if __name__ == "__main__":

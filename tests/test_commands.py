@@ -27,7 +27,15 @@ from tests.test_configs import commands, load_program, parsed, read_prepare
 STAGES = [
     f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "rumors", "find", "serve")
 ]
-PAGES = ["README.md", "BENCHMARKS.md", "docs/log.md", "docs/training.md", "docs/styles.md", *STAGES]
+PAGES = [
+    "README.md",
+    "configs/checkthat2026/README.md",
+    "BENCHMARKS.md",
+    "docs/log.md",
+    "docs/training.md",
+    "docs/styles.md",
+    *STAGES,
+]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
@@ -100,6 +108,11 @@ def test_every_command_shown_is_one_its_program_takes(
     expected = {
         "README.md": ["train/[a-z]*.py", "eval/[a-z]*.py"],
         "BENCHMARKS.md": ["scripts/bench.py"],
+        "configs/checkthat2026/README.md": [
+            "scripts/translate.py",
+            "train/mine.py",
+            "eval/pipeline.py",
+        ],
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/pairs.py", "train/merge.py"],
         "docs/styles.md": ["scripts/translate.py", "scripts/rewrite.py"],

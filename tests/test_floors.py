@@ -134,13 +134,13 @@ def module_level(tree: ast.Module) -> ast.Module:
     return Prune().visit(tree)
 
 
-def graph(everything: bool) -> dict[str, set[str]]:
-    """Module -> the modules of ours it imports, on import or anywhere."""
+def graph() -> dict[str, set[str]]:
+    """Module -> the modules of ours it imports, on import or within functions."""
     edges = {}
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        named = imports(tree if everything else module_level(tree), package)
+        named = imports(tree, package)
         edges[name] = {found for _, n in named if (found := resolved(n))} - {name}
     # The public names are imported when they are first used: no file of ours depends on that.
     edges[PACKAGE] = set()
@@ -189,7 +189,7 @@ def test_every_module_has_a_floor():
 
 def test_a_file_imports_from_its_floor_or_below():
     wrong = []
-    for name, imported in graph(everything=True).items():
+    for name, imported in graph().items():
         for other in imported:
             mine, theirs = FLOOR.get(part_of(name), -1), FLOOR.get(part_of(other), -1)
             # A program is nobody's library; not even another program's.
@@ -198,12 +198,8 @@ def test_a_file_imports_from_its_floor_or_below():
     assert wrong == []
 
 
-def test_no_cycle_of_imports_on_import():
-    assert cycle_in(graph(everything=False)) == []
-
-
-def test_no_cycle_of_imports_anywhere_within_functions_and_type_checking_included():
-    assert cycle_in(graph(everything=True)) == []
+def test_no_cycle_of_imports_within_functions_and_type_checking_included():
+    assert cycle_in(graph()) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -8,24 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate, judged_claims
-from claim2source.evaluation.reports import read_reports, whole_run
+from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
-from claim2source.models import Manifest, Resolved, Weights, resolve
+from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
-from claim2source.models.manifest import DataRecord
 from claim2source.pipeline import baselines, runner
-from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.pipeline.evaluate import evaluate as evaluate_results
 from claim2source.pipeline.selection import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
@@ -172,68 +167,6 @@ def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path],
     assert "choices" not in cell_of(out, "H-Small.bilingual")
 
 
-def trained_as(monkeypatch: pytest.MonkeyPatch, kind: str, **data: Any) -> None:
-    """Let every model be a checkpoint of ours."""
-
-    def found(model: ModelConfig, device: str | None) -> Resolved:
-        plain = resolve(model, "cpu")
-        manifest = Manifest(
-            plain.base,
-            Weights(kind),
-            plain.encoder.settings,
-            Rendering(),
-            data=DataRecord(**data),
-        )  # type: ignore[arg-type]
-        return replace(plain, manifest=manifest)
-
-    monkeypatch.setattr(runner, "resolve", found)
-
-
-@pytest.mark.parametrize(
-    ("kind", "val", "on"),
-    [
-        ("full", "auto", "val"),
-        ("base", "auto", "train"),
-        ("full", "carved", "val"),
-        ("base", "carved", "val"),
-        ("base", "train", "train"),
-    ],
-)
-def test_a_fusion_is_chosen_on_claims_that_its_dense_part_was_not_trained_on(
-    setup: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    val: str,
-    on: str,
-) -> None:
-    asked: list[set[str]] = []
-
-    def only(sparse: Run, dense: Run, data: Dataset, **more: Any) -> Any:
-        asked.append({claim.id for claim in data.claims})
-        assert set(sparse.claim_ids) | set(dense.claim_ids) <= asked[-1]
-        weighing = more["weighing"]
-        return choose("fusion", {FusionConfig(): np.full(len(data.claims), 0.5)}, weighing)
-
-    trained_as(monkeypatch, kind)
-    monkeypatch.setattr(runner, "choose_fusion", only)
-    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", f"--val={val}"))
-    train = load(setup[1], "train")
-    expected = carve_val(train, 0.1, 13, seen_share=0.1)[1] if on == "val" else train
-    assert asked == [{claim.id for claim in expected.claims}]
-    choice = cell_of(tmp_path, "HT-Small.original")["choices"][-1]
-    assert (choice["split"], choice["claims"]) == (on, len(expected.claims))
-
-
-def test_a_trained_checkpoint_is_not_tuned_on_what_it_saw(
-    setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained_as(monkeypatch, "full")
-    main(arguments(setup, tmp_path, "--systems=HT-Small", "--claims=original", "--val=train"))
-    (row,) = report_of(tmp_path)["not_run"]
-    assert "only `carved` is unseen" in row["reason"] and row["advice"]
-
-
 def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) -> None:
     report = report_of(out)
     kinds = [(test["family"].split(",")[0], test["average"]) for test in report["tests"]]
@@ -246,18 +179,6 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
             "Other claim forms against original claims",
         )
         for average in ("macro", "en", "de")
-    ]
-    pairs = [
-        [(c["system"], c["baseline"]) for c in test["comparisons"]] for test in report["tests"][::3]
-    ]
-    assert pairs[0] == [(f"Small.{form}", f"BM25.{form}") for form in FORMS]
-    assert pairs[1] == [
-        (f"{name}.{form}", f"Small.{form}") for name in ("H-Small", "HT-Small") for form in FORMS
-    ]
-    assert pairs[2] == [(f"BM25-tuned.{form}", f"BM25.{form}") for form in FORMS]
-    systems = ["BM25", "BM25-tuned", "Small", "H-Small", "HT-Small"]
-    assert pairs[3] == [
-        (f"{name}.{form}", f"{name}.original") for name in systems for form in FORMS[1:]
     ]
     assert not [note for note in report["notes"] if "Not tested" in note]
     for test in report["tests"]:
@@ -296,18 +217,6 @@ def test_the_papers_numbers_stand_beside_ours(
     main(arguments((setup[0], data, setup[2]), tmp_path / "o", *some, "--no_tests"))
     assert not report_of(tmp_path / "o")["published"]
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-
-
-def test_other_programs_read_them(setup: tuple[Path, Path, Path], out: Path) -> None:
-    systems = {system.name: system for system in read_reports([out])}
-    assert len(systems) == 15
-    models = {name: systems[f"{name}.original"].model for name in ("BM25", "Small", "H-Small")}
-    assert models == {"BM25": "bm25", "Small": "org/small", "H-Small": "hybrid:org/small"}
-    assert systems["BM25.translated"].claims == "translated"
-    split = load(setup[1], "dev")
-    assert set(whole_run(systems["Small.original"]).claim_ids) == {c.id for c in split.claims}
-    (alone,) = read_reports([out / "H-Small.original"])
-    assert (alone.model, alone.macro) == ("hybrid:org/small", systems["H-Small.original"].macro)
 
 
 @pytest.mark.slow
@@ -363,59 +272,24 @@ def test_a_second_program_prints_what_it_cost(
 
 
 @pytest.mark.slow
-def test_another_form_says_that_its_sources_were_encoded_before(
+def test_how_vectors_were_searched_is_reported(
     setup: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    some = ["--systems=Small", "--claims", "original", "translated", f"--store={tmp_path}"]
-    main(arguments(setup, tmp_path / "o", *some))
-    costs = [cell_of(tmp_path / "o", f"Small.{form}")["cost"] for form in FORMS[:2]]
-    assert costs[0]["reused"] == 0 < 36 <= costs[1]["reused"]
-    assert "| >" in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_vectors_encoded_before_as_float16_are_found_and_an_index_is_reported(
-    setup: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    from eval.encode import main as encode
-
-    stored = [f"--store={tmp_path / 'store'}", "--vectors=float16"]
-    encode(
-        [
-            f"--model.name={setup[0]}",
-            f"--dataset={setup[1]}",
-            "--model.pooling=mean",
-            "--model.max_length=24",
-            "--rendering.sources=title_abstract",
-            "--device=cpu",
-            *stored,
-        ]
-    )
-    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", *stored, "--no_tests"]
+    some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
+    some.append(f"--store={tmp_path / 'store'}")
     graph = tmp_path / "graph.yaml"
     text, plain = setup[2].read_text(), "max_length: 24}, label: org/small"
-    assert text.count(plain) == 1
     hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
     graph.write_text(text.replace(plain, hnsw))
     main(arguments((*setup[:2], graph), tmp_path / "o", *some))
     cells = {name: cell_of(tmp_path / "o", f"{name}.original") for name in some[1:4]}
-    cost = cells["Small"]["cost"]
-    assert cost["tokens"] == 0 and cost["reused"] >= 36
     for name in ("Small", "H-Small"):
         found = cells[name]["index"]
         assert (found["kind"], found["claims"], found["recall@36"]) == ("hnsw", 5, 1.0)
-    # A list that is read from the store says which index found it, and what it cost.
-    main(arguments((*setup[:2], graph), tmp_path / "read", *some))
-    read = cell_of(tmp_path / "read", "Small.original")
-    assert read["index"] == cells["Small"]["index"] and read["macro"] == cells["Small"]["macro"]
-    assert read["cost"] == {**cost, "stored": True}
     # Another search is another report, but not of BM25.
     main(arguments(setup, tmp_path / "o", *some))
     again = {name: cell_of(tmp_path / "o", f"{name}.original") for name in cells}
-    assert {name for name in cells if again[name]["key"] != cells[name]["key"]} == {
-        "Small",
-        "H-Small",
-    }
+    assert [n for n in cells if again[n]["key"] != cells[n]["key"]] == ["Small", "H-Small"]
     assert again["Small"]["index"] == {"kind": "exact"} and "index" not in again["BM25"]
 
 
@@ -446,22 +320,13 @@ def test_a_missing_model_is_asked_for_once(
     asked: list[str] = []
 
     def refuse(model: ModelConfig, device: str | None) -> Any:
-        from huggingface_hub import constants
-
         asked.append(model.name)
-        raise UserError(f"offline: {constants.HF_HUB_OFFLINE}")
+        raise UserError("not here")
 
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(runner, "resolve", refuse)
-    some = ["--systems", "Absent", "H-Absent"]
-    main(arguments(setup, tmp_path / "a", *some))
+    main(arguments(setup, tmp_path, "--systems", "Absent", "H-Absent"))
     assert asked == ["nobody/has-this"]
-    assert {row["reason"] for row in report_of(tmp_path / "a")["not_run"]} == {"offline: False"}
-    main(arguments(setup, tmp_path / "b", *some, "--offline"))
-    assert {row["reason"] for row in report_of(tmp_path / "b")["not_run"]} == {"offline: True"}
-    assert constants.HF_HUB_OFFLINE is False
+    assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
 
 
 @pytest.mark.parametrize(
@@ -523,23 +388,6 @@ def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_pa
     assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_nothing_is_chosen_on_what_is_reported(
-    setup: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    some = ["--split=train", "--systems", "BM25", "BM25-tuned", "--claims=original"]
-    main(arguments(setup, tmp_path, *some))
-    report = report_of(tmp_path)
-    assert list(report["systems"]) == ["BM25.original"]
-    assert "not reported on" in report["not_run"][0]["reason"]
-    only_dev = tmp_path / "data"
-    write_beir([load(setup[1], "dev")], only_dev)
-    some = ["--systems", "BM25-tuned", "--claims=original"]
-    main(arguments((setup[0], only_dev, setup[2]), tmp_path / "o", *some))
-    rows = [report["not_run"][0], report_of(tmp_path / "o")["not_run"][0]]
-    assert "train" in rows[1]["reason"]
-    assert all("chosen on train, which must have golds" in row["advice"] for row in rows)
-
-
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"systems: 'BM52' is not allowed; allowed: BM25, BM25-tuned"
@@ -547,25 +395,3 @@ def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Pa
         main(arguments(setup, tmp_path, "--systems", "BM52"))
     with pytest.raises(UserError, match="claims: 'orginal'"):
         main(arguments(setup, tmp_path, "--claims", "orginal"))
-
-
-def test_intervals_draw_papers_and_weigh_languages_alike() -> None:
-    # Ten English claims on one paper, all found; one on another, not found; German: one, found.
-    claims = [Claim(f"e{i}", "x", "en", golds=("a",)) for i in range(10)]
-    claims += [Claim("e10", "x", "en", golds=("b",)), Claim("d0", "x", "de", golds=("c",))]
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    data = Dataset(tuple(claims), (), qrels, "dev")
-    run = Run.from_lists({c.id: [(c.golds[0] if c.id != "e10" else "a", 1.0)] for c in claims})
-    found = evaluate_results(run, data, ["mrr@5"], repeats=500).systems["system"].intervals
-    assert found is not None
-    assert (found.papers, found.repeats, list(found.values["mrr@5"])) == (
-        3,
-        500,
-        ["en", "de", "macro"],
-    )
-    # Two papers: a draw may miss either, which a draw of eleven claims all but never does.
-    assert found.of("mrr@5", "en") == (0.0, 1.0)
-    assert found.of("mrr@5", "de") == (1.0, 1.0)
-    low, high = found.values["mrr@5"]["macro"]
-    assert low == pytest.approx(0.0) or low >= 0.5
-    assert high == 1.0

@@ -227,8 +227,7 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     main, words, _ = words_of(world, "baselines")
     words = [words[0], "--systems", "BM25", "Words", "--claims", "original", "--repeats=20"]
     out = world.run(main, "part", "out", *words)
-    page = f"--html={world.folder / 'page.html'}"
-    report.main([f"--reports={out}", page, "--repeats=20"])
+    report.main([f"--reports={out}", f"--html={world.folder / 'page.html'}", "--repeats=20"])
     assert "6 claims with a gold" in (world.folder / "page.html").read_text()
     said = [f"--reports={out}", f"--out={world.folder / 'compared'}", "--repeats=20"]
     report.main(said)

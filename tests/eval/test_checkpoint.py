@@ -6,10 +6,7 @@ import ast
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +14,10 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Claim
-from claim2source.datasets import load, write_beir
+from claim2source.datasets import load
 from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
-from claim2source.pipeline import checkpoints
 from claim2source.pipeline.attached import read_attached
 from claim2source.pipeline.checkpoints import (
     CheckpointConfig,
@@ -37,7 +31,6 @@ from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
-from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup
 
 
@@ -132,56 +125,6 @@ def test_a_run_gives_a_table_of_every_kept_epoch_and_step_zero(
     assert tests.count("| epoch-") == 3 * 3  # macro, English, German
 
 
-@pytest.mark.slow
-def test_every_epoch_has_intervals_and_is_tested_against_step_zero(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    run, data = trained
-    evaluated(run, data, tmp_path, "--repeats=300")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [test["average"] for test in report["tests"]] == ["macro", "en", "de"]
-    for test in report["tests"]:
-        assert [c["system"] for c in test["comparisons"]] == ["epoch-1", "epoch-2"]
-        assert test["draws"] == 300
-        for c in test["comparisons"]:
-            for key, name in (("mean", c["system"]), ("baseline_mean", "epoch-0")):
-                part = report["systems"][name]
-                row = part["languages"].get(test["average"], part["macro"])
-                assert c[key] == pytest.approx(row["mrr@5"])
-    for part in report["systems"].values():
-        assert list(part["intervals"]["values"]["mrr@5"]) == ["en", "de", "macro"]
-        low, high = part["intervals"]["values"]["mrr@5"]["macro"]
-        assert low <= part["macro"]["mrr@5"] <= high and part["intervals"]["repeats"] == 300
-    assert "Holm over the 2 tests" in (tmp_path / "report.md").read_text()
-    evaluated(run, data, tmp_path / "bare", "--no_tests")
-    bare = json.loads((tmp_path / "bare" / "report.json").read_text())
-    assert bare["tests"] == [] and "intervals" not in bare["systems"]["epoch-1"]
-    tables = [(folder / "report.md").read_text() for folder in (tmp_path, tmp_path / "bare")]
-    assert ["95 % of mrr@5" in table for table in tables] == [True, False]
-
-
-@pytest.mark.slow
-def test_wandb_gets_the_table_of_the_report(
-    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: dict[str, Any] = {}
-    monkeypatch.setattr(checkpoints, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    run, data = trained
-    evaluated(run, data, tmp_path, "--wandb=offline")
-    report = json.loads((tmp_path / "report.json").read_text())
-    families = [f"Tests: {test['family']}" for test in report["tests"]]
-    assert list(logged) == ["scores", *families] and len(families) == 3
-    shown = logged[families[0]]
-    cells = dict(zip(shown.columns, shown.rows[-1], strict=True))
-    last = report["tests"][0]["comparisons"][-1]
-    assert (cells["system"], cells["difference"]) == ("epoch-2", last["difference"])
-    table = logged["scores"]
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert len(rows) == 9
-    macro = report["systems"]["epoch-2"]["macro"]
-    assert {metric: rows[-1][metric] for metric in macro} == pytest.approx(macro)
-
-
 def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
     """What a submission is made of, whatever its name."""
     run, data = trained
@@ -217,38 +160,6 @@ def test_metrics_deeper_than_the_lists_are_left_out(
     assert "mrr@5" in report["systems"]["epoch-1"]["intervals"]["values"]
     ranked = read_run(tmp_path / "10" / "runs" / "de.trec").run
     assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
-    # No MRR@5, no intervals and tests of it.
-    evaluated(one, data, tmp_path / "4", "--depth=4", "--hybrid")
-    report = json.loads((tmp_path / "4" / "report.json").read_text())
-    assert set(report["macro"]) == {"mrr@1", "queries"}
-    assert "intervals" not in report["systems"]["epoch-1"] and not report["tests"]
-    ranked = read_run(tmp_path / "4" / "H-epoch-1" / "runs" / "de.trec").run
-    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {4}
-    with pytest.raises(ConfigError, match="depth: 0 .*1 to 1000000"):
-        configured("--checkpoint=x", "--out=y", "--depth=0")
-
-
-def test_claims_without_a_gold_are_ranked_and_counted(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """A language that no score speaks of is not lost without a word."""
-    run, data = trained
-    dev = load(data, "dev")
-    more = tuple(Claim(f"dev-fr{i}", f"une étude {i}", "fr", f"a study {i}") for i in range(3))
-    write_beir([replace(dev, claims=(*dev.claims, *more))], tmp_path / "data")
-    words = ["--no_tests", "--hybrid", "--claims=translated"]
-    text = evaluated(run / "checkpoints" / "epoch-1", tmp_path / "data", tmp_path / "out", *words)
-    (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["notes"]
-    assert note.startswith("No fr claim of dev has a gold") and note in text
-    assert len(read_run(tmp_path / "out" / "runs" / "fr.trec").run.claim_ids) == 3
-
-
-def test_languages_restrict(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    run, data = trained
-    evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, "--languages", "de")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert list(report["languages"]) == ["de"]
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["de.trec"]
 
 
 def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -258,7 +169,7 @@ def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path
             evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
 
 
-def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_plain_model_scores_as_step_zero(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = trained
     model = run.parent / "model"
     evaluated(
@@ -272,33 +183,6 @@ def test_a_plain_model_and_a_missing_one(trained: tuple[Path, Path], tmp_path: P
     plain = json.loads((tmp_path / "plain" / "report.json").read_text())
     said = json.loads((run / "report.json").read_text())
     assert plain["macro"] == pytest.approx(said["systems"]["step 0"]["macro"])
-    with pytest.raises(UserError, match="no/such"):
-        evaluated("no/such", data, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.slow
-def test_as_a_program_with_a_mistake(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(REPOSITORY / "eval" / "checkpoint.py"),
-        "--checkpoint",
-        "x",
-        "--dataset",
-        str(tmp_path / "nowhere"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
-    )
-    assert done.returncode == 2
-    assert "nowhere" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
@@ -391,67 +275,6 @@ def test_forms_and_hybrids_are_tested_against_what_they_come_from(
 
 
 @pytest.mark.slow
-def test_one_checkpoint_keeps_its_place_and_other_programs_find_the_rest(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    run, data = trained
-    one = run / "checkpoints" / "epoch-1"
-    evaluated(one, data, tmp_path, "--hybrid", "--claims=translated", "--repeats=50")
-    report = json.loads((tmp_path / "report.json").read_text())
-    names = ["epoch-1", "H-epoch-1", "epoch-1.translated", "H-epoch-1.translated"]
-    assert list(report["systems"]) == names and (tmp_path / "runs" / "de.trec").is_file()
-    assert report["macro"] == report["systems"]["epoch-1"]["macro"]
-    systems = {system.name: system for system in read_reports([tmp_path])}
-    assert list(systems) == names
-    assert systems["H-epoch-1.translated"].model == f"hybrid:{one}"
-    assert systems["epoch-1.translated"].claims == "translated"
-    for name in names:
-        assert set(systems[name].runs) == {"en", "de"}
-    folders = sorted(path.parent.name for path in tmp_path.glob("*/report.json"))
-    assert folders == sorted(names[1:])
-
-
-def test_forms_that_are_the_same_text_are_not_scored_twice(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    run, data = trained
-    some = ["--claims", "original", "translated", "--languages=en", "--repeats=50"]
-    text = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, *some)
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert list(report["systems"]) == ["epoch-1"]
-    said = "original and translated: the same as bilingual here, since all claims are English."
-    assert report["notes"] == [said] and said in text
-    with pytest.raises(ConfigError, match="claims: 'orginal'.*original, translated, bilingual"):
-        configured("--checkpoint=x", "--out=y", "--claims", "orginal")
-
-
-def test_published_numbers_stand_beside_ours(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    run, data = trained
-    shutil.copytree(data, tmp_path / "ct25")
-    model = Path(shutil.copytree(run.parent / "model", tmp_path / "all-MiniLM-L6-v2"))
-    some = [
-        "--languages=en",
-        "--repeats=50",
-        "--rendering.sources=title_abstract",
-        "--model.pooling=mean",
-        "--model.max_length=24",
-    ]
-    text = evaluated(model, tmp_path / "ct25", tmp_path / "o", "--hybrid", *some)
-    report = json.loads((tmp_path / "o" / "report.json").read_text())
-    rows = {(row["row"], row["system"]): row for row in report["published"]}
-    assert set(rows) == {("MiniLM", model.name), ("H-MiniLM", f"H-{model.name}")}
-    ours = report["systems"][f"H-{model.name}"]["languages"]["en"]["mrr@5"]
-    assert rows["H-MiniLM", f"H-{model.name}"]["ours"] == pytest.approx(ours)
-    assert "Published numbers beside ours" in text
-    assert "Published" in (tmp_path / "o" / "report.md").read_text()
-    evaluated(model, tmp_path / "ct25", tmp_path / "p", "--label=malteos/scincl", *some)
-    report = json.loads((tmp_path / "p" / "report.json").read_text())
-    assert [row["row"] for row in report["published"]] == ["SciNCL"]
-    evaluated(model, tmp_path / "ct25", tmp_path / "q", "--no_tests", *some)
-    assert not json.loads((tmp_path / "q" / "report.json").read_text())["published"]
-
-
-@pytest.mark.slow
 def test_step_zero_is_the_model_it_starts_from_and_trained_epochs_are_not(
     widely: tuple[Path, Path, Path],
 ) -> None:
@@ -504,23 +327,6 @@ def test_each_language_may_have_a_checkpoint_of_its_own(
     main(["--checkpoint", *shared, *common, f"--out={tmp_path / 'shared'}"])
     (once,) = json.loads((tmp_path / "shared" / "report.json").read_text())["systems"].values()
     assert 2 * once["cost"]["parameters"] == system["cost"]["parameters"]
-    # Other claim forms and the hybrid are routed too.
-    more = ["--claims", "original", "--hybrid"]
-    main([*words, *common, *more, f"--out={tmp_path / 'forms'}"])
-    systems = json.loads((tmp_path / "forms" / "report.json").read_text())["systems"]
-    assert list(systems) == ["routed", "H-routed", "routed.original", "H-routed.original"]
-    assert systems["routed"]["macro"] == report["macro"]
-    for lang, epoch in (("en", "epoch-1"), ("de", "epoch-0")):
-        evaluated(points / epoch, data, tmp_path / f"{epoch}.forms", "--no_tests", *more)
-        text = (tmp_path / f"{epoch}.forms" / "report.json").read_text()
-        for name in ("", "H-"):
-            alone = json.loads(text)["systems"][f"{name}{epoch}.original"]["languages"][lang]
-            assert systems[f"{name}routed.original"]["languages"][lang] == pytest.approx(alone)
-    assert systems["H-routed"]["cost"]["parameters"] == 2 * alone_parameters(text)
-
-
-def alone_parameters(report: str) -> int:
-    return int(json.loads(report)["systems"]["epoch-0"]["cost"]["parameters"])
 
 
 def test_routes_are_read_from_the_words_of_a_command() -> None:
@@ -646,28 +452,6 @@ def test_a_pipelines_stages_stand_beside_every_checkpoint(
     played.write_text(file.read_text().replace("depth: 6", "depth: 4"))
     evaluated(run, data, tmp_path / "other", *words, "--only=chosen", "--no_tests")
     assert len(applied) == 2 * len(epochs) + 1
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "mine.yaml.*the file of a pipeline"),
-        ("stages: [{retrieve: bm25}, {rerank: max_sim}]", "no dense model"),
-        ("stages: [{retrieve: dense}, {rerank: nosuch}]", "'nosuch' is not allowed"),
-    ],
-)
-def test_a_file_that_cannot_be_attached_is_refused_first(
-    text: str | None, why: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "mine.yaml"
-    if text is not None:
-        file.write_text(text + "\n")
-    with pytest.raises(ConfigError, match=why) as error:
-        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file))
-    assert error.value.key == "stages" and "\n" not in str(error.value)
-    file.write_text("stages: [{retrieve: dense}, {rerank: max_sim}]\n")
-    with pytest.raises(ConfigError, match="one pipeline of the name mine"):
-        evaluated("no/such", tmp_path, tmp_path / "out", "--stages", str(file), str(file))
 
 
 def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(

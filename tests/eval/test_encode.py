@@ -117,24 +117,6 @@ def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
     assert texts_of_process(texts, 0, 1)[:block] == divided[0][:block]
 
 
-def test_processes_fill_one_store_and_count_what_was_there(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    """Another process that starts late takes its own part, and nothing is left over."""
-    texts = [f"paper {'a b ' * (i % 7)}{i}" for i in range(200)]
-    encoder = resolve(ModelConfig(str(tiny_folder), pooling="mean", max_length=16), "cpu").encoder
-    plain, _ = encoder.encode(texts, "claim")
-    parts = [texts_of_process(texts, rank, 2) for rank in (0, 1)]
-    assert encoder.fill(parts[0], "claim", Store(tmp_path))[0] == len(parts[0])
-    encoded, cost = encoder.fill(parts[0], "claim", Store(tmp_path))
-    assert (encoded, cost.tokens) == (0, 0)
-    encoded, cost = encoder.fill(parts[1], "claim", Store(tmp_path))
-    assert encoded == cost.items == 200 - len(parts[0]) and cost.tokens > 0
-    read, cost = encoder.encode(texts, "claim", store=Store(tmp_path))
-    assert cost.tokens == 0
-    assert np.abs(read - plain).max() < 1e-6
-
-
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="vectors"):
         program().main(words(tiny_folder, data, tmp_path / "store", "--vectors=int8"))
@@ -146,24 +128,10 @@ def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--main_process_port",
-        "29531",
-        str(PROGRAM),
-        *words(tiny_folder, data, store, "--splits", "train"),
-    ]
+    launch = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split()]
+    command += ["--dynamo_backend", "no", "--main_process_port", "29531", str(PROGRAM)]
+    command += words(tiny_folder, data, store, "--splits", "train")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
     done = subprocess.run(
         command,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,18 +18,16 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Where, open_engine
+from claim2source.engines import open_engine
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT, stamp_of
+from claim2source.engines.rows import SPLIT
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.pipeline import asking
 from claim2source.pipeline.asking import Finder
 from claim2source.pipeline.finding import INDEX
-from claim2source.pipeline.staged import read_pipeline
-from claim2source.rerank import cross_encoder
 from claim2source.rerank.learned import FittedOn, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25, Dense, Hybrid
@@ -40,7 +37,6 @@ from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
-from tests.rerank.tiny import save_cross_encoder
 
 NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
 PAPERS = [
@@ -62,7 +58,6 @@ PAPERS = [
     ),
     Paper(Source("@bad id'\"".replace(" ", "_"), NASTY, NASTY, ("=1+1",), "-V", "2020")),
 ]
-NEW = Paper(Source("new", "claim works: masks in schools", "Nothing else."))
 POST = "the claim b works: masks cut outbreaks 3.7x"
 
 
@@ -153,18 +148,9 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 
     expected = sentences()
     assert encoded == [POST] and len(set(expected.values())) > 1
-    manifest, kept = engine.manifest, engine.sentences
     for other in (0, SPLIT + 1):
-        engine.manifest = replace(manifest, sentences=other)
+        engine.manifest = replace(engine.manifest, sentences=other)
         assert sentences() == expected and len(encoded) > 3
-    engine.manifest = manifest
-
-    def written_meanwhile(ids: list[str]) -> dict[str, tuple[str, np.ndarray]]:
-        found = {one: (stamp, np.flip(vectors)) for one, (stamp, vectors) in kept(ids).items()}
-        return {one: ("of another version", those[1]) for one, those in found.items()}
-
-    monkeypatch.setattr(engine, "sentences", written_meanwhile)
-    assert sentences() == expected
 
 
 def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
@@ -330,30 +316,6 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     assert said == POST
 
 
-def test_a_finder_loads_the_model_of_a_stage_once(
-    index: str, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = save_cross_encoder(tmp_path / "ce", tiny_folder)
-    stages = (
-        f"stages:\n  - {{retrieve: bm25}}\n  - {{rerank: cross_encoder, model: {model}, depth: 3"
-    )
-    (tmp_path / "own.yaml").write_text(f"{stages}, when: {{margin_below: 1}}}}\n")
-    loaded: list[object] = []
-    whole = cross_encoder.load_cross_encoder
-
-    def load(*arguments: Any) -> Any:
-        loaded.append(arguments)
-        return whole(*arguments)
-
-    monkeypatch.setattr(cross_encoder, "load_cross_encoder", load)
-    pipeline = read_pipeline(tmp_path / "own.yaml", None)
-    finder = Finder(open_engine(index), pipeline, device="cpu")
-    for post in ("claim a works", "claim b works"):
-        (answer,) = finder.find([Post("0", post)])
-        assert "rerank cross_encoder" in answer.matches[0].parts
-    assert len(loaded) == 1
-
-
 def test_a_learned_fusion_counts_terms_over_the_whole_index(
     ask: Callable[..., str],
     index: str,
@@ -375,20 +337,6 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     those = [source for source in sources if source.id in ids]
     (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(other - scores).max() > 0.01
-    # A paper that is added while it is warm counts too.
-    copy = open_engine(shutil.copytree(index, tmp_path / "copy"))
-    finder = Finder(copy, read_pipeline(file, None))
-    finder.find([Post("0", POST)])
-    copy.upsert(replace(next(copy.rows()).only([0]), papers=[NEW], stamps=[stamp_of(NEW)]))
-    copy.build()
-    (answer,) = finder.find([Post("0", POST)], 20)
-    (scores,) = Scorer([*sources, NEW.source]).scores(
-        view.view,
-        [Post("0", POST).claim("en")],
-        [[match.paper.source.id for match in answer.matches]],
-    )
-    assert [match.score for match in answer.matches] == pytest.approx(scores.tolist(), rel=1e-5)
-    copy.close()
     monkeypatch.setattr(asking, "_POOL", 12)
     with pytest.raises(
         UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
@@ -468,8 +416,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["a", "--input", "x"], "a post, or --input FILE"),
     (["a", "--json", "--csv"], "one of --json, --csv and --bibtex"),
     (["a", "--date", "soon"], "date: 'soon' is not allowed"),
-    (["a", "--lang", "german"], "lang: 'german' is not allowed"),
-    (["a", "--k", "0"], "k: 0 is not allowed"),
     (["https://bsky.app/profile/a.b/post/3k"], "is an address; --fetch reads the post there"),
     (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
     (["a", "--model", "none/such"], "none/such"),
@@ -510,23 +456,6 @@ def test_standard_input_is_a_post_of_any_bytes(
     for data, why in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
         with pytest.raises(UserError, match=why):
             said(data)
-
-
-def test_a_post_is_searched_whatever_it_holds(index: str) -> None:
-    finder = Finder(open_engine(index), sentences=False)
-    hostile = [
-        "'; DROP TABLE papers; --",
-        '"',
-        "\x00",
-        "😀",
-        "a" * 1_000_000,
-        "\u202e",
-        "NOT",
-        "-\\",
-    ]
-    posts = [Post(str(i), text) for i, text in enumerate(hostile)]
-    assert [len(answer.matches) for answer in finder.find(posts)] == [10] * len(posts)
-    assert finder.find(posts[:1], where=Where(ids=()))[0].matches == ()
 
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:

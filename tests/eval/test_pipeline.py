@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ from claim2source.pipeline.systems import (
 )
 from claim2source.rerank.max_sim import MaxSim
 from eval.pipeline import main
-from eval.rerank import main as rerank
-from tests.llm_server import Chat, LLMServer
+from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 
 # BM25 (b 0) prefers a repetition to the very words; MaxSim of any model prefers these.
@@ -53,7 +51,6 @@ MRR = [
     {"en": (1 + 1 / 3) / 2, "de": 1 / 2},
     {"en": (1 + 1 / 3) / 2, "de": 1.0},
 ]
-ENTITIES = ["1.", "rerank", "entities"]
 Start = Callable[..., LLMServer]
 
 
@@ -175,41 +172,6 @@ def test_a_named_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> 
     assert found[found[name].hybrid.dense].model.name == "C"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("program", ["pipeline", "rerank"])
-def test_routes_are_chosen_on_val_and_the_report_says_so(
-    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str], program: str
-) -> None:
-    file = tmp_path / "chosen.yaml"
-    file.write_text(
-        "stages:\n  - {retrieve: bm25, depth: 5, bm25: {k1: 0.1, b: 0.0}}\n"
-        f"  - {{rerank: max_sim, model: {tiny_folder}, max_length: 64, depth: 2,"
-        " sources: title_abstract}\n"
-        "routes: {default: [{retrieve: {}}, {retrieve: {bm25: {k1: 1.2}}}]}\n"
-    )
-    run, words = main, [f"--config={file}"]
-    if program == "rerank":
-        run, words = rerank, [f"--files={file}", "--system=chosen"]
-    words += ["--dataset=demo", "--repeats=20", "--claims=translated"]
-    taken = {}
-    for rule in ("best", "one_se"):
-        run([*words, f"--out={tmp_path / rule}", f"--rule={rule}"])
-        systems = Report.read(tmp_path / rule).systems
-        first, second = systems.values()
-        assert [choice.what for choice in first.choices] == [
-            f"route {x}" for x in ("en", "de", "fr")
-        ]
-        assert second.choices == ()
-        taken[rule] = [str(choice.settings["system"]) for choice in first.choices]
-        for choice in first.choices:
-            assert (choice.split, choice.compared, choice.rule) == ("train", 2, rule)
-            scores = {str(one.settings["system"]): one.score for one in choice.tried}
-            assert set(scores) == {"chosen, default", "chosen, default 2"}
-            if rule == "best":
-                assert scores[str(choice.settings["system"])] == max(scores.values())
-        assert "route de" in capsys.readouterr().out
-    assert "chosen, default 2" in taken["best"]
-
-
 def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> None:
     file = tmp_path / "routed.yaml"
     file.write_text(
@@ -280,43 +242,3 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(UserError):
         way_page(runs, data, tmp_path / "mine.html", title="x")
-
-
-def test_each_version_of_a_stage_is_scored_and_nothing_is_asked_again(
-    tmp_path: Path, llm_server: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first version finds every gold, the second leaves the ranking."""
-    titles = {claim.text: TEXTS[claim.id] for claim in CLAIMS}
-    golds = {
-        TEXTS[key]: next(s.title for s in SOURCES if s.id == gold) for key, gold in GOLDS.items()
-    }
-
-    def rule(chat: Chat) -> str:
-        documents = chat.data["documents"].split("\n")
-        gold = golds[titles[chat.data["post"]]]
-        place = next(i for i, text in enumerate(documents, 1) if text == f"[{i}] {gold}")
-        held = ["it"] if chat.before == 0 else []
-        found = [{"document": place, "entities": held}]
-        return json.dumps({"query_entities": ["it"], "documents": found})
-
-    server = llm_server(rule)
-    write_beir([DATA], tmp_path / "data")
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "stages:\n"
-        "  - {retrieve: bm25, depth: 5, bm25: {b: 0.0}}\n"
-        "  - {rerank: entities, depth: 5, versions: 2, sources: title_abstract,"
-        f" llm: {{model: m, url: '{server.url}', retries: 0, concurrency: 1}}}}\n"
-    )
-    said = [f"--dataset={tmp_path / 'data'}", "--no_tests", f"--store={tmp_path / 'store'}"]
-    main([f"--config={file}", f"--out={tmp_path / 'out'}", *said])
-    assert server.requests == 2 * len(CLAIMS)
-    _, _, printed = capsys.readouterr().out.partition("asked several times")
-    lines = [line.split() for line in printed.splitlines()]
-    rows = {line[3]: [float(v) for v in line[4:]] for line in lines if line[:3] == ENTITIES}
-    alone = {lang: (1.0, MRR[0][lang]) for lang in ("en", "de")}
-    alone["macro"] = (1.0, sum(MRR[0].values()) / 2)
-    for name, (first, second) in alone.items():
-        # The deviation of a sample of two: their difference over the root of 2.
-        by_hand = [(first + second) / 2, (first - second) / 2**0.5, first, second]
-        assert rows[name] == pytest.approx(by_hand, abs=6e-5), name

@@ -164,14 +164,6 @@ def test_every_section_is_there(read: Reader, page: Path) -> None:
     assert not re.search(r"mathdefault|/tmp/|file:", page.read_text(encoding="utf-8"))
 
 
-def test_nothing_is_shown_twice(read: Reader) -> None:
-    # An interval stands in one table; a cost too.
-    cells = [text.strip() for text in read.text]
-    assert cells.count("seconds") == 2  # the axis, the table
-    assert cells.count("3.0") == 1
-    assert len([text for text in cells if text.startswith("Differences with 95 %")]) <= 1
-
-
 def test_links_lead_somewhere(read: Reader) -> None:
     ids = [a["id"] for _, a in read.tags if "id" in a]
     links = [(a["href"] or "")[1:] for tag, a in read.tags if tag == "a"]
@@ -333,45 +325,6 @@ def test_golds_are_marked_among_the_hits(page: Path) -> None:
     assert "<li><bdi>gone</bdi></li>" in text and "Body (p3)" in text and "(rank -)" in text
 
 
-@pytest.mark.slow
-def test_wandb_gets_the_tables_of_the_page(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: dict[str, Any] = {}
-    monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    main(
-        [
-            f"--reports={page.parent / 'run'}",
-            f"--dataset={page.parent / 'data'}",
-            f"--html={tmp_path / 'out.html'}",
-            "--repeats=200",
-            "--wandb=offline",
-        ]
-    )
-    assert {"Score by language", "Recall by depth", "Cost against quality"} <= set(logged)
-    assert any(title.startswith("Tests: ") for title in logged)
-    assert [row[:2] for row in logged["Learning curve"].rows] == [["run", "0"], ["run", "1"]]
-    changes = logged["Rank of the gold: from epoch-0 (rows) to epoch-1 (columns)"]
-    moved = {
-        (row[0], to): int(n)
-        for row in changes.rows
-        for to, n in zip(changes.columns[1:], row[1:], strict=True)
-        if int(n)
-    }
-    assert moved == {
-        ("1", "not found"): 1,
-        ("1", "1"): 1,
-        ("not found", "not found"): 1,
-        ("2-5", "1"): 1,
-    }
-    assert any(title.startswith("Systems and representations") for title in logged)
-    for table in logged.values():
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    # The page shows these very cells.
-    text = page.read_text(encoding="utf-8")
-    assert all(cell in text for row in logged["Recall by depth"].rows for cell in row[1:])
-
-
 def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     folder, reports = save(tmp_path)
     system = replace(Report.read(reports).systems["epoch-1"], runs="runs")
@@ -391,34 +344,6 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     shown = "".join(reader.text)
     assert "epoch-1 has mrr@5 0.500 (95 % interval" in shown
     assert "1 of 4 claims" in shown and "Holm" not in shown and "Learning curve" not in shown
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--baseline=nobody", "baseline"),
-        ("--claims=-1", "claims"),
-        ("--metric=x", "metrics"),
-        ("--split=test", "test"),
-    ],
-)
-def test_what_a_user_does_wrong_ends_with_2(
-    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, reports = save(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        run_program(
-            main,
-            [
-                f"--reports={reports}",
-                f"--dataset={folder}",
-                f"--html={tmp_path / 'o.html'}",
-                option,
-            ],
-        )
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "o.html").exists()
 
 
 @pytest.mark.slow

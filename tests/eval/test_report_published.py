@@ -90,11 +90,6 @@ def test_without_runs_every_table_is_shown_with_gaps(capsys: pytest.CaptureFixtu
     assert max(map(len, text.splitlines())) < 190
 
 
-def test_only_the_tables_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "--tables", "2026-test", "2024")
-    assert "0.7628" in text and "KGAT" in text and "S0C1" not in text and "2026-stage1" not in text
-
-
 def test_ours_stand_beside_with_difference_and_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,18 +160,6 @@ def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_t
     assert found[0] == found[1] and found[0]["low"]
     # Judgements that are given come before what the report says.
     assert cells(capsys, "--reports", tmp_path / "told", *given)[key]["low"] != "0.610000"
-
-
-def test_the_report_over_the_papers_claims_comes_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(tmp_path / "part", {"en": 20}, dataset="/data/ct25")
-    save(tmp_path / "whole", {"en": 1400}, dataset="/data/ct25")
-    arguments = ["--tables=2025-styles", "--reports", tmp_path / "part"]
-    key = ("2025-styles", "E5-Large", "S0C0")
-    assert cells(capsys, *arguments)[key]["same_claims"] == "no"
-    found = cells(capsys, *arguments, tmp_path / "whole")[key]
-    assert (found["same_claims"], found["report"]) == ("yes", str(tmp_path / "whole"))
 
 
 def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
@@ -322,48 +305,6 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
 
 
-def test_a_training_run_has_its_checkpoints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = {}
-    for i in range(2):
-        runs, qrels = save(
-            tmp_path / f"epoch-{i}",
-            {"en": 1446},
-            split="test",
-            seed=i,
-            checkpoint=f"run/checkpoints/epoch-{i}",
-        )
-        (part,) = Report.read(tmp_path / f"epoch-{i}").systems.values()
-        reports[f"epoch-{i}"] = replace(part, runs=f"epoch-{i}/runs")
-    Report("data", "test", reports, chosen="epoch-1").write(tmp_path)
-    arguments = [
-        "--reports",
-        tmp_path,
-        "--rows",
-        "GritLM-7B=epoch-1",
-        "--tables",
-        "2025-test",
-        "--qrels",
-        tmp_path / "epoch-1" / "qrels.txt",
-    ]
-    cell = cells(capsys, *arguments)["2025-test", "GritLM-7B", "test"]
-    assert float(cell["ours"]) == pytest.approx(
-        reports["epoch-1"].languages["en"]["mrr@5"], abs=1e-6
-    )
-    assert cell["low"]
-    assert "In no table: epoch-0" in shown(capsys, *arguments)
-
-
-def test_rewritten_claims_are_not_the_plain_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, style in (("untold", "rewritten"), ("told", "S0C1")):
-        save(tmp_path / name, {"en": 1400}, rewrites="r.jsonl", style=style)
-    found = cells(capsys, "--reports", tmp_path / "untold", tmp_path / "told")
-    assert {key[2] for key, row in found.items() if row["ours"]} == {"S0C1"}
-
-
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = tmp_path / "news"
     save(
@@ -433,9 +374,6 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--rows", "GritLM-F"], "ROW=SYSTEM"),
         (["--rows", "Nobody=x"], "a row of the tables"),
         (["--rows", "GritLM-F=nobody"], "a system of --reports"),
-        (["--reports", "nowhere"], "nowhere/report.json"),
-        (["--format", "html"], "markdown"),
-        (["--repeats", "0"], "repeats"),
     ],
 )
 def test_what_a_user_does_wrong_ends_with_2(
@@ -445,17 +383,6 @@ def test_what_a_user_does_wrong_ends_with_2(
         run_program(main, arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"systems": {"x": {"macro": {}}}}'])
-def test_what_is_no_report_is_refused(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "report.json").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        run_program(main, ["--reports", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "report.json" in capsys.readouterr().err
 
 
 def test_the_page_has_the_tables_with_a_score_of_ours(

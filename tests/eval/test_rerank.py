@@ -11,20 +11,15 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.datasets import carve_val, expected_seen_share, seen_claims
 from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.io.trec import read_run, write_trec_run
-from claim2source.pipeline.choosing import weigh
-from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.systems import (
     SYSTEMS_FOLDER,
-    SystemConfig,
     load_stages,
     read_systems,
 )
 from claim2source.rerank.http import Http
 from claim2source.rerank.yes_no import YesNo
-from claim2source.retrieve import BM25Config
 from eval.rerank import main
 
 
@@ -109,51 +104,6 @@ def test_each_stage_is_scored_written_and_tested(
     with pytest.raises(UserError, match="no re-ranker"):
         words = ["--choose_mix", "0.5", "--out", str(tmp_path / "no")]
         main(["--system", "Plain", *words, *said])
-
-
-@pytest.mark.slow
-def test_the_mix_is_chosen_on_claims_that_are_not_reported(
-    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a random encoder the first stage alone is best: weight 1, which dev does not say."""
-    files, store = tmp_path / "systems.yaml", str(tmp_path / "store")
-    stage = f"rerank: max_sim, model: {tiny_folder}, max_length: 32, depth: 5"
-    files.write_text(f"One:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {{{stage}}}\n")
-    words = ["--files", str(files), "--system", "One", "--repeats", "20", "--store", store]
-    words += ["--val", "carved", "--rule", "best"]
-    main([*words, "--choose_mix", "0.5", "1", "--out", str(tmp_path / "out")])
-    train = c2s.load("demo", "train")
-    rest, val = carve_val(train, 0.1, 13, seen_share=0.1)
-    weighing = weigh(val, seen_claims(rest, val), expected_seen_share(train))
-    scores = {}
-    for mix in (0.0, 0.5, 1.0):
-        settings = {"model": str(tiny_folder), "max_length": 32, "depth": 5, "mix": mix}
-        system = SystemConfig(bm25=BM25Config(k1=1.2), stages=[{"rerank": "max_sim", **settings}])
-        run = SystemRunner({"s": system}, val).run("s").result.run
-        scores[mix] = weighing.score(weighing.of(run))
-    assert len(set(scores.values())) > 1
-    best = max(scores, key=lambda mix: scores[mix])
-    report = Report.read(tmp_path / "out")
-    (choice,) = report.systems["1. rerank max_sim"].choices
-    assert choice.settings == {"mix": best} and choice.score == pytest.approx(scores[best])
-    assert (choice.split, choice.claims, choice.compared) == ("val", len(val.claims), 3)
-    assert report.systems["first stage"].choices == ()
-    assert f"mix {best}" in capsys.readouterr().out
-    # It is what the stage then has.
-    plain = files.with_name("plain.yaml")
-    plain.write_text(f"One:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {{{stage}, mix: {best}}}\n")
-    words[1] = str(plain)
-    main([*words, "--out", str(tmp_path / "plain")])
-    again = Report.read(tmp_path / "plain")
-    assert [s.macro for s in again.systems.values()] == [s.macro for s in report.systems.values()]
-    with pytest.raises(UserError, match="choose_mix"):
-        main([*words, "--choose_mix", "1.5", "--out", str(tmp_path / "no")])
-    plain.write_text(
-        "One:\n  bm25: {k1: 1.2}\n  stages:\n    - {verify: abstain, model: absent.json}\n"
-    )
-    with pytest.raises(UserError, match="no re-ranker"):
-        main([*words, "--choose_mix", "1", "--out", str(tmp_path / "no")])
-    assert not (tmp_path / "no").exists()
 
 
 def test_the_papers_rerankers_are_there_as_released() -> None:

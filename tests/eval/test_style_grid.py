@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from claim2source.core.report import Report
 from claim2source.datasets import load
 from eval.style_grid import main
-from tests.counting import counted
-from tests.shared_data import REPOSITORY, shared
+from tests.shared_data import REPOSITORY
 
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
 
@@ -80,27 +77,3 @@ def test_the_grid_is_written_as_table_csv_json_and_heat_map(
         assert "+0.0225?" in text and "texts rewritten by Llama-3.3-70B" in text
         assert "^: the best cell" in text and "numbers kept" in text
     assert "paired randomisation tests" in page and "| BM25 | " in page
-
-
-@pytest.mark.slow
-def test_real_claims_cost_nine_encodings_and_a_second_run_none(
-    minilm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """BM25, MiniLM and their hybrid over 20 cells of a cut of ct25, with rule-made styles."""
-    counts = counted(monkeypatch)
-    data = cut(shared("ct25"), tmp_path / "ct25-cut", 30, 120)
-    words = [f"--config={RULES}", f"--dataset={data}", f"--store={tmp_path / 'store'}"]
-    words += ["--split=dev", "--repeats=500"]
-    main([*words, f"--out={tmp_path / 'first'}"])
-    assert counts == {"encodings": 9, "dense searches": 20, "BM25 searches": 20}
-    counts.clear()
-    started = time.process_time()
-    main([*words, f"--out={tmp_path / 'second'}"])
-    assert counts == {} and time.process_time() - started < 30
-    first, second = (
-        json.loads((tmp_path / name / "grid.json").read_text()) for name in ("first", "second")
-    )
-    assert first == second and list(first) == ["BM25", "MiniLM", "H-MiniLM"]
-    # Tweets of 280 characters hold less than abstracts; BM25 loses most, as in the paper.
-    assert first["BM25"]["C0"]["S3"] < first["BM25"]["C0"]["S0"]
-    assert all(len(row) == 4 for one in first.values() for row in one.values())

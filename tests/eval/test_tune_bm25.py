@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets import load, write_beir
 from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.pipeline.choosing import choose, weigh
@@ -21,7 +21,7 @@ from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from eval import tune_bm25 as tune
 from eval.hybrid import HybridConfig
-from eval.tune_bm25 import TuneConfig, main
+from eval.tune_bm25 import main
 
 FAST = ["--k1", "1.2", "2.0", "--b", "0.75", "--title_weight", "2"]
 
@@ -114,33 +114,6 @@ def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
     assert "| bm25-default | macro |" in text and "items/s" in text and "permutations" in text
 
 
-def test_only_the_training_split_or_its_val_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[str]] = []
-
-    def only(data: Dataset, base: BM25Config, grid: Any, rule: Any) -> Any:
-        seen.append({claim.id for claim in data.claims})
-        return choose("bm25", {base: np.full(len(data.claims), 0.5)}, weigh(data))
-
-    monkeypatch.setattr(tune, "choose_bm25", only)
-    train = load("demo", "train")
-    main([f"--out={tmp_path}"])
-    assert seen == [{c.id for c in train.claims}] * 8
-    seen.clear()
-    main(
-        [
-            f"--out={tmp_path}",
-            "--val=carved",
-            "--split=null",
-            "--analyses",
-            "stemmer",
-        ]
-    )
-    assert seen == [{c.id for c in carve_val(train, 0.1, 13, seen_share=0.1)[1].claims}] * 2
-    assert report_of(tmp_path)["systems"] == {}
-
-
 def settled(tried: list[tuple[BM25Config, float]], data: Dataset) -> Any:
     on, count = weigh(data), len(data.claims)
     choices = [(c, choose("bm25", {c: np.full(count, s)}, on)[1]) for c, s in tried]
@@ -171,42 +144,6 @@ def test_what_is_better_on_many_papers_is_taken() -> None:
     assert settled([(worse, 0.0), (better, 1.0)], data) == (1, ["given", "better"])
     assert settled([(better, 1.0), (worse, 0.0)], data) == (0, ["given", "worse"])
     assert settled([(worse, 0.0)], data) == (0, ["given"])
-
-
-def test_what_changes_nothing_is_not_tried() -> None:
-    claims, bare = (Claim("c", "t", golds=("s",)),), (Source("s", "t"),)
-    data = Dataset(claims, bare, Qrels({"c": {"s": 1}}), "train")
-
-    def tried(data: Dataset, **settings: Any) -> list[BM25Config]:
-        return list(tune._analyses(TuneConfig(Path("o"), **settings), data))
-
-    def named(*names: str) -> dict[str, Any]:
-        return {"k1": [1.0], "b": [0.5], "title_weight": [1], "analyses": list(names)}
-
-    everything = named("stop_words", "stemmer", "metadata")
-    assert len(tried(data, **everything)) == 4
-    rich = Dataset(claims, (Source("s", "t", venue="v"),), data.qrels, "train")
-    assert len(tried(rich, **everything)) == 8
-    space = BM25Config(analysis="whitespace")
-    assert [t.metadata for t in tried(rich, bm25=space, **everything)] == [False, True]
-    kept = BM25Config(stemmer=False)
-    assert [t.stemmer for t in tried(data, bm25=kept, **named("stemmer"))] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--split=train"], "split"),
-        (["--k1", "-1"], "k1"),
-        (["--b", "1.5"], "b: 1.5"),
-        (["--title_weight", "0"], "title_weight"),
-        (["--analyses", "colour"], "analyses"),
-    ],
-)
-def test_settings_that_cannot_be(options: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        main([f"--out={tmp_path / 'o'}", *options])
-    assert not (tmp_path / "o").exists()
 
 
 def test_without_golds_nothing_is_chosen_or_reported(tmp_path: Path) -> None:

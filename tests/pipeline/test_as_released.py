@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +16,10 @@ from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_syst
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.systems import SystemConfig, read_systems
 from claim2source.text import Rendering
-from tests.models.mistral import INSTRUCTION, VOCABULARY, save_mistral
+from tests.models.mistral import INSTRUCTION, save_mistral
 from tests.shared_data import REPOSITORY
 
 SYSTEMS = read_systems([REPOSITORY / "configs" / "systems" / "as_released.yaml"])
-GERMAN = Claim("1", "the Impfung", "de", "the user")
 ENGLISH = Claim("2", "the user", "en")
 PAPER = Source("p", "Title", "Abstract.", ("Jane Doe", "Li Wei, Wuhan"), "Nature")
 
@@ -91,14 +88,6 @@ def test_gritlm_reads_what_the_released_code_gives_it(
     assert model_of(name).attention == "eager" and found.encoder.settings.max_length == 512
 
 
-def test_golden_ids_of_a_released_claim(folder: Path) -> None:
-    (tokens,) = tiny("GritLM-as-released", folder).encoder.tokenize(["the"], "claim")
-    ids, words = list(tokens.ids), VOCABULARY.index
-    assert ids[:4] == [1, words("▁"), words("<0x0A>"), words("G")]
-    tail = ["<0x0A>", "<", "|", "embed", "|", ">", "<0x0A>", "the"]
-    assert ids[-8:] == [words(token) for token in tail] and tokens.skip == 0
-
-
 def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) -> None:
     """By hand, and through the store, where the two sides must not share a vector."""
     encoder = tiny("GritLM-as-released", folder).encoder
@@ -116,28 +105,6 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
     assert encoder.tokenize(["x"], "source") == [
         Tokens(encoder.tokenize(["x"], "claim")[0].ids, len(encoder.tokenizer(other.claim)[0].ids))
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "begins"), [("GritLM-as-released", ""), ("GritLM-style-as-released", "icie")]
-)
-def test_vectors_equal_those_of_the_package_called_as_the_released_code_does(
-    name: str, begins: str, folder: Path, tmp_path: Path
-) -> None:
-    """Queries as plain texts with the instruction in them, documents with an instruction."""
-    package = pytest.importorskip("gritlm", reason="pip install --no-deps gritlm")
-    plain = shutil.copytree(folder, tmp_path / "plain")
-    said = json.loads((plain / "config.json").read_text())
-    said.pop("auto_map")  # the package would run the code that it names
-    (plain / "config.json").write_text(json.dumps(said))
-    theirs = package.GritLM(str(plain), mode="embedding", dtype=torch.float32)
-    ours, texts = tiny(name, folder).encoder, ["the user", "ab the\nthe user"]
-    queries = [f"{begins}\n{INSTRUCTION}\n<|embed|>\n{text}" for text in texts]
-    assert np.abs(ours.encode(texts, "claim")[0] - theirs.encode(queries)).max() < 1e-5
-    papers = theirs.encode(texts, instruction="<|embed|>\n")
-    assert np.abs(ours.encode(texts, "source")[0] - papers).max() < 1e-5
-    right = tiny(name.replace("as-released", "right-template"), folder).encoder
-    assert np.abs(right.encode(texts, "claim")[0] - theirs.encode(queries)).max() > 1e-3
 
 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:

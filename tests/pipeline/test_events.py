@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.trec import read_qrels
 from claim2source.pipeline.events import EventsConfig, event_sets, with_events, write_events
@@ -66,8 +66,6 @@ def test_thresholds_are_settings(config: EventsConfig) -> None:
     assert "other headline" in ids(similarity=0.0)
     # Without any entity in common there is no overlap, however low the threshold.
     assert ids(similarity=0.0, overlap=0.0) == {"same", "early enough", "other headline"}
-    with pytest.raises(ConfigError, match="overlap"):
-        EventsConfig(overlap=1.1)
 
 
 def test_relevance_is_extended_to_the_set_and_candidates_bound_it(found: dict) -> None:

@@ -17,8 +17,6 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.selection import (
-    BM25_GRID,
-    FUSION_GRID,
     ChoosingOn,
     NothingToChooseOn,
     SelectionData,
@@ -28,7 +26,6 @@ from claim2source.pipeline.selection import (
     selection_data,
 )
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
-from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
 from tests.training.small import small_splits
 
@@ -57,15 +54,6 @@ def test_the_title_weight_that_helps_is_chosen() -> None:
     assert chosen == BM25Config(title_weight=4, metadata=True)
     assert (choice.what, choice.score, choice.split, choice.claims) == ("bm25", 1.0, "train", 1)
     assert choice.settings["title_weight"] == 4
-
-
-def test_the_first_of_equal_settings_is_chosen() -> None:
-    grid = [(1.2, 0.5, 4), (0.9, 0.75, 4), (1.2, 0.75, 1)]
-    best = choose_bm25(TITLES, BM25Config(), grid, "best")[0]
-    assert best == BM25Config(k1=1.2, b=0.5, title_weight=4)
-    assert choose_bm25(TITLES, BM25Config(), grid[::-1], "best")[0].k1 == 0.9
-    # A single paper says nothing: the grid's first entry stays.
-    assert choose_bm25(TITLES, BM25Config(), grid[::-1])[0].title_weight == 1
 
 
 def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
@@ -99,24 +87,6 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
 
 
-def test_texts_are_analysed_once_per_title_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    class Noted(Analysis):
-        def sources(self, texts: Any) -> Any:
-            calls.append(len(texts))
-            return super().sources(texts)
-
-        def claims(self, texts: Any, *rest: Any) -> Any:
-            calls.append(len(texts))
-            return super().claims(texts, *rest)
-
-    monkeypatch.setattr("claim2source.retrieve.bm25.Analysis", Noted)
-    choose_bm25(TITLES, BM25Config())
-    assert len(BM25_GRID) == len(set(BM25_GRID)) == 60
-    assert calls == [3, 1] * 3  # the sources, and the one claim that has a gold
-
-
 # --- the fusion ---------------------------------------------------------------------------
 
 
@@ -142,17 +112,6 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     assert min(tried.values()) < 1.0
 
 
-def test_the_grid_holds_both_methods_and_more_than_one_depth() -> None:
-    assert {config.method for config in FUSION_GRID} == {"linear", "rrf"}
-    assert len({config.depth for config in FUSION_GRID}) > 1
-    assert len(set(FUSION_GRID)) == len(FUSION_GRID)
-    assert {(c.depth, c.missing) for c in FUSION_GRID if c.method == "linear"} == {
-        (depth, missing) for depth in (100, 1000) for missing in ("lowest", "scored")
-    }
-    with pytest.raises(ValueError, match="no settings"):
-        choose_fusion(Run.from_lists({}), Run.from_lists({}), TITLES, [])
-
-
 def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> None:
     """BM25 has not found the gold, and would give it nearly what its last source has."""
     data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gxyz"])
@@ -167,14 +126,6 @@ def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> Non
     assert chosen.missing == "scored" and choice.score == 1.0
     chosen, choice = choose_fusion(sparse, dense, data, grid)
     assert chosen.missing == "lowest" and choice.score < 1.0
-
-
-def test_unscaled_scores_get_small_weights() -> None:
-    data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gx"])
-    sparse = Run.from_lists({"c": [("x", 20.0), ("g", 10.0), ("y", 0.0)]})
-    dense = Run.from_lists({"c": [("g", 0.8), ("x", 0.2), ("y", 0.1)]})
-    chosen, choice = choose_fusion(sparse, dense, data, [FusionConfig(scale="none")], rule="best")
-    assert choice.score == 1.0 and chosen.alpha < 0.06
 
 
 # --- what is chosen on --------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import MACRO, NotRun, Report
 from claim2source.datasets import write_beir
@@ -282,18 +282,6 @@ def test_the_text_that_is_rewritten_is_one_that_the_claims_form_reads(
         assert rewritten_text(asked, form, dataset) == expected
 
 
-def test_a_bilingual_claim_keeps_its_own_text_beside_the_rewritten_translation(
-    dataset: Dataset,
-) -> None:
-    texts = {"C1": styled("C1", C1), "S1": styled("S1", S1)}
-    run = GridRun(dataset, OPTIONS, lambda claims: texts, repeats=10)
-    _, data = run._styled("translation")
-    (cell,) = data.cell("C1", "S0")
-    assert {c.id: (c.text, c.translation) for c in cell.claims}["d"] == ("Birne", "pear kiwi")
-    (cell,) = run._styled("original")[1].cell("C1", "S0")
-    assert {c.id: (c.text, c.translation) for c in cell.claims}["d"] == ("pear kiwi", "pear")
-
-
 def test_titles_are_kept_or_dropped(dataset: Dataset) -> None:
     titled = replace(dataset, sources=tuple(replace(s, title="T") for s in dataset.sources))
     before = originals(titled, "sources")
@@ -371,28 +359,6 @@ def test_a_model_writes_what_the_folder_lacks_and_is_asked_for_nothing_twice(
             read_texts(change, dataset, folder, claims)
 
 
-def test_answers_that_are_missing_are_asked_for_by_the_next_run(
-    dataset: Dataset, tmp_path: Path, llm_server: Callable[..., LLMServer]
-) -> None:
-    prompt = tmp_path / "prompt.yaml"
-    prompt.write_text(PROMPT, encoding="utf-8")
-    server = llm_server(lambda chat: f"{next(iter(chat.data.values()))} formally")
-    options = StyleOptions(
-        claim_styles=("C1",),
-        source_styles=("S0",),
-        texts=tmp_path / "texts",
-        llm=LLMConfig(model=server.model, url=server.url, max_requests=2, concurrency=1),
-        prompts={"C1": str(prompt)},
-        answers=tmp_path / "answers.sqlite",
-    )
-    folder = written(dataset, tmp_path / "data")
-    with pytest.raises(UserError, match=r"2 of 5 texts have no answer .*the same command goes on"):
-        read_texts(options, dataset, folder, "translation")
-    texts = read_texts(options, dataset, folder, "translation")["C1"]
-    # Birne's translation is the pear: the same text is asked for once.
-    assert texts.lost == 0 and server.requests == 4
-
-
 def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -418,8 +384,6 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong, match in (
         ({"claim_styles": ("S1",)}, "claim_styles"),
-        ({"source_styles": ("S9",)}, "source_styles"),
-        ({"versions": 0}, "versions"),
         ({"prompts": {"C0": "x"}}, "prompts"),
         ({"llm": LLMConfig(model="m")}, "texts"),
     ):

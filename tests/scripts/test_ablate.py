@@ -18,7 +18,7 @@ from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
 from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
 from scripts.ablate_retention import SMALL, make_small
-from tests.shared_data import REPOSITORY, shared
+from tests.shared_data import shared
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 
@@ -36,14 +36,6 @@ def test_every_row_is_a_command_that_parses(name: str, tmp_path: Path) -> None:
         assert row.on is None or row.on in known
     # Each row changes something.
     assert len(commands) == sum(row.trained for row in TABLES[name].rows)
-
-
-def test_rows_build_on_each_other(tmp_path: Path) -> None:
-    words = arguments(AblateConfig(tmp_path, seed=7), "ct25", TABLES["ct25"].rows[4])
-    assert "--mining.pool=train-golds" in words and "--mining.max_share=0.95" in words
-    assert "--optimisation.batch_size=128" in words and "--optimisation.seed=7" in words
-    at = words.index("--languages") if "--languages" in words else None
-    assert at is None
 
 
 @pytest.mark.parametrize(
@@ -79,44 +71,6 @@ def test_a_row_begun_with_other_settings_begins_again(
     assert (outcome.seconds is None) is (expected == ["--resume"])
 
 
-@pytest.mark.parametrize("name", ["half", "lora-half"])
-def test_a_scale_is_of_a_row_with_its_present_settings(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, table = AblateConfig(tmp_path), TABLES["retention"]
-    row = next(row for row in table.rows if row.name == name)
-    below = table.below(row)
-    assert below is not None and below.trained
-
-    def scaled(folder: Path) -> Any:
-        raise UserError(f"scaled {folder.name}")
-
-    monkeypatch.setattr(script, "ScaledCheckpoint", scaled)
-    file = tmp_path / f"retention-{row.on}-42" / "row.json"
-    file.parent.mkdir()
-    assert script._outcome(config, "retention", row) is None
-    file.write_text(json.dumps({"key": "of other settings"}))
-    assert script._outcome(config, "retention", row) is None
-    file.write_text(json.dumps({"key": script._key(config, "retention", below)}))
-    with pytest.raises(UserError, match=f"scaled retention-{row.on}-42"):
-        script._outcome(config, "retention", row)
-
-
-def test_data_sets_are_found_as_training_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    default = (REPOSITORY / "../shared/data/ct25").resolve()
-    for value, expected in (
-        (str(tmp_path), tmp_path / "ct25"),
-        ("", default),
-        ("../shared/data", default),
-    ):
-        monkeypatch.setenv("CLAIM2SOURCE_DATA", value)
-        assert script._folder("ct25", tmp_path) == str(expected)
-    assert script._folder("demo", tmp_path) == "demo"
-
-
 def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
     """Wrong: a pool cut without its golds, or claims that are trained on and scored."""
     shared("ct25"), shared("tweets-factchecks")
@@ -142,15 +96,16 @@ def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    model, data = small_setup(tmp_path / "small")
-    words = small_arguments(model, data, tmp_path / "unused", optimisation__epochs=1)
+    model, _ = small_setup(tmp_path / "sets")
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path / "sets"))
+    words = small_arguments(model, Path(), tmp_path / "unused", optimisation__epochs=1)
     recipe: dict[str, Any] = dict(word.removeprefix("--").split("=", 1) for word in words)
     for key in ("out", "data.dataset", "data.report_split", "wandb.mode"):
         recipe.pop(key)
     table = Table(
-        "small",
+        "data",
         recipe,
-        {"dev": ("small", "dev", None), "de": ("small", "dev", ["de"])},
+        {"dev": ("data", "dev", None), "de": ("data", "dev", ["de"])},
         (
             Row("plain", "as it is"),
             Row("slow", "a small step", {"optimisation.learning_rate": 1e-12}, "plain", "plain"),
@@ -159,7 +114,6 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     )
     monkeypatch.setattr(script, "TABLES", {"small": table})
-    monkeypatch.setattr(script, "_folder", lambda name, out: str(data))
     return tmp_path / "out"
 
 
@@ -221,15 +175,6 @@ def test_rows_run_once_and_gaps_are_said(
     )
     assert not (small_table / "small-half-42" / "checkpoints").exists()
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1
-
-
-def test_the_program_says_every_gap(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script, "_outcome", lambda *a: None)
-    script.main(["--tables", "demo", "--rows", "limits", "--out", str(tmp_path)])
-    said = capsys.readouterr().out
-    assert all(f"--tables demo --rows {row.name} " in said for row in TABLES["demo"].rows)
 
 
 def test_names_are_checked(tmp_path: Path) -> None:

@@ -9,24 +9,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.memory_plan import GIB, MIB
 from claim2source.training.model_shape import ModelShape
 from scripts import plan as program
-from scripts.plan import CT26, Sizes, empty_model, plan, read_options
+from scripts.plan import Sizes, empty_model, plan, read_options
 from tests.shared_data import REPOSITORY
 
 CONFIGS = REPOSITORY / "configs" / "finetune"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SMALL = Sizes(claims=100, report=10, golds=50, pool=80, claim_tokens=20.0, source_tokens=60.0)
-
-
-def configured(name: str, *more: str) -> FinetuneConfig:
-    words = ["--config", str(CONFIGS / name), *more]
-    return read_config(FinetuneConfig, words, program="t", description="t")
 
 
 def test_flops_of_minilm_are_those_that_torch_counts() -> None:
@@ -77,36 +70,6 @@ def test_a_run_by_hand() -> None:
     assert plan(config, SMALL, processes=2).steps == 2 * 2
 
 
-def test_gritlm_by_hand() -> None:
-    """Mistral's shape: 7.1e9 weights of which 6.98e9 are in linear layers, 41.9e6 in adapters."""
-    config = configured("gritlm_7b.yaml")
-    shape = ModelShape.planned(empty_model(config), config)
-    h, f, kv = 4096, 14_336, 1024
-    assert shape.linear == 32 * (2 * h * h + 2 * h * kv + 3 * h * f)
-    assert shape.adapters == 32 * 16 * (2 * 2 * h + 2 * (h + kv) + 3 * (h + f))
-    found = plan(config, CT26, device=131 * GIB)
-    assert found.steps == 723  # as the config's own sum says
-    memory = found.settled.memory
-    assert memory.weights == pytest.approx(2 * (shape.linear + 32_000 * h + 65 * h))
-    assert memory.states == 16 * shape.adapters
-    # Of attention two inputs, q, k, v and the output, of the inner layer four values, all in 16
-    # bits, and two norms' inputs in fp32.
-    a_token = 32 * (2 * (2 * h + 2 * h + 2 * kv + 4 * f) + 2 * 4 * h)
-    assert memory.a_token == a_token and a_token / MIB == 5.625
-    room = (0.9 * 131 * GIB - memory.weights - memory.states) / a_token
-    assert found.settled.config.optimisation.chunk_tokens == memory.tokens == room // 512 * 512
-    assert found.settled.config.optimisation.gradient_checkpointing is False
-    training = next(part for part in found.parts if part.name == "training")
-    # Chunks alone: 6 FLOPs a weight and token, of which 4 are needed.
-    assert training.computed / training.flops == pytest.approx(1.5, rel=0.01)
-    assert training.flops == pytest.approx(4 * shape.linear * training.tokens, rel=0.05)
-    both = ["--optimisation.chunk_size=16", "--optimisation.gradient_checkpointing=true"]
-    asked = plan(configured("gritlm_7b.yaml", *both), CT26)
-    assert asked.settled.memory.tokens == 16 * 512
-    training = next(part for part in asked.parts if part.name == "training")
-    assert training.computed / training.flops == pytest.approx(2, rel=0.02)
-
-
 def test_the_program_prints_parts_hours_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
     program.main(["--config", str(CONFIGS / "gritlm_7b.yaml"), "--device", "l40s", "--processes=8"])
     said = capsys.readouterr().out
@@ -127,11 +90,3 @@ def test_the_program_prints_parts_hours_and_memory(capsys: pytest.CaptureFixture
 def test_what_is_not_known_is_named(words: list[str], key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=key):
         program.report(*read_options(["--config", str(CONFIGS / "gritlm_7b.yaml"), *words]))
-
-
-def test_a_memory_too_small_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(program.DEVICES, "l40s", ("L40S", 10.0))  # type: ignore[arg-type]
-    found = program.report(
-        *read_options(["--config", str(CONFIGS / "gritlm_7b.yaml"), "--device=l40s"])
-    )
-    assert "of 10.0 GiB: does not fit" in found

@@ -24,19 +24,6 @@ def prepare(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_writes_the_data_and_says_what(tmp_path: Path) -> None:
-    source, target = task(tmp_path / "in", test_gold=None), tmp_path / "out"
-    ran = prepare("checkthat2025", "--input", source, "--output", target)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == [
-        f"{target}: 4 sources",
-        f"{target}: train: 3 claims",
-        f"{target}: dev: 2 claims",
-        f"{target}: test: 2 claims, no judgements",
-    ]
-    assert len(load(target, "train").claims) == 3
-
-
 def test_an_older_data_set_is_replaced_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,17 +66,10 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "TASK"),
-        (["checkthat2031", "--input", ".", "--output", "x"], "checkthat2031"),
         (["checkthat2025", "--input", "."], "--output"),
-        (["checkthat2025", "--output", "x"], "--input"),
-        (["checkthat2025", "--input", ".", "--output", "x", "--langs", "de"], "--langs"),
-        (["checkthat2025", "--in", ".", "--output", "x"], "--in"),
         (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
-        (["checkthat2025", "--input", ".", "--output", "x", "--hub", "a/b"], "--hub"),
-        (["checkthat2026", "--output", "x"], "--input --hub"),
         (["checkthat2026", "--input", ".", "--hub", "a/b", "--output", "x"], "not allowed with"),
         (["checkthat2026", "--input", ".", "--output", "x", "--revision", "1"], "with --hub"),
-        (["checkthat2026", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
@@ -99,12 +79,6 @@ def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()
     assert "Traceback" not in ran.stderr
-
-
-def test_help_lists_the_tasks() -> None:
-    ran = prepare("--help")
-    assert ran.returncode == 0
-    assert "checkthat2025" in ran.stdout and "checkthat2026" in ran.stdout
 
 
 def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
@@ -125,13 +99,3 @@ def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
         "note: dev: 1 of 2 de and fr claims not translated",
         "note: test: 1 of 1 de and fr claims not translated",
     ]
-
-
-def test_2026_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
-    source = task2026.task(tmp_path / "in", de_dev=[{"index": 1, "text": "x", "pubkey": "zz"}])
-    ran = prepare("checkthat2026", "--input", source, "--output", tmp_path / "out")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.splitlines() == [
-        f"error: {source}/de_dev.json: pubkey: entry 1: gold 'zz' is not in the collection"
-    ]
-    assert not (tmp_path / "out").exists()

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,15 +41,6 @@ ANSWER: dict[str, Any] = {
     "reply": "1",
 }
 FIND = {"post": "1", "papers": [{"rank": 1, "id": "a", "score": 0.5, "present": 0.9}]}
-
-
-def edit_json(change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def edit(path: Path) -> None:
-        value = json.loads(path.read_text())
-        change(value)
-        path.write_text(json.dumps(value))
-
-    return edit
 
 
 def edit_text(old: str, new: str) -> Callable[[Path], None]:
@@ -224,41 +214,3 @@ def test_every_case_has_a_program_here() -> None:
         assert "$" not in snapshot.fill(variants[0], words), name
     for name in (*snapshot.TABLE["removed"], *snapshot.TABLE["renamed"]):
         assert name in snapshot.CASES
-
-
-def test_replies_depend_on_what_is_asked_about_alone() -> None:
-    model = snapshot.Answering(REPOSITORY)
-    papers = "Paper 1\nBees and flowers\nLong.\n\nPaper 2\nOtters\nShort."
-
-    def chat(system: str = "Choose.", **more: Any) -> SimpleNamespace:
-        given: dict[str, Any] = {
-            "data": {"post": "Otters!", "papers": papers},
-            "choices": [],
-            "schema": None,
-        }
-        return SimpleNamespace(system=system, **{**given, **more})
-
-    schema = {
-        "properties": {"reasoning": {"type": "string"}, "selected_paper": {"type": "integer"}}
-    }
-    picked = json.loads(model.reply(chat(schema=schema)))["selected_paper"]
-    other = "Paper 1\nOtters\nShort.\n\nPaper 2\nBees and flowers\nLong."
-    data = {"post-2": "Otters!", "papers-2": other}
-    assert (
-        json.loads(model.reply(chat("Other.", schema=schema, data=data)))["selected_paper"]
-        == 3 - picked
-    )
-    ordered = {"properties": {"order": {"type": "array"}}}
-    assert json.loads(model.reply(chat(schema=ordered)))["order"] == [picked, 3 - picked]
-    letters = {
-        "post": "Otters!",
-        "papers": papers.replace("Paper 1", "Paper A").replace("Paper 2", "Paper B"),
-    }
-    said = model.reply(chat(data=letters, choices=["A", "B", "C"]))
-    assert said.text in ("ABC"[picked - 1], "C") and said.logprobs
-    plain = {"post": "Otters #carry it"}
-    one, two = (
-        model.reply(chat(system, data=plain)) for system in ("Summarise <a>", "Rewrite <a>")
-    )
-    assert one != two and one == model.reply(chat("Summarise <b-7>", data=plain))
-    assert len(model.answers) == 6

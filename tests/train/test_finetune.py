@@ -37,35 +37,18 @@ from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
-ONE = [
-    *LAUNCH,
-    "--cpu",
-    "--num_processes",
-    "1",
-    "--num_machines",
-    "1",
-    "--mixed_precision",
-    "no",
-    "--dynamo_backend",
-    "no",
-    SCRIPT,
-]
+PLAIN = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+ONE = [*LAUNCH, "--cpu", "--num_processes", "1", *PLAIN, SCRIPT]
 TWO = [
     *LAUNCH,
     "--multi_gpu",
     "--num_processes",
     "2",
-    "--num_machines",
-    "1",
-    "--mixed_precision",
-    "no",
-    "--dynamo_backend",
-    "no",
+    *PLAIN,
     "--main_process_port",
     "29517",
     SCRIPT,
 ]
-
 
 # What is said on stderr of a run in which nothing goes wrong.
 OURS = ("training: ", "WARNING: val has ")
@@ -165,25 +148,20 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("extra", "variables", "said"),
+    ("variables", "said"),
     [
-        (["--optimisation.epoch", "3"], {}, "optimisation.epoch"),
-        pytest.param(
-            [], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision", marks=pytest.mark.slow
-        ),
-        pytest.param([], {"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp", marks=pytest.mark.slow),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "--mixed_precision"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "--use_fsdp"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
-    extra: list[str],
-    variables: dict[str, str],
-    said: str,
-    setup: tuple[Path, Path],
-    tmp_path: Path,
+def test_what_a_launcher_asks_for_in_vain_is_one_line_and_exit_code_2(
+    variables: dict[str, str], said: str, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    command = [sys.executable, SCRIPT, *arguments(*setup, tmp_path / "run"), *extra]
-    done = run(command, tmp_path, **variables)
+    done = run(
+        [sys.executable, SCRIPT, *arguments(*setup, tmp_path / "run")], tmp_path, **variables
+    )
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
@@ -206,8 +184,9 @@ def test_two_processes_take_the_step_of_the_mean_gradient(
         "optimisation__warmup_ratio": 0,
         "optimisation__max_grad_norm": limit,
         "optimisation__chunk_size": chunk,
-        "after__hybrid": True,
+        "after": tmp_path / "after.yaml",
     }
+    (tmp_path / "after.yaml").write_text("hybrid: true\n")
     done = run([*TWO, *arguments(*setup, out, **more)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("MRR@5 on dev") == 1  # one process reports

@@ -54,13 +54,3 @@ def test_a_collapse_is_one_line_and_exit_code_2(made: dict[str, Path], tmp_path:
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert "the re-ranker has collapsed" in line
-
-
-@pytest.mark.slow
-def test_a_mistyped_metric_is_one_line_and_leaves_nothing(
-    made: dict[str, Path], tmp_path: Path
-) -> None:
-    words = arguments(made, tmp_path / "run", choose_by="mrr_5")
-    done = run([sys.executable, SCRIPT, *words], tmp_path)
-    assert done.returncode == 2 and not (tmp_path / "run").exists()
-    assert "choose_by" in done.stderr and "mrr@5" in done.stderr

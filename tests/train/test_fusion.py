@@ -6,17 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.io.store import Store
 from claim2source.io.trec import read_run
 from claim2source.models import (
     Base,
@@ -27,25 +23,19 @@ from claim2source.models import (
     Weights,
     resolve,
 )
-from claim2source.pipeline.choosing import Weighing
 from claim2source.pipeline.results import RunSettings
 from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
-from claim2source.rerank.frame import Place
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25Config
 from claim2source.text import Rendering
-from claim2source.training import fusion as module
-from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import Candidates, gather, known_claims, milliseconds
-from tests.counting import loads
-from tests.rerank.tiny import save_cross_encoder
+from claim2source.training.fusion import Candidates, gather, known_claims
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_setup, small_splits
-from train.fusion import Row, main, read_views, rows_table
+from train.fusion import main, read_views
 
 VIEWS = """
 bm25: {bm25: {title_weight: 2}}
@@ -142,58 +132,6 @@ def test_over_an_export_is_fitted_on_what_its_checkpoint_held_out(
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
 
 
-def test_what_a_claim_takes_is_measured_without_reading_the_model(
-    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the first claim has no candidates, for which nothing is read."""
-    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
-    encoder = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
-    views = {
-        "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(cross))),
-        "tokens": ViewConfig(score="max_sim", model=encoder),
-        "vectors": ViewConfig(score="cosine", model=encoder),
-    }
-    sources = (Source("s", "a b"), Source("t", "b c"))
-    data = Dataset((Claim("1", "a"), Claim("2", "b"), Claim("3", "c")), sources, Qrels({}), "train")
-    run = Run.from_lists({"1": [], "2": [("s", 2.0), ("t", 1.0)], "3": [("t", 1.0)]})
-    counts, known = loads(monkeypatch), []
-
-    def process_time() -> float:
-        known.append(counts.total())
-        return float(len(known))
-
-    monkeypatch.setattr(module, "time", SimpleNamespace(process_time=process_time))
-    store = Store(tmp_path / "store")
-    found = milliseconds(views, Scorer(sources, Place(store, "cpu")), data, run)
-    starts, ends = known[::2], known[1::2]
-    assert starts == ends == [1, 2, 2]
-    # A second on this clock, for two claims with candidates.
-    assert found == dict.fromkeys(views, 500.0)
-
-
-def test_scores_of_the_table_are_those_that_its_tests_compare() -> None:
-    """On a val whose share of seen papers is another than the one chosen by, too."""
-    claims = tuple(Claim(str(i), "a b", "en") for i in range(4))
-    data = Dataset(claims, (), {}, "val")
-    ids, seen = tuple("0123"), np.array([True, False, False, False])
-    weights = np.array([0.7, 0.1, 0.1, 0.1])
-    weighing = Weighing(data, ids, weights, np.arange(4), seen, seen_share=0.7)
-    gathered = SimpleNamespace(weighing=weighing, data=data, seconds={})
-    rows = {"first stage": Row(np.array([0.5, 0, 0, 0])), "raw two: a, b": Row(np.array([0, 1, 1, 1.0]))}  # fmt: skip
-    config = SimpleNamespace(repeats=50, seed=0)
-    for share in (0.7, None):
-        gathered.weighing = replace(weighing, seen_share=share)
-        table = rows_table(
-            cast(Any, config), cast(Any, SimpleNamespace(gathered=gathered)), rows, {}
-        )
-        first, two = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-        assert (first["MRR@5"], two["MRR@5"]) == pytest.approx((0.125, 0.75))
-        assert str(two["against the first stage"]).startswith("+0.6250 (")
-        chosen_by = [row[TO_CHOOSE_BY] for row in (first, two)] if share else []
-        assert chosen_by == ([0.35, 0.3] if share else [])
-        assert (TO_CHOOSE_BY in table.columns) is bool(share)
-
-
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
     folder, given = REPOSITORY / "configs" / "fusion", ModelConfig("checkpoints/a")
     untrained = ModelConfig(name="sentence-transformers/all-MiniLM-L6-v2", max_length=256)
@@ -213,7 +151,6 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
         (["--system=BM52"], "BM52.*BM25"),
         (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
         (["--system=BM25", "--split=train"], "not reported on"),
-        (["--system=BM25", "--depth=5000"], "depth"),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(
@@ -222,13 +159,6 @@ def test_bad_arguments_are_one_line_and_leave_nothing(
     with pytest.raises(UserError, match=said):
         main([*given, *more])
     assert not list((tmp_path / "out").rglob("*"))
-
-
-def test_what_lies_there_and_is_not_ours_is_kept(given: list[str], tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "fusion.json").write_text("{}")
-    with pytest.raises(UserError, match="no program of ours wrote it"):
-        main([*given, "--system=BM25"])
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from claim2source.cli import main as command
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import file_hash
@@ -24,11 +21,10 @@ from claim2source.pipeline.evaluate import Scoring, evaluate_encoder, score_resu
 from claim2source.training.curve import draw
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
-from tests.shared_data import REPOSITORY
 from tests.training.points import config, write_point
 from tests.training.small import small_config, small_setup
 from train import merge as program
-from train.merge import PICKED, SUM, MergeConfig, compare_parts, compare_scales, main
+from train.merge import PICKED, SUM, MergeConfig, compare_parts, main
 
 Runs = dict[str, Path]
 
@@ -167,31 +163,6 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
     assert (export["scale"], export["checkpoint"]) == (0.25, "epoch-2")
 
 
-@pytest.mark.parametrize(
-    ("rule", "best", "chosen"),
-    [
-        # Of what val cannot tell apart the nearest to 1, or by `best` the smallest.
-        ("one_se", {0.5, 0.75}, 0.75),
-        ("best", {0.5, 0.75}, 0.5),
-        ("one_se", {0.0, 0.5}, 0.5),
-        ("best", {0.0, 0.5}, 0.0),
-    ],
-)
-def test_the_rule_chooses(
-    rule: str,
-    best: set[float],
-    chosen: float,
-    runs: Runs,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rules = {"val": lambda w: w.get("scale", 0.0) in best, "dev": lambda _: True}
-    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
-    point, scales = epoch(runs, "lora"), ["--scales", "0", "0.5", "0.75", "1"]
-    compared, scale = compare_scales(read(tmp_path, [point], *scales, f"--rule={rule}"), point)
-    assert compared.report.choices[0].settings == {"scale": scale} == {"scale": chosen}
-
-
 def test_several_checkpoints_are_summed_and_scored_beside_each(
     kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,19 +216,6 @@ def test_val_says_whether_one_alone_is_better(
         compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
         (choice,) = compared.report.choices
         assert choice.settings == {"checkpoint": chosen} and compared.report.chosen == SUM
-
-
-def test_loads_do_not_grow_with_the_scales(
-    kind: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module: Any = sys.modules["claim2source.models.load"]  # the name itself is the function
-    real, loads = module.load, []
-    monkeypatch.setattr(module, "load", lambda *a: (loads.append(a[0]), real(*a))[1])
-    rules = {"val": lambda w: w.get("scale") == 0.5, "dev": lambda _: True}
-    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
-    merge(tmp_path / "out", "--checkpoints", epoch(runs, kind), "--scales", 0, 0.25, 0.5, 0.75, 1)
-    # To score and to export: the checkpoint, and the base where every weight was trained.
-    assert len(loads) == (2 if kind == "lora" else 4)
 
 
 def table(en: float, de: float) -> dict[str, dict[str, float]]:
@@ -327,17 +285,11 @@ def config_of(runs: Runs) -> Any:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--scales=-1"], "scales"),
-        (["--scales=nan"], "scales"),
-        (["--scales=much"], "scales"),
         (["--scales=[]"], "scales"),
         (["--weights=1"], "weights"),
         (["--checkpoints", "other", "--scales=1"], "scales"),
         (["--checkpoints", "other", "--weights=1"], "weights"),
         (["--checkpoints", "other", "--weights", "1", "-1"], "weights"),
-        (["--dtype=int8"], "dtype"),
-        (["--scale=1"], "scale: is gone; write --scales"),
-        (["--checkpoint=x"], "checkpoint: is gone; write --checkpoints"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -349,12 +301,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and said in errors and errors.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["interpolate", "soup"])
-def test_the_programs_that_it_replaces_name_it(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name}: is gone; write merge --checkpoints"):
-        command([name, "--checkpoint=x"])
 
 
 def test_the_plot_has_a_line_a_language_and_marks_what_was_chosen() -> None:
@@ -369,19 +315,3 @@ def test_the_plot_has_a_line_a_language_and_marks_what_was_chosen() -> None:
     assert list(lines["en"].get_ydata()) == [0.9, 0.7, 0.2]
     ones: list[Any] = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]  # type: ignore[arg-type]
     assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in ones] == [(0.5, 0.7)] * 3
-
-
-@pytest.mark.slow
-def test_as_a_program_from_anywhere(tmp_path: Path) -> None:
-    file = str(REPOSITORY / "train" / "merge.py")
-    done = subprocess.run(
-        [sys.executable, file, "--checkpoints", "nowhere", "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
-    )
-    assert done.returncode == 2
-    assert "manifest.json" in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError, run_program
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.mining import MinedRow, read_mined
+from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_setup, small_splits
@@ -91,58 +91,6 @@ def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_the_program_says_what_is_missing(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    said = mined(
-        setup, tmp_path / "m.jsonl", mining__hard=50, mining__last_rank=10, mining__random=0
-    )
-    (line,) = [line for line in said if "could not be filled" in line]
-    rows = read_mined(tmp_path / "m.jsonl", load(setup[1], "train"))
-    missing = sum(50 - len(row.negatives) for row in rows)
-    assert f"{len(rows)} pairs could not be filled: {missing} hard and 0 random" in line
-
-
-def test_val_share_zero_mines_all(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    mined(setup, tmp_path / "m.jsonl", val_share=0)
-    rows = read_mined(tmp_path / "m.jsonl", load(setup[1], "train"))
-    assert len(rows) == 48
-
-
-def test_the_same_twice(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    mined(setup, tmp_path / "a.jsonl")
-    mined(setup, tmp_path / "b.jsonl", store=tmp_path / "store")
-    mined(setup, tmp_path / "c.jsonl", mining__seed=7)
-    train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
-    first, second, other = (read_mined(tmp_path / f"{n}.jsonl", train) for n in "abc")
-    assert _choices(first) == _choices(second) != _choices(other)
-    for row, again in zip(first, second, strict=True):
-        # The same texts in another batch: equal but for the last digits.
-        scores = [negative.score for negative in again.negatives]
-        assert [n.score for n in row.negatives] == pytest.approx(scores, abs=1e-5)
-
-
-def _choices(rows: list[MinedRow]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    return [(r.claim, r.positive, [(n.source, n.origin) for n in r.negatives]) for r in rows]
-
-
-def test_train_golds_leave_the_golds_of_val_and_dev_alone(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "m.jsonl"
-    mined(setup, out, mining__pool="train-golds", mining__random=30, mining__hard=20)
-    train, val = carve_val(load(setup[1], "train"), 0.2, 13)
-    used = {n.source for row in read_mined(out, train) for n in row.negatives}
-    assert used == train.golds
-    assert not used & val.golds
-
-
-def test_languages(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = [*options(setup, tmp_path / "m.jsonl", val_share=0), "--languages", "de"]
-    mine(read_config(MineConfig, arguments, program="t", description="t"))
-    lines = (tmp_path / "m.jsonl").read_text().splitlines()
-    german = {c.id for c in load(setup[1], "train").claims if c.lang == "de"}
-    assert {json.loads(line)["claim"] for line in lines} == german
-
-
 def test_what_a_user_does_wrong_ends_with_2_and_one_line(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,31 +105,6 @@ def test_what_a_user_does_wrong_ends_with_2_and_one_line(
         with pytest.raises(UserError):
             mined(setup, tmp_path / "m.jsonl", **wrong)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_old_file_stays_where_mining_stops(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from claim2source.mining import mine
-
-    out = tmp_path / "m.jsonl"
-    old = '{"claim": "c", "positive": "p", "negatives": []}'
-    out.write_text(old)
-
-    def broken(*_: Any) -> None:
-        raise RuntimeError("stopped")
-
-    monkeypatch.setattr(mine._Picker, "rows", broken)
-    with pytest.raises(RuntimeError):
-        mined(setup, out)
-    assert out.read_text() == old
-    assert [path.name for path in tmp_path.iterdir()] == ["m.jsonl"]
-
-
-def test_a_folder_of_one_split_is_enough(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    write_beir(small_splits()[:1], tmp_path / "data")
-    mined((setup[0], tmp_path / "data"), tmp_path / "m.jsonl")
-    assert (tmp_path / "m.jsonl").stat().st_size > 1000
 
 
 def test_the_released_format_has_the_texts_of_the_mined_ids(

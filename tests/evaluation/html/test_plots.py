@@ -73,38 +73,6 @@ def test_nothing_is_loaded_or_styled_and_the_same_plot_is_the_same_text(kind: st
         assert (text.get("fill") or "").startswith("var(--")
 
 
-def numbers(svg: str) -> dict[float, list[tuple[float, float]]]:
-    """Where numbers below plots begin and end, by height."""
-    rows: dict[float, list[tuple[float, float]]] = {}
-    for text, x, y, anchor in texts(svg):
-        if TICK.fullmatch(text) and anchor == "middle":
-            half = 3.8 * len(text)
-            rows.setdefault(round(y), []).append((x - half, x + half))
-    return rows
-
-
-@pytest.mark.parametrize("high", [0.0003, 0.05, 0.51, 1.0])
-@pytest.mark.parametrize("low", [0.0, -0.0001, -0.32])
-def test_numbers_of_panels_do_not_touch(low: float, high: float) -> None:
-    bars = {"long name of a system": Bar(high / 2, low, high)}
-    svg = interval_plot(dict.fromkeys("abcd", bars), list(bars), "m", zero=True)
-    (row,) = numbers(svg).values()
-    assert len(row) >= 4
-    said = {text for text, *_ in texts(svg)} - {*bars, *"abcd", ""}
-    assert said and all(TICK.fullmatch(text) for text in said)  # no exponents
-    for (_, end), (start, _) in zip(sorted(row), sorted(row)[1:], strict=False):
-        assert end < start
-
-
-@pytest.mark.parametrize("reach", [1.5, 40.0, 1e6])
-def test_costs_are_plain_numbers_that_do_not_touch(reach: float) -> None:
-    bar = Bar(0.3, 0.2, 0.4)
-    rows = numbers(scatter({"a": Spot(0.2, bar), "b": Spot(0.2 * reach, bar)}, "seconds", "y"))
-    row = sorted(max(rows.values(), key=len))
-    assert len(row) >= 1
-    assert all(end < start for (_, end), (start, _) in zip(row, row[1:], strict=False))
-
-
 @pytest.mark.parametrize("systems", [1, 12])
 @pytest.mark.parametrize("groups", [1, 4, 9])
 def test_panels_have_every_system_and_stay_within_the_plot(systems: int, groups: int) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import Family, compare_family
 from claim2source.evaluation.html.plots import Bar
-from claim2source.evaluation.html.verdict import p_text, verdict
+from claim2source.evaluation.html.verdict import verdict
 from claim2source.evaluation.metrics import Scores
 
 CLAIMS = 60
@@ -76,10 +75,3 @@ def test_one_system_and_two_languages() -> None:
     values = {"first": wins(30), "second": wins(31)}
     found = verdict(scored(values, ("en", "de")), BEST, 50, 0)
     assert found[0].startswith("second") and "over one pair." in found[2]
-
-
-@pytest.mark.parametrize(
-    ("p", "said"), [(0.0004, "p < 0.001"), (0.001, "p = 0.001"), (0.04567, "p = 0.046")]
-)
-def test_p_values_are_written_as_papers_do(p: float, said: str) -> None:
-    assert p_text(p).replace("\N{NO-BREAK SPACE}", " ") == said
