@@ -33,7 +33,7 @@ class RerankConfig(StagedOptions, ChoosingOptions):
 
     system: str
     run: Path | None = None
-    choose_mix: list[Share] = list_field(
+    choose_mix: list[Share] | None = list_field(
         help="weights of the stage before, among which the last re-ranker's is chosen"
     )
     val: Literal["auto", "carved", "train"] = "auto"

@@ -51,7 +51,6 @@ ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", 
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
 )
-GRIDS = sorted((REPOSITORY / "configs" / "style_grid").glob("*.yaml"))
 
 
 def test_there_are_configs_and_each_has_a_program() -> None:

@@ -44,15 +44,6 @@ ANSWER: dict[str, Any] = {
 FIND = {"post": "1", "papers": [{"rank": 1, "id": "a", "score": 0.5, "present": 0.9}]}
 
 
-def edit_json(change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def edit(path: Path) -> None:
-        value = json.loads(path.read_text())
-        change(value)
-        path.write_text(json.dumps(value))
-
-    return edit
-
-
 def edit_text(old: str, new: str) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         assert old in path.read_text()
