@@ -387,7 +387,7 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
-        if always_holds(key, plain_value(value, Any, path), program):
+        if always_holds(key, plain_value(value, Any, path, f"{key}."), program):
             continue
         below = f"{key}." if isinstance(value, yaml.MappingNode) else key
         if now := successor(program, key) or successor(program, below):

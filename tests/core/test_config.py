@@ -197,7 +197,7 @@ REFUSED = {
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
     "group:\n  drop: x\n": "2: group.drop: 'x' is not allowed; allowed: a number or null",
-    "group:\n  steps: 4\n  steps: 5\n": "3: group.group.steps: is set twice",
+    "group:\n  steps: 4\n  steps: 5\n": "3: group.steps: is set twice",
     "group:\n- steps\n": "2: group: must be `key: value` lines",
     "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
     "group: {rate: null}\n": "1: group.rate: null is not allowed; allowed: a number",
