@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.cli import PROGRAMS
 from claim2source.core.errors import UserError
 from claim2source.pipeline.systems import SYSTEMS_FOLDER
 
@@ -31,6 +32,32 @@ WRITING = {
     "scripts.translate": "--dataset absent --out OUT",
     "scripts.rewrite": "--dataset absent --out OUT",
     "scripts.prepare": "checkthat2025 --input absent --output OUT",
+}
+
+
+# What each needs to be read at all.
+NEEDED = {
+    **{f"eval.{name}": "--out o" for name in ("baselines", "style_grid", "tune_bm25")},
+    "eval.abstain": "--system S --out o",
+    "eval.checkpoint": "--checkpoint C --dataset d --out o",
+    "eval.encode": "--dataset d",
+    "eval.find": "--post p --index i",
+    "eval.hybrid": "--checkpoint C --out o",
+    "eval.index": "demo --out i",
+    "eval.news": f"--config {NEWS} --out o",
+    "eval.pipeline": f"--config {CT25} --out o",
+    "eval.report": "--reports R",
+    "eval.rerank": "--system S --out o",
+    "eval.rumors": "--dataset d --out o",
+    "eval.score": "--qrels q --run r s",
+    "eval.serve": "--index i",
+    "eval.verify": "--system S --out o",
+    "train.fusion": "--system S --views v --out o",
+    "train.merge": "--checkpoints A B --out o",
+    "train.mine": "--out o",
+    "train.pairs": "--dataset d --out o",
+    "pipeline.translate": "--dataset d --out o",
+    "pipeline.rewrite": "--dataset d --out o",
 }
 
 
@@ -75,3 +102,29 @@ def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
     option = "--html" if "--html" in words else "--out"
     assert error == f"{tmp_path / out}: is an input of this command; choose another {option}"
     assert (tmp_path / out).read_bytes() == before
+
+
+@pytest.mark.parametrize("module", [m for m, _ in PROGRAMS.values() if m != "datasets.prepare"])
+def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
+    file, main = tmp_path / "printed.yaml", load_main(module)
+    printed = []
+    for words in (NEEDED.get(module, "").split(), ["--config", str(file)]):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, "--print_config"])
+        assert caught.value.code == 0
+        printed.append(capsys.readouterr().out)
+        file.write_text(printed[0])
+    assert printed[0] == printed[1] and printed[0].count("\n") > 2
+
+
+@pytest.mark.parametrize("module", [module for module, _ in PROGRAMS.values()])
+def test_every_program_explains_itself(module, capsys):
+    for word in ("--help", "--help=all"):
+        with pytest.raises(SystemExit) as caught:
+            load_main(module)([word])
+        assert caught.value.code == 0 and "usage:" in capsys.readouterr().out
+
+
+def load_main(module):
+    package = "" if module.startswith(("train.", "eval.")) else "claim2source."
+    return importlib.import_module(package + module).main

@@ -287,9 +287,10 @@ def _take_option(
     if now := successor(program, key):
         raise UserError(f"config: {key}: is gone; {now}")
     if key == "config":
-        path = shipped(Path(text if equals else _words(rest, word, 1)[0]), program)
-        if (root := compose(path)) is not None:
-            _merge(kind, plain, _plain_group(kind, root, path, places, program))
+        for name in [text] if equals else _words(rest, word, None):
+            path = shipped(Path(name), program)
+            if (root := compose(path)) is not None:
+                _merge(kind, plain, _plain_group(kind, root, path, places, program))
         return
     option, negated = options.get(key) or _entry_of(options, key), options.get(key[3:])
     if option is None and key.startswith("no_") and negated is not None and negated.is_switch:
@@ -302,6 +303,8 @@ def _take_option(
             raise UserError(f"config: --{key}: is no flag; {why}")
         if inside := [name for name in options if name.startswith(f"{key}.")]:
             raise ConfigError(key, " ".join(rest[:1]), f"its keys, such as --{inside[0]}")
+        if now := successor(program, f"{key}."):
+            raise UserError(f"config: {key}: is gone; {now}")
         meant = did_you_mean(key, options, "--")
         raise UserError(f"config: --{key}: no such key; {meant}--help=all explains every key")
     if option.is_switch and not equals and rest[:1] not in (["true"], ["false"]):
@@ -314,7 +317,7 @@ def _take_option(
             group[part] = {}
         group = group[part]
     if option.file_of is not None:
-        path = shipped(Path(given[0]), program)
+        path = shipped(Path(given[0]), key)
         if (root := compose(path)) is not None:
             found = _plain_group(option.file_of, root, path, places, prefix=f"{key}.")
             group[name] = {**group.get(name, {}), **found}
@@ -384,11 +387,9 @@ def _plain_group(
     values: dict[str, Any] = {}
     for name, line, value in entries_of(node, path, prefix):
         key = f"{prefix}{name}"
-        nested = isinstance(value, yaml.MappingNode)
-        known_here = name in groups if nested else name in names
-        if not known_here and always_holds(key, plain_value(value, Any, path), program):
+        if always_holds(key, plain_value(value, Any, path, f"{key}."), program):
             continue
-        below = f"{key}." if nested else key
+        below = f"{key}." if isinstance(value, yaml.MappingNode) else key
         if now := successor(program, key) or successor(program, below):
             raise InputError.at(path, line, key, f"is gone; {now}")
         if name not in names:

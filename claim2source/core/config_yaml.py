@@ -105,10 +105,13 @@ def is_null(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
 
 
-def plain_value(node: yaml.Node, hint: Any, name: Path | str) -> Any:
+def plain_value(node: yaml.Node, hint: Any, name: Path | str, prefix: str = "") -> Any:
     """Return a node's value; a number where the type wants text stays as it is written."""
     if isinstance(node, yaml.MappingNode):
-        return {key: plain_value(value, Any, name) for key, _, value in entries_of(node, name)}
+        return {
+            key: plain_value(value, Any, name, f"{prefix}{key}.")
+            for key, _, value in entries_of(node, name, prefix)
+        }
     if isinstance(node, yaml.SequenceNode):
         item = items_of(hint) if is_list(hint) else Any
         return [plain_value(value, item, name) for value in node.value]

@@ -11,7 +11,7 @@ from claim2source.core.config_types import Option, allowed_words
 MOST_NAMED = 3
 ALIKE = 0.7
 _COMMON_OPTIONS = (
-    "  --config FILE      YAML with what differs from the defaults; several: the later ones win",
+    "  --config FILE ..   YAML with what differs from the defaults; of several the later ones win",
     "  --print_config     print every key and its value",
 )
 

@@ -53,7 +53,7 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/hybrid.py", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
-    (_RERANKER, "model.prefixes"): f"leave it out: {_LATE}",
+    (_RERANKER, "model.prefixes."): f"leave it out: {_LATE}",
     (_RERANKER, "loss.scale"): f"leave it out: {_LATE}",
     ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
     ("train/merge.py", "scale"): "write --scales NUMBER",
@@ -64,15 +64,8 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
         (_FINETUNE, f"teacher.{key}"): _AS_THE_FOLDER
         for key in (
             *("revision", "pooling", "normalize", "max_length", "prompts", "dtype"),
-            *(
-                "bidirectional",
-                "attention",
-                "quantization",
-                "allow_remote_code",
-                "allow_bin",
-                "template",
-            ),
-            *(f"template.{part}" for part in ("claim", "source", "pool_prefix", "append_token")),
+            *("bidirectional", "attention", "quantization", "allow_remote_code", "allow_bin"),
+            "template.",
         )
     },
 }
@@ -80,7 +73,9 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
 # such as the config.yaml of an older run.
 _BM25 = {"abstracts": True, "language": "en", "stop_words": True, "stemmer": True, "clean": False}
 _BM25 |= {"pipeline": "en_core_web_sm"}
+_ANY = object()
 _AFTER: dict[str, object] = {"report": False, "hybrid": False, "models": None}
+_AFTER["styles"] = _ANY  # of stages, which are none
 _AFTER |= {key: [] for key in ("baselines", "claims", "files", "stages")}
 ALWAYS: Mapping[tuple[str, str], object] = {
     **{(_FINETUNE, f"after.{key}"): value for key, value in _AFTER.items()},
@@ -101,6 +96,8 @@ ALWAYS: Mapping[tuple[str, str], object] = {
     (_FINETUNE, "losses.alignment.batch_size"): 64,
     (_RERANKER, "optimisation.optimizer"): "adamw",
     (_RERANKER, "loss.scale"): 20.0,
+    **{(_RERANKER, f"model.prefixes.{key}"): "" for key in ("claim", "source", "append_token")},
+    (_RERANKER, "model.prefixes.pool_prefix"): True,
     (_RERANKER, "optimisation.log_every"): 1,
     (_RERANKER, "first.claims"): None,
     (_RERANKER, "candidates.max_title_similarity"): 0.9,
@@ -123,7 +120,8 @@ def refuse_old_program(name: str) -> None:
 
 def successor(program: str, key: str) -> str | None:
     """Say what to do in place of a program's key that is gone; None where it is not."""
-    names = (key, f"{key.partition('.')[0]}.") if "." in key else (key,)
+    dots = [at for at, sign in enumerate(key) if sign == "."]
+    names = (key, *(key[: at + 1] for at in dots))
     found = (OLD_KEYS.get((owner, name)) for name in names for owner in (program, ""))
     now = next((now for now in found if now is not None), None)
     if now is None and (program, key) in ALWAYS:
@@ -136,13 +134,13 @@ def always_holds(key: str, value: object, program: str | None = None) -> bool:
 
     A mapping's keys must all be so. Without a program, the key of any will do.
     """
-    if isinstance(value, dict):
+    held = [
+        held for (owner, known), held in ALWAYS.items() if known == key and program in (None, owner)
+    ]
+    if isinstance(value, dict) and not held:
         parts = [always_holds(f"{key}.{name}", one, program) for name, one in value.items()]
         return bool(parts) and all(parts)
-    return any(
-        known == key and value == held and program in (None, owner)
-        for (owner, known), held in ALWAYS.items()
-    )
+    return any(one in (_ANY, value) for one in held)
 
 
 def refuse_old_address(place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,7 +133,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Prepare one task; print what was written and what was absent."""
     program = parser()
-    options = program.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = program.parse_args(["--help" if word == "--help=all" else word for word in words])
     if getattr(options, "revision", None) is not None and options.hub is None:
         program.error("--revision goes with --hub")
     require_writable(options.output, "folder")

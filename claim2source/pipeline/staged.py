@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from yaml import MappingNode, ScalarNode
 
 from claim2source.core.config import as_plain, list_field, read_entries, require
+from claim2source.core.config_yaml import compose
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Choice, Report
@@ -181,11 +183,24 @@ def read_staged(files: Sequence[Path], name: str, run: Path | None) -> Systems:
 
 
 def pipeline_words(words: Sequence[str]) -> list[str]:
-    """Turn `--config FILE`, which names a pipeline, into `--pipeline FILE`."""
-    return [
-        "--pipeline" + word[len("--config") :] if word.partition("=")[0] == "--config" else word
-        for word in words
-    ]
+    """Turn `--config FILE` into `--pipeline FILE`, unless the file is a config that names one."""
+    found = list(words)
+    for place, word in enumerate(words):
+        option, equals, text = word.partition("=")
+        file = text if equals else "".join(words[place + 1 : place + 2])
+        if option == "--config" and file and not _names_pipeline(Path(file)):
+            found[place] = f"--pipeline{equals}{text}"
+    return found
+
+
+def _names_pipeline(file: Path) -> bool:
+    """Tell whether a YAML file is a program's config, as `--print_config` writes it."""
+    try:
+        root = compose(file)
+    except InputError:  # found again by who reads it
+        return False
+    pairs = root.value if isinstance(root, MappingNode) else []
+    return any(key.value == "pipeline" and isinstance(of, ScalarNode) for key, of in pairs)
 
 
 def read_pipeline(

@@ -216,11 +216,6 @@ class DenseIndex:
         vectors, _ = self._encode(self.rendering.claim_texts(claims), "claim", None)
         return self.rank(claims, vectors, k)
 
-    @property
-    def vectors_bytes(self) -> int:
-        """Count the bytes of the sources' vectors."""
-        return self._built()[0].vectors.nbytes
-
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
         return self._built()[0].rank(claims, vectors, k)

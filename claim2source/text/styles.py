@@ -178,11 +178,6 @@ class Made:
     texts: int = 0
     failures: int = 0
 
-    @property
-    def by_rules(self) -> bool:
-        """Whether no model took part."""
-        return self.by == RULES
-
 
 def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""

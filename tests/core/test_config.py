@@ -146,6 +146,16 @@ def test_what_comes_later_wins(read):
     assert read("langs: [de]\nrun: [r]\n", "--langs", "fr").langs == ["fr"]
 
 
+def test_files_of_one_option_compose_left_to_right(read, tmp_path):
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("group:\n  steps: 4\n  rate: 0.1\n")
+    two.write_text("group:\n  steps: 5\n")
+    assert read("--config", str(one), str(two), "--out", "o").group == Group(0.1, 5)
+    assert read("--config", str(two), str(one)).group == Group(0.1, 4)
+    with pytest.raises(UserError, match=r"absent\.yaml: no such file"):
+        read("--config", str(one), str(tmp_path / "absent.yaml"))
+
+
 def test_several_values(read):
     assert read("--langs", "de", "fr").langs == ["de", "fr"]
     assert read("--langs", "de").langs == ["de"]

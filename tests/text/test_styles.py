@@ -138,8 +138,8 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     (source,) = read_style(tmp_path, STYLES["S1"])
     assert (source.text, source.title) == ("Text.", "T")
     found = read_made(tmp_path)
-    assert found["C2"] == replace(made, texts=4, failures=2) and not found["C2"].by_rules
-    assert found["S1"].by_rules and sorted(path.name for path in tmp_path.iterdir()) == [
+    assert found["C2"] == replace(made, texts=4, failures=2) and found["C2"].by != RULES
+    assert found["S1"].by == RULES and sorted(path.name for path in tmp_path.iterdir()) == [
         "C2.jsonl",
         "S1.jsonl",
         "styles.json",
