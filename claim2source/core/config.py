@@ -103,7 +103,8 @@ def read_config(
 ) -> Config:
     """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
-    What comes later wins. Unknown keys and wrong values raise `UserError` naming the key;
+    Flags stand over files, and what comes later over what came before. Unknown keys and wrong
+    values raise `UserError` naming the key;
     `--print_config` and `--help` print and exit. With `common`, which says what the most usual
     keys are, `--help` prints these alone, and `--help=all` every key.
     """
@@ -118,7 +119,7 @@ def read_config(
         sys.exit(0)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    rest = [word for word in words if word != "--print_config"]
+    rest = _files_first(kind, [word for word in words if word != "--print_config"])
     while rest:
         _take_option(kind, rest, values, places, program)
     config = make(kind, values, places=places)
@@ -274,6 +275,23 @@ def _merge(kind: type, into: dict[str, Any], values: Mapping[str, Any]) -> None:
             _merge(groups[key], into[key], value)
         else:
             into[key] = value
+
+
+def _files_first(kind: type, words: Sequence[str]) -> list[str]:
+    """Order options with their values: configs, then files of a group's keys, then the others."""
+    files = ["--config", *(f"--{option.key}" for option in options_of(kind) if option.file_of)]
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not options:
+            options.append([])
+        options[-1].append(word)
+
+    def rank(option: list[str]) -> int:
+        name = option[0].partition("=")[0]
+        return 2 - (name in files) - (name == "--config")
+
+    options.sort(key=rank)
+    return [word for option in options for word in option]
 
 
 def _take_option(

@@ -138,11 +138,12 @@ def test_every_spelling_of_a_float_is_a_number(read, written):
     assert isinstance(rate, float)
 
 
-def test_what_comes_later_wins(read):
+def test_flags_stand_over_files_and_what_comes_later_wins(read):
     first, second = "group:\n  steps: 4\n  rate: 0.1\n", "group:\n  steps: 5\n"
     assert read(first, second).group == Group(0.1, 5)
     assert read(first, "--group.steps", "6").group == Group(0.1, 6)
-    assert read("--group.steps", "6", first).group == Group(0.1, 4)
+    assert read("--group.steps", "6", first).group == Group(0.1, 6)
+    assert read("--resume", "resume: false\n").resume is True
     assert read("langs: [de]\nrun: [r]\n", "--langs", "fr").langs == ["fr"]
 
 
@@ -392,12 +393,12 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path, capsys):
     file.write_text("depth: 5\nmodel: m\n")
     given = ["--server", str(file)]
     assert read(*given, kind=Asking).server == Server("m", 5)
-    # What comes later wins, key by key; a config has the whole group.
+    # Flags win over the file, and the file over a config, key by key.
     assert read("server:\n  name: x\n  depth: 1\n", *given, kind=Asking).server == Server(
         "m", 5, "x"
     )
     assert read(*given, "--server.model=k", kind=Asking).server == Server("k", 5)
-    assert read("--server.model", "k", *given, kind=Asking).server == Server("m", 5)
+    assert read("--server.model", "k", *given, kind=Asking).server == Server("k", 5)
     printed = to_yaml(read(*given, kind=Asking))
     assert read(printed, kind=Asking).server == Server("m", 5)
     for text, said in (
