@@ -23,7 +23,7 @@ def test_a_second_phase_starts_where_the_first_ended(tmp_path: Path) -> None:
     main([f"--dataset={data}", f"--out={pairs}", "--kinds", "title", "--dev_share", "0.3"])
     short = {"optimisation__epochs": 1, "optimisation__batch_size": 4}
     finetune(small_config(model, pairs, first, optimisation__negatives=0, choose="last", **short))
-    with pytest.raises(UserError, match=r"checkpoint of a run; .*merge\.py --checkpoint .*first "):
+    with pytest.raises(UserError, match=r"checkpoint of a run; .*merge\.py --checkpoints .*first "):
         finetune(small_config(first, data, tmp_path / "x", **short))
     merged = tmp_path / "merged"
     merge(MergeConfig(checkpoints=[str(first)], out=merged))

@@ -352,7 +352,7 @@ def test_the_old_keys_of_a_config_are_refused_unless_they_ask_for_nothing(
 
     assert read_old("after: {baselines: [], report: false}\n").after is None
     assert read_old("after: end.yaml\n").after == Path("end.yaml")
-    for text in ("after: {report: true}\n", "after: {report: false, styles: {}}\n"):
+    for text in ("after: {report: true}\n", "after: {report: false, stages: [styles]}\n"):
         with pytest.raises(UserError, match="old.yaml:1: after: is gone; .*--after FILE"):
             read_old(text)
     with pytest.raises(UserError, match=r"after\.report: is gone; .*--after FILE"):
