@@ -16,26 +16,28 @@ from claim2source.datasets import load
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
-from scripts.ablate import TABLES, AblateConfig, Row, Table, ablate, arguments
-from scripts.ablate_retention import SMALL, make_small
+from scripts.ablate import TABLES, AblateConfig, Ablation, Row, Table, ablate, make_small
 from tests.shared_data import shared
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_row_is_a_command_that_parses(name: str, tmp_path: Path) -> None:
-    commands = set()
-    for row in TABLES[name].rows:
-        if row.trained:
-            words = arguments(AblateConfig(tmp_path), name, row)
+def test_every_row_is_a_command_that_parses(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "make_small", lambda name, root: root / name)
+    commands, rows = set(), TABLES[name].rows
+    for place, (row, own) in enumerate(rows.items()):
+        if own.scale is None:
+            words = Ablation(AblateConfig(tmp_path), name).arguments(row)
             config = read_config(FinetuneConfig, words, program="t", description="t")
             commands.add(str(config).replace(str(config.out), ""))
-        known = [other.name for other in TABLES[name].rows]
-        assert row.against is None or known.index(row.against) < known.index(row.name)
-        assert row.on is None or row.on in known
+        # A row is scaled from, and tested against, one that is run before it.
+        assert own.against in [*rows][:place] or (own.against is None and own.scale == 0)
+        assert own.scale is None or own.against is None or rows[own.against].scale is None
     # Each row changes something.
-    assert len(commands) == sum(row.trained for row in TABLES[name].rows)
+    assert len(commands) == sum(own.scale is None for own in rows.values())
 
 
 @pytest.mark.parametrize(
@@ -44,8 +46,7 @@ def test_every_row_is_a_command_that_parses(name: str, tmp_path: Path) -> None:
 def test_a_row_begun_with_other_settings_begins_again(
     begun: float | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = TABLES["ct25"].rows[1]
-    words = arguments(AblateConfig(tmp_path), "ct25", row)
+    words = Ablation(AblateConfig(tmp_path), "ct25").arguments("pool-all")
     folder = tmp_path / "ct25-pool-all-42"
     if begun is not None:
         other = [*words, f"--optimisation.learning_rate={begun}"]
@@ -65,7 +66,7 @@ def test_a_row_begun_with_other_settings_begins_again(
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(script.subprocess, "run", train)
-    outcome = script._trained(folder, words)
+    outcome = script.train(folder, words)
     assert started == [[*words, *expected]]
     # The time of a resumed run is not that of the whole training.
     assert (outcome.seconds is None) is (expected == ["--resume"])
@@ -74,15 +75,13 @@ def test_a_row_begun_with_other_settings_begins_again(
 def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
     """Wrong: a pool cut without its golds, or claims that are trained on and scored."""
     shared("ct25"), shared("tweets-factchecks")
-    table = TABLES["retention_me5"]
-    make_small(table, tmp_path)
-    made = {folder.name: folder for folder in tmp_path.iterdir()}
-    assert set(made) == set(SMALL)
-    scored = {data: load(made[data], split) for data, split, _ in table.targets.values()}
+    table, names = TABLES["retention_me5"], ["de-fr", "en", "both", "fact-checks"]
+    made = {f"small-{name}": make_small(f"small-{name}", tmp_path) for name in names}
+    scored = {data: load(made[data], split) for data, split, *_ in table.targets.values()}
     assert [len(part.sources) for part in scored.values()] == [437, 400, 1000]
     tested = {claim.id for part in scored.values() for claim in part.claims}
     trained = {}
-    for name in {table.data_of(row) for row in table.rows}:
+    for name in ("small-de-fr", "small-en", "small-both"):
         train = load(made[name], "train")
         trained[name] = {claim.id for claim in train.claims}
         assert all(claim.golds for claim in train.claims) and not tested & trained[name]
@@ -90,7 +89,7 @@ def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
     assert trained["small-both"] == alone[0] | alone[1] and not alone[0] & alone[1]
     assert load(made["small-de-fr"], "train").languages == ("de", "fr")
     before = {name: folder.stat().st_ino for name, folder in made.items()}
-    make_small(table, tmp_path)  # what is there stays
+    make_small("small-en", tmp_path)  # what is there stays
     assert before == {name: folder.stat().st_ino for name, folder in made.items()}
 
 
@@ -100,18 +99,18 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path / "sets"))
     words = small_arguments(model, Path(), tmp_path / "unused", optimisation__epochs=1)
     recipe: dict[str, Any] = dict(word.removeprefix("--").split("=", 1) for word in words)
-    for key in ("out", "data.dataset", "data.report_split", "wandb.mode"):
+    for key in ("out", "wandb.mode"):
         recipe.pop(key)
+    recipe |= {"data.dataset": "data", "data.report_split": "dev"}
     table = Table(
-        "data",
         recipe,
-        {"dev": ("data", "dev", None), "de": ("data", "dev", ["de"])},
-        (
-            Row("plain", "as it is"),
-            Row("slow", "a small step", {"optimisation.learning_rate": 1e-12}, "plain", "plain"),
-            Row("half", "half of it", {}, "plain", "plain", trained=False, scale=0.5),
-            Row("none", "the base", trained=False, on="plain", scale=0.0),
-        ),
+        {"dev": ("data", "dev"), "de": ("data", "dev", ["de"])},
+        {
+            "plain": Row("as it is"),
+            "slow": Row("a small step", "plain", {"optimisation.learning_rate": 1e-12}),
+            "half": Row("half of it", "plain", scale=0.5),
+            "none": Row("the base", "plain", scale=0.0),
+        },
     )
     monkeypatch.setattr(script, "TABLES", {"small": table})
     return tmp_path / "out"
@@ -119,7 +118,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_rows_not_run_stand_with_the_command_that_runs_them(small_table: Path) -> None:
     def commands(config: AblateConfig) -> list[str]:
-        return [line[1] for line in script._rows(config, "small", {})[1]]
+        return [line[1] for line in Ablation(config, "small").lines({})[1]]
 
     plain = "not run: python scripts/ablate.py --tables small --rows "
     names = ["plain", "slow", "plain half", "plain none"]
