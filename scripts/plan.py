@@ -6,13 +6,14 @@ Nothing is downloaded and no weights are read: a model is its config.json, or on
 below. Peaks are the makers' (bf16; a fifteenth of them in fp32), the shares of them that a run
 reaches are options. Memory is weights, optimizer states, and what a forward pass keeps for each
 token of a chunk; `auto` settings are those that the trainer would choose on the device. FLOPs are
-counted, the rest is an estimate. Every option of train/finetune.py is
-taken as well: --optimisation.batch_size 128.
+counted, the rest is an estimate. Every option of train/finetune.py is taken as well:
+--optimisation.batch_size 128.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,6 @@ from transformers import (
 
 from claim2source.core.config import Above, Between, Settings, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.memory import machine_memory
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
 from claim2source.datasets import load
@@ -44,37 +44,27 @@ from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.memory_plan import GIB, Settled, settle
 from claim2source.training.model_shape import ModelShape, Tuning
-from scripts.flops import matmul_rate, peak_flops
 
-# GiB of the cards' memory, by the name that --device takes.
-DEVICES: Mapping[str, tuple[str, float]] = {
-    "h200": ("H200", 131.0),
-    "h100": ("H100 80GB", 79.6),
-    "a100": ("A100 80GB", 79.6),
-    "l40s": ("L40S", 44.7),
-    "rtx4090": ("RTX 4090", 23.6),
+Device = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
+# Dense bf16 FLOPs a second by the makers' sheets, and GiB of memory.
+DEVICES: Mapping[str, tuple[float, float]] = {
+    "h200": (989e12, 131.0),
+    "h100": (989e12, 79.6),
+    "a100": (312e12, 79.6),
+    "l40s": (362e12, 44.7),
+    "rtx4090": (165.2e12, 23.6),
 }
 # The share of the bf16 peak that these cards reach in fp32 without tensor cores, about.
 FP32 = 1 / 15
 CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
 # Configs of models that are downloaded only to be run.
 SHAPES: Mapping[str, PretrainedConfig] = {
-    "GritLM/GritLM-7B": MistralConfig(
-        vocab_size=32_000,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-    ),
+    "GritLM/GritLM-7B": MistralConfig(),
     "Qwen/Qwen3-Embedding-8B": Qwen3Config(
         vocab_size=151_665,
-        hidden_size=4096,
         intermediate_size=12_288,
         num_hidden_layers=36,
-        num_attention_heads=32,
         num_key_value_heads=8,
-        head_dim=128,
     ),
     "intfloat/multilingual-e5-large": XLMRobertaConfig(
         vocab_size=250_002,
@@ -119,14 +109,14 @@ class PlanConfig(Settings):
     """Settings of `scripts/plan.py`.
 
     Args:
-        device: h200, h100, a100, l40s, rtx4090, or cpu: this machine, measured.
+        device: h200, h100, a100, l40s or rtx4090.
         data: `ct26-sized`, or a data set's name or folder; its texts are counted.
         processes: devices that train together.
         training_share: share of the device's peak that training reaches.
         encoding_share: the same of encoding.
     """
 
-    device: Literal["h200", "h100", "a100", "l40s", "rtx4090", "cpu"] = "h200"
+    device: Device = "h200"
     data: str = "ct26-sized"
     processes: Annotated[int, Between(1, 10_000)] = 1
     training_share: Annotated[float, Above(0, 1)] = 0.45
@@ -153,11 +143,6 @@ class Plan:
     steps: int
     settled: Settled
 
-    @property
-    def flops(self) -> float:
-        """Add the FLOPs that are computed, also those that are computed twice."""
-        return sum(part.computed for part in self.parts)
-
 
 def empty_model(config: FinetuneConfig) -> PreTrainedModel:
     """Build the config's model without weights. Raises `ConfigError` for one that is not known."""
@@ -175,17 +160,13 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
     return model
 
 
-def longest_text(config: FinetuneConfig, model: PreTrainedModel) -> int:
-    """Give the tokens of the longest text that the config lets the model read."""
-    return config.model.max_length or int(getattr(model.config, "max_position_embeddings", 512))
-
-
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
     """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
     model = empty_model(config)
-    settled = settle(config, model, longest_text(config, model), device)
+    longest = config.model.max_length or getattr(model.config, "max_position_embeddings", 512)
+    settled = settle(config, model, longest, device)
     config = settled.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
@@ -259,44 +240,32 @@ def _tokens(texts: Sequence[str]) -> float:
     return sum(map(len, texts)) / CHARACTERS / max(len(texts), 1)
 
 
-def rate(config: PlanConfig, precision: str) -> float:
-    """Give a device's FLOPs a second at its peak."""
-    if config.device == "cpu":
-        return matmul_rate(1024)
-    peak = peak_flops(DEVICES[config.device][0])
-    return peak if precision == "bf16" else peak * FP32
-
-
-def memory_of(config: PlanConfig) -> float:
-    """Give the bytes of a device's memory."""
-    if config.device == "cpu":
-        return machine_memory() / config.processes
-    return DEVICES[config.device][1] * GIB
+def peak_flops(card: str) -> float:
+    """Look up the dense bf16 peak by a card's name; infinity where unknown, so that shares are 0."""
+    words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
+    # Other forms of a card are slower.
+    known = set() if words & {"laptop", "nvl", "pcie"} else words & DEVICES.keys()
+    return DEVICES[known.pop()][0] if known else math.inf
 
 
 def report(config: PlanConfig, run: FinetuneConfig) -> str:
     """Plan a run, and write what it costs as text."""
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
-    found = plan(run, sizes, config.processes, memory_of(config))
-    peak = rate(config, run.optimisation.precision)
-    encoding = rate(config, "fp32" if run.model.dtype == "float32" else "bf16")
+    peak, memory = DEVICES[config.device]
+    found = plan(run, sizes, config.processes, memory * GIB)
+    training = config.training_share * peak
+    training *= 1 if run.optimisation.precision == "bf16" else FP32
+    encoding = config.encoding_share * peak * (FP32 if run.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
     for part in found.parts:
-        reached = config.training_share * peak if part.trains else config.encoding_share * encoding
         # Training is shared by the processes; the rest is the first one's.
-        own = part.computed / reached / 3600 / (config.processes if part.trains else 1)
+        reached = training * config.processes if part.trains else encoding
+        own = part.computed / reached / 3600
         hours += own
-        rows.append(
-            [
-                part.name,
-                f"{part.texts:,.0f}",
-                f"{part.tokens / 1e6:,.1f}",
-                f"{part.flops / 1e15:,.2f}",
-                f"{part.computed / 1e15:,.2f}",
-                f"{own:,.2f}",
-            ]
-        )
+        flops = [f"{count / 1e15:,.2f}" for count in (part.flops, part.computed)]
+        texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
+        rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
     settled = found.settled
     lines = [

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
@@ -133,10 +133,9 @@ def build(folder: Path, count: int, config: Config, dense: Dense) -> Measured:
             with watch("write"):
                 engine.upsert(rows)
             bar.update(len(rows))
-    memory["written"] = peak_memory()
     with watch("build"):
         engine.build()
-    memory["built"] = peak_memory()
+    memory["most"] = peak_memory()
     engine.close()
     return {
         "seconds": {part: round(sum(took), 1) for part, took in watch.seconds.items()},
@@ -157,15 +156,7 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
         engine = open_engine(index)
         recalls = {f"recall@{k}": recall(engine, queries, k) for k in DEPTHS}
         finder = Finder(engine, sentences=config.sentences)
-        command = [sys.executable, str(REPOSITORY / "eval" / "serve.py"), "--index", str(index)]
-        command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline().split()
-            if len(line) < 4:
-                raise UserError("the server did not start")
-            host, process = line[3].removeprefix("http://").rstrip("/"), psutil.Process(server.pid)
+        with served(index, config) as (host, server):
             ways = {
                 INSIDE: partial(in_process, finder, posts),
                 ONE: partial(over_http, host, posts),
@@ -176,34 +167,42 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
             seconds: dict[str, list[list[float]]] = {way: [] for way in ways}
             spent = dict.fromkeys(ways, 0.0)
             for way in turns(list(ways), config.repeats):
-                before = sum(process.cpu_times()[:2])
+                before = sum(server.cpu_times()[:2])
                 seconds[way].append(ways[way]())
-                spent[way] += sum(process.cpu_times()[:2]) - before
-            # psutil knows the memory of now, Linux the most that there was.
-            status = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")
-            most = int(status.partition("VmHWM:")[2].split()[0]) // 1024
-        finally:
-            server.terminate()
-            server.wait()
-    cpu = round(1000 * spent[ONE] / (config.repeats * len(posts)), 1)
+                spent[way] += sum(server.cpu_times()[:2]) - before
+            memory = round(server.memory_info().rss / 2**20)
+    percentiles = {
+        way: {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
+        for way, took in seconds.items()
+    }
     return {
         "sources": count,
-        **report(seconds),
+        **ratio_of(percentiles[INSIDE]["p95"] / percentiles[ONE]["p95"]),
+        "milliseconds": {
+            way: {name: median(values, 1) for name, values in of_way.items()}
+            for way, of_way in percentiles.items()
+        },
         **built,
         **recalls,
-        "server_mb": most,
-        "cpu_ms": cpu,
+        "server_mb": memory,
+        "cpu_ms": round(1000 * spent[ONE] / (config.repeats * len(posts)), 1),
     }
 
 
-def report(seconds: dict[str, list[list[float]]]) -> Measured:
-    """Compute ratio and times of an index, of seconds by way and repeat."""
-
-    def percentiles(way: str, share: int) -> np.ndarray:
-        return 1000 * np.array([np.percentile(took, share) for took in seconds[way]])
-
-    ways = {way: {f"p{n}": median(percentiles(way, n), 1) for n in (50, 95)} for way in seconds}
-    return {**ratio_of(percentiles(INSIDE, 95) / percentiles(ONE, 95)), "milliseconds": ways}
+@contextmanager
+def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
+    """Serve an index; give host with port, and the process."""
+    command = [sys.executable, str(REPOSITORY / "eval" / "serve.py"), "--index", str(index)]
+    command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline().split()
+            if len(line) < 4:
+                raise UserError("the server did not start")
+            yield line[3].removeprefix("http://").rstrip("/"), psutil.Process(server.pid)
+        finally:
+            server.terminate()
 
 
 def over_http(host: str, posts: Sequence[str]) -> list[float]:

@@ -21,6 +21,8 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.utils.benchmark import Timer
+from transformers import MistralConfig, MistralModel
 
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
@@ -34,10 +36,16 @@ from claim2source.training.model_shape import ModelShape, Tuning
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
 from scripts.benches.common import MINILM, Bench, Measured, drawn_texts
-from scripts.flops import matmul_rate, peak_flops
+from scripts.plan import peak_flops
 
-# Hidden size, that of the feed-forward layers, layers, heads, heads of keys and values.
-MISTRAL_7B, TINY = (4096, 14_336, 32, 32, 8), (32, 64, 2, 4, 2)
+# Of the tiny model; the defaults of transformers are Mistral-7B's.
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 LORA = LoraConfig(r=16, dropout=0.0)
 Chunk = int | Literal["auto"] | None
 
@@ -49,19 +57,11 @@ class Config(Bench):
     Args:
         dataset: name or folder of a data set with a train split.
         tokens: the most tokens of a text.
-        plain_batch: claims per step of the row that keeps every text's activations.
-        batch: claims per step of the chunked rows.
-        chunk: texts per forward pass of the chunked rows.
-        documents: number of documents to encode; some of them warm up first.
     """
 
     dataset: str = "ct25"
     tokens: Number = 256
-    plain_batch: Number = 16
-    batch: Number = 64
-    chunk: Number = 32
-    documents: Number = 2_000
-    tiny: bool = flag("run on a CPU with a model of two layers, as a test")
+    tiny: bool = flag("run on a CPU with a model of two layers and a few texts, as a test")
 
 
 def run(config: Config) -> Measured:
@@ -70,19 +70,23 @@ def run(config: Config) -> Measured:
         return {"ratio": None, "device": None}
     device = "CPU, tiny model" if config.tiny else torch.cuda.get_device_name()
     peak = peak_flops(device)
-    settings: list[tuple[int, Chunk]] = [(config.plain_batch, None), (config.batch, config.chunk)]
+    # Claims a step with every text's activations, claims and texts at once in chunks, documents.
+    whole, batch, chunk, documents = (2, 4, 4, 9) if config.tiny else (16, 64, 32, 2000)
+    settings: list[tuple[int, Chunk]] = [(whole, None), (batch, chunk), (batch, "auto")]
     parts: dict[str, Callable[[], Measured]] = {
-        f"training, {claims} claims, chunk {chunk}, checkpointing {again}": partial(
-            train, config, peak, claims, chunk, again
+        f"training, {claims} claims, chunk {size}, checkpointing {again}": partial(
+            train, config, peak, claims, size, again
         )
-        for claims, chunk in [*settings, (config.batch, "auto")]
+        for claims, size in settings
         for again in (False, True)
     }
-    parts |= {f"encoding, {kind}": partial(encode, config, peak, kind) for kind in ("full", "lora")}
+    kinds: tuple[Tuning, ...] = ("full", "lora")
+    parts |= {f"encoding, {kind}": partial(encode, config, peak, kind, documents) for kind in kinds}
     found = {name: measured(name, part) for name, part in parts.items()}
     shares = [row["share"] for name, row in found.items() if "share" in row and name[0] == "t"]
     size, kind = (256, "cpu") if config.tiny else (8192, "cuda")
-    limit = matmul_rate(size, kind, torch.bfloat16)
+    both = [torch.randn(size, size, device=kind, dtype=torch.bfloat16) for _ in range(2)]
+    limit = 2 * size**3 / Timer("torch.mm(*both)", globals={"both": both}).timeit(5).median
     return {"ratio": max(shares, default=None), "device": device, "matmul_flops": limit, **found}
 
 
@@ -100,14 +104,12 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
 
 def make_encoder(config: Config) -> Encoder:
     """Make an untrained bidirectional Mistral in bf16."""
-    from transformers import MistralConfig, MistralModel
-
     tokenizer = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    names = "hidden_size intermediate_size num_hidden_layers".split()
-    names += ["num_attention_heads", "num_key_value_heads"]
-    sizes = dict(zip(names, TINY if config.tiny else MISTRAL_7B, strict=True))
-    shape: Any = MistralConfig.from_dict(
-        {**sizes, "vocab_size": len(tokenizer), "sliding_window": None, "use_cache": False}
+    shape: Any = MistralConfig(
+        vocab_size=len(tokenizer),
+        sliding_window=None,
+        use_cache=False,
+        **(TINY if config.tiny else {}),  # type: ignore[arg-type]
     )
     shape.is_causal = False
     torch.manual_seed(config.seed)
@@ -149,12 +151,12 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     return figures | {"seconds": round(seconds, 4), "peak_mb": most, "loss": module.losses[-1]}
 
 
-def encode(config: Config, peak: float, kind: Tuning) -> Measured:
+def encode(config: Config, peak: float, kind: Tuning, documents: int) -> Measured:
     """Encode documents with plain weights, or with adapters beside them."""
     encoder = make_encoder(config)
     if kind == "lora":
         adapt(encoder, FinetuneConfig(tuning=kind, lora=LORA))
-    texts, _ = drawn_texts(config.dataset, "train", config.seed, config.documents, 1)
+    texts, _ = drawn_texts(config.dataset, "train", config.seed, documents, 1)
     encoder.encode(texts[: max(1, len(texts) // 8)], "source")
     seconds = encoder.encode(texts, "source")[1].seconds
     figures = rates(encoder, texts, None, 1 / seconds, peak)

@@ -245,13 +245,8 @@ def fit(
             devices=1,
             precision=precision,
             gradient_clip_val=module.config.max_grad_norm or None,
-            logger=False,
             callbacks=[LambdaCallback(on_train_start=note, on_train_batch_end=note)],
-            use_distributed_sampler=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            num_sanity_val_steps=0,
+            barebones=True,
         )
         module.encoder.model.train()
         trainer.fit(module, BatchLoader(sampler, module.ready))

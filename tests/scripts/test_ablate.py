@@ -118,7 +118,7 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_rows_not_run_stand_with_the_command_that_runs_them(small_table: Path) -> None:
     def commands(config: AblateConfig) -> list[str]:
-        return [line[1] for line in Ablation(config, "small").lines({})[1]]
+        return [str(line[1]) for line in Ablation(config, "small").lines({})[1]]
 
     plain = "not run: python scripts/ablate.py --tables small --rows "
     names = ["plain", "slow", "plain half", "plain none"]

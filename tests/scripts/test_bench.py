@@ -20,7 +20,7 @@ from claim2source.retrieve import Dense
 from scripts.bench import main, read_options
 from scripts.benches import bm25, find, gpu, mining, statistics
 from scripts.benches.common import Watch, largest_difference, ratio_of, turns
-from scripts.flops import peak_flops
+from scripts.plan import peak_flops
 from tests.engines.engines import WIDTH, Corpus, manifest_of
 from tests.training.small import save_small_model
 
@@ -195,9 +195,6 @@ def test_a_server_is_asked_and_measured(measure: Measure, minilm: Any) -> None:
     assert next(find.made_up(30, 1, dense, False)).sentences is None
 
 
-TINY = ["--tiny", "--dataset=demo", "--documents=9", "--plain_batch=2", "--batch=4", "--chunk=4"]
-
-
 def test_without_a_gpu_nothing_is_measured(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +206,7 @@ def test_without_a_gpu_nothing_is_measured(
 @pytest.mark.slow
 def test_the_gpus_case_runs_on_a_cpu(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "peak_flops", lambda name: 1e12)
-    found = measure("gpu", *TINY, "--repeats=1", "--tokens=32")
+    found = measure("gpu", "--tiny", "--dataset=demo", "--repeats=1", "--tokens=32")
     trained = {name: row for name, row in found.items() if name.startswith("training, ")}
     assert len(trained) == 6
     assert found["ratio"] == max(row["share"] for row in trained.values()) > 0
@@ -219,9 +216,13 @@ def test_the_gpus_case_runs_on_a_cpu(measure: Measure, monkeypatch: pytest.Monke
 def test_peaks_by_name_and_none_where_unknown() -> None:
     assert peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
-    assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
-    assert peak_flops("NVIDIA L40S") == 362e12
+    assert peak_flops("NVIDIA GeForce RTX 4090") == 165.2e12
     # No name that merely begins like a known one.
-    for name in ("NVIDIA L40", "NVIDIA RTX A4000", "NVIDIA RTX 4090 Laptop GPU", "Some Card"):
+    for name in (
+        "NVIDIA L40",
+        "NVIDIA RTX A4000",
+        "NVIDIA RTX 4090 Laptop GPU",
+        "NVIDIA H100 PCIe",
+    ):
         assert math.isinf(peak_flops(name))
