@@ -241,7 +241,7 @@ def _tokens(texts: Sequence[str]) -> float:
 
 
 def peak_flops(card: str) -> float:
-    """Look up the dense bf16 peak by a card's name; infinity where unknown, so that shares are 0."""
+    """Look up a card's dense bf16 peak; infinity where unknown, so that shares are 0."""
     words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
     # Other forms of a card are slower.
     known = set() if words & {"laptop", "nvl", "pcie"} else words & DEVICES.keys()

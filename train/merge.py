@@ -11,11 +11,11 @@ and by its name here. Checkpoints and base are never changed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from claim2source.core.config import Between, as_plain, flag, list_field, read_config, require
 from claim2source.core.errors import run_program
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 STEP_0, AS_TRAINED, PICKED, SUM = "step 0", "scale 1", "picked", "their sum"
 PLOT_FILE = "scales.png"
 Weight = Annotated[float, Between(0, 100)]
+Option = TypeVar("Option", float, str)
 
 
 @dataclass(frozen=True)
@@ -214,19 +215,8 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
         return _score(config, scaled.encoder, manifest, dataset, settings)
 
     on_val = {scale: scored(scale, selection.val) for scale in scales}
-    weighing = selection.weighing()
-    chosen, choice = choose(
-        "scale",
-        {scale: weighing.of(one.run) for scale, one in on_val.items()},
-        weighing,
-        settings=lambda scale: {"scale": scale},
-        distance=lambda scale: abs(1 - scale),
-        rule=config.rule,
-        floor=0.0 if 0.0 in on_val else None,
-        tables={scale: one.report.table for scale, one in on_val.items()},
-        trials=True,
-        note=selection.note,
-    )
+    floor = 0.0 if 0.0 in on_val else None
+    chosen, choice = _chosen(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
     named = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
     reports = {scale: scored(scale, reported).report for scale in sorted({*named.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in named.items()}
@@ -259,19 +249,8 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
         systems[name] = replace(one.report, name=name)
     choices: tuple[Choice, ...] = ()
     if selection is not None:
-        weighing = selection.weighing()
-        _, choice = choose(
-            "checkpoint",
-            {name: weighing.of(one.run) for name, one in on_val.items()},
-            weighing,
-            settings=lambda name: {"checkpoint": name},
-            # Which seed is better is noise sooner than that their mean is.
-            distance=lambda name: float(name != SUM),
-            rule=config.rule,
-            tables={name: one.report.table for name, one in on_val.items()},
-            trials=True,
-            note=selection.note,
-        )
+        # Which seed is better is noise sooner than that their mean is.
+        _, choice = _chosen(config, selection, "checkpoint", on_val, lambda one: one != SUM)
         choices = (choice,)
     report = _report(config, manifest, reported, systems, SUM, choices)
     return Compared(report, [*filter(None, [note]), *_parts(report, {})])
@@ -317,6 +296,30 @@ def _score(
     one = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
     forms = replace(one.report, claims=rendering.claims, sources=rendering.sources)
     return replace(one, report=replace(forms, settings=settings))
+
+
+def _chosen(
+    config: MergeConfig,
+    selection: SelectionData,
+    what: str,
+    on_val: Mapping[Option, ScoredSystem],
+    distance: Callable[[Option], float],
+    floor: Option | None = None,
+) -> tuple[Option, Choice]:
+    """Choose among what was scored on val, by the config's rule."""
+    weighing = selection.weighing()
+    return choose(
+        what,
+        {option: weighing.of(one.run) for option, one in on_val.items()},
+        weighing,
+        settings=lambda option: {what: option},
+        distance=distance,
+        rule=config.rule,
+        floor=floor,
+        tables={option: one.report.table for option, one in on_val.items()},
+        trials=True,
+        note=selection.note,
+    )
 
 
 def _report(

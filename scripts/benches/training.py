@@ -9,12 +9,12 @@ cached. `ratio` is that of the first cell. Ours is charged with tokenizing befor
 
 from __future__ import annotations
 
-import logging
 import random
 import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -142,12 +142,7 @@ class Steps:
 
 def run(config: Config) -> Measured:
     """Train with both sides in turn, cell by cell."""
-    cells = [
-        Cell(config, texts, tuning, loss)
-        for texts in config.texts
-        for tuning in config.tunings
-        for loss in config.losses
-    ]
+    cells = [Cell(config, *kind) for kind in product(config.texts, config.tunings, config.losses)]
     for cell in cells:
         cell.pairs()  # missing data fails now, not after minutes
     found: dict[str, Measured] = {}
@@ -236,20 +231,17 @@ def fit(
             torch.cuda.synchronize()
         ends.append(seconds_by(clock))
 
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer = pl.Trainer(
-            max_epochs=1,
-            accelerator="gpu" if module.encoder.device.type == "cuda" else "cpu",
-            devices=1,
-            precision=precision,
-            gradient_clip_val=module.config.max_grad_norm or None,
-            callbacks=[LambdaCallback(on_train_start=note, on_train_batch_end=note)],
-            barebones=True,
-        )
-        module.encoder.model.train()
-        trainer.fit(module, BatchLoader(sampler, module.ready))
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="gpu" if module.encoder.device.type == "cuda" else "cpu",
+        devices=1,
+        precision=precision,
+        gradient_clip_val=module.config.max_grad_norm or None,
+        callbacks=[LambdaCallback(on_train_start=note, on_train_batch_end=note)],
+        barebones=True,
+    )
+    module.encoder.model.train()
+    trainer.fit(module, BatchLoader(sampler, module.ready))
     return np.diff(ends).tolist()
 
 
@@ -261,11 +253,10 @@ def train_peer(cell: Cell) -> Steps:
     """
     import sentence_transformers as st
     from datasets import Dataset as Columns
-    from datasets.utils import disable_progress_bars
     from sentence_transformers.base.sampler import DefaultBatchSampler
     from sentence_transformers.sentence_transformer import losses as peers
     from torch.utils.data import SequentialSampler
-    from transformers import PrinterCallback, TrainerCallback
+    from transformers import TrainerCallback
 
     (_, rows, texts), ends = cell.pairs(), list[float]()
 
@@ -278,9 +269,6 @@ def train_peer(cell: Cell) -> Steps:
     def in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Any:
         return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
-    disable_progress_bars()
-    for name in ("sentence_transformers", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     torch.manual_seed(0)
     model = st.SentenceTransformer(str(resolve(cell.model, "cpu").folder), device="cpu")
     model.max_seq_length = cell.config.max_length
@@ -296,19 +284,14 @@ def train_peer(cell: Cell) -> Steps:
         # What `add_adapter` does, which transformers allows with a later peft only.
         inner: Any = model[0].auto_model
         peft.inject_adapter_in_model(adapter, inner)
-    loss: torch.nn.Module
-    if cell.loss == "plain":
-        loss = peers.MultipleNegativesRankingLoss(model, scale=SCALE)
-    else:
-        loss = peers.CachedMultipleNegativesRankingLoss(
-            model, scale=SCALE, mini_batch_size=cell.config.chunk
-        )
+    cached = partial(peers.CachedMultipleNegativesRankingLoss, mini_batch_size=cell.config.chunk)
+    kind = cached if cell.loss == "cached" else peers.MultipleNegativesRankingLoss
+    loss = kind(model, scale=SCALE)
     losses: list[torch.Tensor] = []
     loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
     order = [texts[row] for plan in sampler_of(cell, rows) for row in plan.rows]
     columns = {"anchor": [claim for claim, _ in order], "positive": [one for _, one in order]}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
         arguments = st.SentenceTransformerTrainingArguments(
             output_dir=folder,
             num_train_epochs=1,
@@ -330,7 +313,6 @@ def train_peer(cell: Cell) -> Steps:
             loss=loss,
             callbacks=[Ends()],
         )
-        trainer.remove_callback(PrinterCallback)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         trainer.train()
     return Steps(np.diff(ends).tolist(), [float(value) for value in losses], trained)
