@@ -71,11 +71,6 @@ def run(config: Config) -> Measured:
         )
         watch = Watch(config.clock)
         watch.take_turns(sides, config.repeats)
-    return report(watch, len(pairs)) | {"largest_difference": worst, "pairs": len(pairs)}
-
-
-def report(watch: Watch, pairs: int) -> Measured:
-    """Compute ratios against the peer's default and its best batch size."""
     medians = watch.medians
     # The best size is the one with the least median: not the luckiest of each repeat.
     best = min((name for name in medians if name != "ours"), key=medians.__getitem__)
@@ -83,7 +78,9 @@ def report(watch: Watch, pairs: int) -> Measured:
         **watch.ratio(f"batch {DEFAULT_BATCH}"),
         **watch.ratio(best, prefix="best_"),
         "best": best,
-        "pairs_per_second": {name: round(pairs / took, 1) for name, took in medians.items()},
+        "pairs": len(pairs),
+        "pairs_per_second": {name: round(len(pairs) / took, 1) for name, took in medians.items()},
+        "largest_difference": worst,
         "threads": torch.get_num_threads(),
     }
 

@@ -95,20 +95,19 @@ def interval_and_test(
 
     It resamples papers as ours does: their summed scores and numbers of claims.
     """
+    at_once = {"batch": 1000, "vectorized": True}
     stats.bootstrap(
         (mine, sizes),
         lambda a, b, axis: a.sum(axis) / b.sum(axis),
         paired=True,
         n_resamples=draws,
         method="percentile",
-        batch=1000,
-        vectorized=True,
+        **at_once,
     )
     stats.permutation_test(
         (mine, baseline),
         lambda a, b, axis: (a - b).sum(axis),
         permutation_type="samples",
         n_resamples=permutations,
-        batch=1000,
-        vectorized=True,
+        **at_once,
     )
