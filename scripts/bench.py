@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.tables import plain_table
 
 CASES = "bm25 mining training encode chunks rerank statistics find gpu".split()
 PEERS = "rank-bm25 sentence-transformers torch transformers peft scipy lancedb bm25s".split()
@@ -39,22 +38,14 @@ def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
     return module, read_config(module.Config, words, program=program, description=module.__doc__)
 
 
-def figures(value: object, name: str = "") -> list[list[str]]:
-    """List figures as rows of a table; what is nested has its whole name."""
-    if not isinstance(value, dict):
-        return [[name, json.dumps(value)]]
-    return [row for key, part in value.items() for row in figures(part, f"{name} {key}".strip())]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure the case, print a table and one line of JSON."""
+    """Measure the case, print it as JSON: to be read, and in one line."""
     module, config = read_options(argv)
     measured = module.run(config) | {"settings": as_plain(config)}
     measured["load_average"] = [round(one, 2) for one in os.getloadavg()]
     measured["versions"] = {"python": python_version()}
     measured["versions"] |= {d.name: d.version for d in metadata.distributions() if d.name in PEERS}
-    print(plain_table(["", "value"], figures(measured)))
-    print(json.dumps(measured))
+    print(json.dumps(measured, indent=2), json.dumps(measured), sep="\n")
 
 
 if __name__ == "__main__":
