@@ -165,8 +165,8 @@ def plan(
 ) -> Plan:
     """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
     model = empty_model(config)
-    longest = config.model.max_length or getattr(model.config, "max_position_embeddings", 512)
-    settled = settle(config, model, longest, device)
+    positions = int(getattr(model.config, "max_position_embeddings", 512))
+    settled = settle(config, model, config.model.max_length or positions, device)
     config = settled.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length

@@ -104,24 +104,19 @@ def take(given: argparse.Namespace) -> int:
             inputs = [work / word for word in words if (work / word).is_file()]
             asks = any(server.url in text for text in (*words, *map(Path.read_text, inputs)))
             environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
-            started, cpu = time.perf_counter(), cpu_seconds()
+            started = time.perf_counter()
             done = subprocess.run(
                 [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
             )
-            cost = {"seconds": time.perf_counter() - started, "cpu": cpu_seconds() - cpu}
             for file, text in (("stdout", done.stdout), ("stderr", done.stderr)):
                 for place in ("out", "r", "data", "llm"):
                     text = text.replace(str(filled[place]), f"@{place}@")
                 (case / file).write_text(text, encoding="utf-8")
             (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
-            (case / "cost.json").write_text(json.dumps(cost))
             copy_results(work / name, case)
             (case / "exit_code").write_text(f"{done.returncode}\n")
-            spent = f"{cost['seconds']:.0f} s, {cost['cpu']:.0f} s of CPU"
-            print(f"{name}: {spent}, exit code {done.returncode}", flush=True)
-    costs = [json.loads(path.read_text()) for path in sorted(out.glob("*/cost.json"))]
-    total = {key: sum(cost[key] for cost in costs) for key in ("seconds", "cpu")}
-    print(f"{len(costs)} cases: {total['seconds']:.0f} s, {total['cpu']:.0f} s of CPU")
+            seconds = time.perf_counter() - started
+            print(f"{name}: {seconds:.0f} s, exit code {done.returncode}", flush=True)
     return 0
 
 
@@ -193,11 +188,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write a row to each line."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-
-
-def cpu_seconds() -> float:
-    """Return the CPU time, of user and system, of all processes that have ended."""
-    return sum(os.times()[2:4])
 
 
 def copy_results(made: Path, case: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,23 @@ def test_the_committed_files_are_what_the_default_seed_writes(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["demo"], (
         "a temporary folder was left behind"
     )
+
+
+def test_sizes_are_as_documented_and_no_text_is_there_twice(
+    corpus: dict[str, Row], queries: dict[str, Row], golds: dict[str, dict[str, str]]
+) -> None:
+    for split, count in (("train", 220), ("dev", 50), ("test", 80)):
+        langs = Counter(queries[claim]["metadata"]["lang"] for claim in golds[split])
+        assert langs == dict.fromkeys(LANGS, count)
+    families = Counter(row["metadata"]["family"] for row in corpus.values())
+    assert len(corpus) >= 400 and all(4 <= size <= 8 for size in families.values())
+    sentences = {len(re.findall(r"[.!?](?=\s|$)", row["text"])) for row in corpus.values()}
+    assert min(sentences) >= 3 and max(sentences) <= 6
+    for texts in (
+        [row["text"] for row in queries.values()],
+        [row["title"] + row["text"] for row in corpus.values()],
+    ):
+        assert len(set(texts)) == len(texts)
 
 
 def test_confidence_intervals_agree_with_the_wording(corpus: dict[str, Row]) -> None:
