@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
-from claim2source.mining import MinedRow, MiningConfig, Negative
-from claim2source.models import Encoder, ModelConfig, resolve
+from claim2source.mining import MiningConfig
+from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
@@ -21,7 +21,7 @@ from claim2source.training.losses import (
     KeepBaseConfig,
     LossesConfig,
 )
-from tests.training.small import save_small_model
+from tests.training.small import dataset_of, mined_row
 
 NAN = float("nan")
 # Claims 1 and 2 share a gold, claim 3 has two of them.
@@ -39,31 +39,16 @@ SOURCES = tuple(
 )
 
 
-def row(claim: str, positive: str, *negatives: str) -> MinedRow:
-    return MinedRow(claim, positive, tuple(Negative(n, 0.5, "both") for n in negatives))
-
-
 ROWS = [
-    row("1", "a", "b"),
-    row("2", "a", "f"),
-    row("3", "c", "b"),
-    row("3", "d"),
-    row("4", "e", "d"),
+    mined_row("1", "a", "b"),
+    mined_row("2", "a", "f"),
+    mined_row("3", "c", "b"),
+    mined_row("3", "d"),
+    mined_row("4", "e", "d"),
 ]
 SHARES = ((0, 2), (1, 3, 4))
 # In order of appearance the sources are a, c, d, e, b, f: every second one is rank 1's.
 COLUMNS = "adbcef"
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    folder = save_small_model(tmp_path_factory.mktemp("model"))
-    return resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
-
-
-def data_of(claims: tuple[Claim, ...], sources: tuple[Source, ...]) -> Dataset:
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    return Dataset(claims, sources, qrels, "train")
 
 
 def plan_of(rank: int, shares: tuple[tuple[int, ...], ...] = SHARES) -> BatchPlan:
@@ -115,7 +100,7 @@ def test_what_the_losses_get(
     encoder: Encoder,
     tmp_path: Path,
 ) -> None:
-    data, rendering = data_of(CLAIMS, SOURCES), Rendering()
+    data, rendering = dataset_of(CLAIMS, SOURCES), Rendering()
     base = BaseVectors(encoder, rendering, CLAIMS, SOURCES, Store(tmp_path))
     losses = LossesConfig(
         info_nce=InfoNCEConfig(both_ways=True),
@@ -181,12 +166,17 @@ def test_a_gold_under_another_id_is_masked(
 ) -> None:
     """It has the gold's own vector: as a negative it would push the gold away."""
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
-    rows = [row("1", "a", "b"), row("3", "c", "h"), row("5", "g"), row("4", "e", "g")]
+    rows = [
+        mined_row("1", "a", "b"),
+        mined_row("3", "c", "h"),
+        mined_row("5", "g"),
+        mined_row("4", "e", "g"),
+    ]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
     pairs = TrainingPairs(
-        data_of(claims, TWINS),
+        dataset_of(claims, TWINS),
         rows,
         encoder,
         Rendering(),
@@ -207,9 +197,9 @@ def test_a_gold_under_another_id_is_masked(
 
 def test_a_gold_under_another_id_is_masked_in_the_other_process(encoder: Encoder) -> None:
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
-    rows = [row("1", "a"), row("3", "c"), row("4", "e", "h"), row("5", "g")]
+    rows = [mined_row("1", "a"), mined_row("3", "c"), mined_row("4", "e", "h"), mined_row("5", "g")]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
-    pairs = TrainingPairs(data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses)
+    pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses)
     first, second = (pairs.batch(plan_of(rank, ((0, 1), (2, 3)))) for rank in (0, 1))
     # Columns by rank: a e h, c g.
     assert torch.equal(first.masked, cells(["....x", "..x.."]))
@@ -238,12 +228,17 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
         Claim("3", "tea wakes", "en", golds=("d",)),
         Claim("4", "coffee wakes", "en", golds=("e",)),
     )
-    rows = [row("1", "a"), row("2", "b", "e"), row("3", "d", "c"), row("4", "e")]
+    rows = [
+        mined_row("1", "a"),
+        mined_row("2", "b", "e"),
+        mined_row("3", "d", "c"),
+        mined_row("4", "e"),
+    ]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
 
     def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[list[Tensor]]:
-        data = data_of(claims, VERSIONS)
+        data = dataset_of(claims, VERSIONS)
         pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses, mining=mining)
         batches = [pairs.batch(plan) for plan in plans]
         return [[b.masked for b in batches], [b.claims_masked for b in batches]]  # type: ignore[misc]
