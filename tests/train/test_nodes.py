@@ -14,7 +14,7 @@ import pytest
 
 from tests.shared_data import REPOSITORY
 from tests.training.namespaces import Host, two_hosts, why_not
-from tests.training.small import arguments, small_setup
+from tests.training.small import arguments
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 PORT = "29611"
@@ -46,11 +46,6 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         pytest.skip(why)
     with two_hosts() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 def words(setup: tuple[Path, Path], out: Path, batch: int, epochs: int = 3) -> list[str]:

@@ -190,24 +190,6 @@ class TestQlora:
             with pytest.raises(UserError, match="qlora|quantization"):
                 resolve(tmp_path / "point", "cpu")
 
-    def test_a_checkpoint_is_resolved_with_what_its_manifest_cannot_say(self):
-        said = ModelConfig(
-            "org/base",
-            "a" * 40,
-            "last",
-            True,
-            99,
-            dtype="bfloat16",
-            bidirectional=True,
-            attention="eager",
-            quantization="nf4",
-            allow_remote_code=("org/base",),
-            allow_bin=("org/base",),
-        )
-        assert said.for_checkpoint("point") == ModelConfig(
-            "point", attention="eager", allow_remote_code=("org/base",), allow_bin=("org/base",)
-        )
-
 
 def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):
     """Frozen, they get no gradient and no place in the optimizer; all else is trained as before."""

@@ -59,12 +59,11 @@ def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     text = next_steps(CONFIG, chosen, True, done)
     assert "checkpoint.py" not in text and "report.py" not in text and "merge.py" in text
     assert all(str(path) in text for path in done)
-    # Nothing is left to do; without the page, that is.
+    # Nothing is left to do; without the page, or the checkpoints' scores, that is.
     assert "next:" not in next_steps(CONFIG, chosen, False, done)
     (page,) = next_steps(CONFIG, chosen, False, done[:2]).split("next:\n")[1:]
     read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
     assert read.reports == done[:2] and read.html == done[2]
-    # The checkpoints could not be scored.
     assert "checkpoint.py" in next_steps(CONFIG, chosen, True, done[1:])
 
 

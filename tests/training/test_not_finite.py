@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from claim2source.training.module import MOST_SKIPPED
 from claim2source.training.state import TrainingState, previous_state
 from tests.training.points import config as model_config
 from tests.training.points import write_point
-from tests.training.small import small_config
+from tests.training.small import logged_steps, small_config
 
 FINITE = r"holds weights that are not finite"
 SPOILT = {0, 2, 3}
@@ -80,9 +79,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert training is not None and training.skipped_steps == len(SPOILT)
     loss = training.history[1].loss
     assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
-    with open(out / "logs" / "step-000000" / "metrics.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["loss"]]
-    assert [float(row["skipped_steps"]) for row in rows] == [1, 1, 2, 3, 3]
+    assert [float(row["skipped_steps"]) for row in logged_steps(out)] == [1, 1, 2, 3, 3]
 
     # The last state is damaged: the run goes on from the one before, saved at the last step, when
     # its epoch was not scored.
