@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.shared_data import REPOSITORY
+from tests.train.test_finetune import environment
 from tests.training.namespaces import Host, two_hosts, why_not
 from tests.training.small import arguments
 
@@ -52,11 +53,6 @@ def words(setup: tuple[Path, Path], out: Path, batch: int, epochs: int = 3) -> l
     more: dict[str, object] = {"optimisation__epochs": epochs, "optimisation__batch_size": batch}
     more |= {"optimisation__dropout": 0, "threads": 1, "device": "cpu"}
     return arguments(*setup, out, **more)
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
 
 
 def start(

@@ -142,6 +142,13 @@ def logged_steps(run: Path, column: str = "loss") -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row[column]]
 
 
+def a_state(steps: int, **weights: torch.Tensor) -> TrainingState:
+    """A state after so many steps, as a run saves it."""
+    mined = {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)}
+    losses = [0.5] * steps
+    return TrainingState(steps, steps, losses, 1, {}, mined, weights, [], lightning={"epoch": 0})
+
+
 def losses_of(run: Path) -> list[float]:
     """Read the loss of every batch from a run's state."""
     return list(TrainingState.load(run / "state.pt").losses)

@@ -7,16 +7,13 @@ from string import ascii_letters, ascii_lowercase
 import pytest
 import torch
 
-from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
-from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import taught
-from tests.shared_data import REPOSITORY
 from tests.training.small import dataset_of, mined_row
 
 
@@ -125,30 +122,6 @@ def wide_dataset() -> Dataset:
     sources = tuple(Source(name, f"title {name}", "") for name in "1" + ascii_letters)
     claim = Claim("1", "first", golds=("1",))
     return dataset_of([claim], sources)
-
-
-@pytest.mark.parametrize("name", ["gritlm_7b", "qwen3_embedding_8b", "multilingual_e5_large"])
-def test_the_recipes_list_more_than_a_pair_uses_at_a_time(name: str, encoder: Encoder) -> None:
-    """German and French claims come more than once in an epoch: then with others, random too."""
-    path = REPOSITORY / "configs" / "finetune" / f"{name}.yaml"
-    config = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
-    mining, optimisation = config.mining, config.optimisation
-    # A list lasts for one epoch, and every step has claims of the language that is kept.
-    assert optimisation.remine_every == 1 and config.batches.order == "mixed"
-    assert config.losses.keep_base.languages == {"en": 1.0}
-    listed = mixed_row(mining.hard, mining.random)
-    pairs = TrainingPairs(
-        wide_dataset(),
-        [listed],
-        encoder,
-        Rendering(),
-        optimisation.negatives,
-        rotate=config.batches.rotate_negatives,
-    )
-    used = "".join(sources_of(pairs, listed, 2))
-    assert len(used) == len(set(used)) == 2 * optimisation.negatives
-    share = mining.random / (mining.hard + mining.random)
-    assert 0 < sum(n.isupper() for n in used) == pytest.approx(share * len(used), abs=0.99)
 
 
 @pytest.mark.parametrize(

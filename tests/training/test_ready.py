@@ -13,7 +13,6 @@ from torch import Tensor
 
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
-from claim2source.models import ModelConfig, resolve
 from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
@@ -22,12 +21,13 @@ from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
 from claim2source.training.ready import ReadyBatch
+from tests.training.small import small_encoder
 
 PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
 
 
 def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
-    encoder = resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+    encoder = small_encoder(setup[0])
     train = load(str(setup[1]), "train")
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
     pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)

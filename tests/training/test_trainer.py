@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError
 from claim2source.core.report import Report
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
@@ -270,19 +270,3 @@ def test_fewer_batches_and_the_same_ones(setup: tuple[Path, Path], tmp_path: Pat
 def test_no_batch_at_all_is_refused(setup: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"trainer\.limit_train_batches.*at least one of 5"):
         trained(setup, tmp_path / "run", {"limit_train_batches": 0.1})
-
-
-@pytest.mark.slow
-def test_an_older_versions_state(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    """Of a run that is finished it is enough to report; in mid-training it cannot go on."""
-    out = tmp_path / "run"
-    before = trained(setup, out, {}, optimisation__epochs=1)
-    state = TrainingState.load(out / "state.pt")
-    values = {k: v for k, v in vars(state).items() if k not in ("lightning", "ended")}
-    torch.save({"format": 2, "optimizer": {}, "scheduler": {}, **values}, out / "state.pt")
-    config = small_config(*setup, out, optimisation__epochs=1, resume=True)
-    report = finetune(config)
-    assert report is not None and report.training == before.training
-    torch.save({"format": 2, **values, "epoch_open": True}, out / "state.pt")
-    with pytest.raises(UserError, match="an earlier version stopped in mid-training"):
-        finetune(config)
