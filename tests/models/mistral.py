@@ -30,6 +30,16 @@ MERGES = [
     ("i", "n"),
     ("a", "b"),
 ]
+# Of a decoder's layers: two heads of queries share one of keys.
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
 VOCABULARY = list(dict.fromkeys([*SPECIALS, *BYTES, *LETTERS, *("".join(m) for m in MERGES)]))
 
 
@@ -68,16 +78,7 @@ def save_mistral(folder: Path, seed: int = 0, **config: Any) -> Path:
     """A causal language model as GritLM's repository holds one, its own code declared too."""
     from transformers import MistralConfig, MistralForCausalLM
 
-    sizes = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "initializer_range": 0.2,
-    }
+    sizes = {"vocab_size": len(VOCABULARY)} | SIZES
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         MistralForCausalLM(MistralConfig(**sizes | config)).save_pretrained(folder)

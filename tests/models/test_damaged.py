@@ -20,6 +20,7 @@ from claim2source.models import ModelConfig, resolve
         ("config.json", {"num_attention_heads": "two"}),
         ("config.json", {"model_type": "no-such-type"}),
         ("config.json", "{"),
+        ("config.json", "[]"),
         ("adapter_config.json", "{}"),
         ("config.json", "[" * 100_000 + "]" * 100_000),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "none of them"}}'),

@@ -132,21 +132,22 @@ def test_a_layer_we_cannot_compute_is_one_line(
     assert "\n" not in str(failure.value)
 
 
-@pytest.mark.parametrize("order", [[0, 1, 3, 2], [0, 1, 2, 2, 3]])
-def test_a_layer_elsewhere_is_refused(tmp_path: Path, order: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("order", "path", "why"),
+    [
+        ([0, 1, 3, 2], DENSE, "once, right behind the pooling"),
+        ([0, 1, 2, 2, 3], DENSE, "once, right behind the pooling"),
+        ([0, 1, 2, 3], "../elsewhere", "outside the model's folder"),
+    ],
+)
+def test_a_layer_elsewhere_is_refused(
+    tmp_path: Path, order: list[int], path: str, why: str
+) -> None:
     folder = save_t5(tmp_path)
     modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = path
     (folder / "modules.json").write_text(json.dumps([modules[i] for i in order]))
-    with pytest.raises(InputError, match="once, right behind the pooling"):
-        resolve(folder)
-
-
-def test_a_module_outside_the_folder_is_refused(tmp_path: Path) -> None:
-    folder = save_t5(tmp_path)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[2]["path"] = "../elsewhere"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match="outside the model's folder"):
+    with pytest.raises(InputError, match=why):
         resolve(folder)
 
 

@@ -1,7 +1,5 @@
 """The Encoder against sentence-transformers and against arithmetic by hand."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -43,54 +41,10 @@ def tiny(tiny_folder):
     return make
 
 
-def with_settings(encoder, **changes):
-    settings = dataclasses.replace(encoder.settings, **changes)
-    return Encoder(encoder.model, encoder.tokenizer, settings, None)
-
-
 def test_equals_sentence_transformers(minilm, oracle):
     ours, _ = minilm.encoder.encode(TEXTS, "claim")
     assert ours.dtype == np.float32
     assert np.abs(ours - oracle.encode(TEXTS)).max() < 1e-5
-
-
-def test_equals_sentence_transformers_where_texts_are_cut(minilm, oracle, monkeypatch):
-    monkeypatch.setattr(oracle, "max_seq_length", 12)
-    ours, _ = with_settings(minilm.encoder, max_length=12).encode(TEXTS, "source")
-    theirs = oracle.encode(TEXTS)
-    assert np.abs(ours - theirs).max() < 1e-5
-    whole, _ = minilm.encoder.encode(TEXTS[-1:], "source")
-    assert np.abs(whole - theirs[-1:]).max() > 1e-2
-
-
-def test_equals_sentence_transformers_with_a_prompt_pooled_or_masked(minilm, oracle, monkeypatch):
-    texts = [TEXTS[0], TEXTS[3]]
-    found = {}
-    for pooled in (True, False):
-        monkeypatch.setattr(oracle[1], "include_prompt", pooled)
-        template = Template(claim="query: ", source="passage: ", pool_prefix=pooled)
-        ours, _ = with_settings(minilm.encoder, template=template).encode(texts, "claim")
-        assert np.abs(ours - oracle.encode(texts, prompt="query: ")).max() < 1e-5
-        found[pooled] = ours
-    assert np.abs(found[True] - found[False]).max() > 1e-3
-
-
-def hidden_rows(encoder, ids):
-    with torch.inference_mode():
-        return encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_pooling_by_hand(tiny, pooling, normalize):
-    encoder = tiny(pooling=pooling, normalize=normalize)
-    ours, _ = encoder.encode(SHORT, "claim")
-    for text, vector in zip(SHORT, ours, strict=True):
-        rows = hidden_rows(encoder, encoder.tokenizer(text)["input_ids"])
-        expected = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
-        if normalize:
-            expected = expected / np.linalg.norm(expected)
-        assert np.abs(vector - expected).max() < 1e-5
 
 
 def test_an_empty_text_behind_a_masked_prefix_still_has_a_vector(tiny):
@@ -218,15 +172,6 @@ def test_encoding_is_without_dropout_and_puts_the_training_mode_back(tiny, train
     assert encoder.model.training is training
 
 
-def test_vectors_of_training_have_a_gradient_and_equal_those_of_encoding(tiny):
-    encoder = tiny(template=Template(claim="query : ", pool_prefix=False))
-    batch = encoder.collate(encoder.tokenize(SHORT, "claim"))
-    vectors = encoder.vectors(batch)
-    assert np.abs(vectors.detach().numpy() - encoder.encode(SHORT, "claim")[0]).max() < 1e-6
-    vectors.sum().backward()
-    assert encoder.model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
-
-
 def test_a_vector_that_is_not_finite_is_said(tiny):
     encoder = tiny()
     encoder.model.embeddings.word_embeddings.weight.data[4] = float("inf")
@@ -242,15 +187,6 @@ def test_vectors_are_float32_of_length_one_whatever_the_weights(tiny_folder, dty
     vectors, _ = encoder.encode(SHORT, "claim")
     assert vectors.dtype == np.float32
     assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-6
-
-
-def test_wide_models_get_smaller_batches_on_a_gpu(tiny, monkeypatch):
-    encoder = tiny()
-    assert encoder._token_budget() == 4096
-    monkeypatch.setattr(Encoder, "device", torch.device("cuda"))
-    for width, budget in ((384, 2**17), (1024, 2**17), (4096, 2**15)):
-        encoder.model.config.hidden_size = width
-        assert encoder._token_budget() == budget
 
 
 def test_filling_the_store_encodes_each_text_once(tiny, tmp_path):

@@ -203,25 +203,6 @@ def test_padding_side_and_amount_change_nothing(folder, pooling, left, right):
         assert (plain - moved).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("max_length", [128, 90])
-def test_vectors_equal_the_packages(tmp_path, folder, gritlm, max_length):
-    package = pytest.importorskip("gritlm", reason="pip install --no-deps gritlm")
-    # Without the pointer to code: the package would run it.
-    plain = shutil.copytree(folder, tmp_path / "plain")
-    said = json.loads((plain / "config.json").read_text())
-    (plain / "config.json").write_text(
-        json.dumps({k: v for k, v in said.items() if k != "auto_map"})
-    )
-    theirs = package.GritLM(str(plain), mode="embedding", dtype=torch.float32)
-    said = dataclasses.replace(gritlm.settings, max_length=max_length)
-    ours = Encoder(gritlm.model, gritlm.tokenizer, said, None)
-    for side, prefix in (("claim", CLAIM), ("source", SOURCE)):
-        expected = theirs.encode(TEXTS, instruction=prefix, max_length=max_length)
-        assert np.abs(ours.encode(TEXTS, side)[0] - expected).max() < 1e-5
-    cut = [len(t.ids) for t in ours.tokenize(TEXTS, "claim")]
-    assert max(cut) == max_length
-
-
 def test_a_config_that_declares_its_direction_is_believed(tmp_path, folder):
     copy = shutil.copytree(folder, tmp_path / "copy")
     said = json.loads((copy / "config.json").read_text())

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from claim2source.core.errors import ConfigError
 from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template, resolve
-from tests.models.mistral import save_mistral, save_tokenizer
+from tests.models.mistral import SIZES, save_mistral, save_tokenizer
 
 E5 = Template(claim="Instruct: find the paper\nQuery: ", append_token="</s>")
 QWEN = Template(claim="Instruct: find the paper\nQuery:", append_token="<|endoftext|>")
@@ -57,19 +57,7 @@ def qwen(tmp_path_factory):
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 256)]
     )
     torch.manual_seed(0)
-    Qwen3Model(
-        Qwen3Config(
-            vocab_size=258,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            initializer_range=0.2,
-            max_position_embeddings=256,
-        )
-    ).save_pretrained(folder)
+    Qwen3Model(Qwen3Config(vocab_size=258, head_dim=8, **SIZES)).save_pretrained(folder)
     core.save(str(folder / "tokenizer.json"))
     said = {
         "tokenizer_class": "Qwen2Tokenizer",
@@ -91,21 +79,17 @@ def ends_once(encoder, end, side):
     assert max(lengths) == encoder.settings.max_length, "no text was cut: the test shows nothing"
 
 
-@pytest.mark.parametrize("side", ["claim", "source"])
-@pytest.mark.parametrize("adds_eos", [False, True])
-def test_eos_stands_at_the_end_once_also_where_the_text_is_cut(tmp_path, mistral, adds_eos, side):
-    folder = shutil.copytree(mistral, tmp_path / "copy")
-    save_tokenizer(folder, adds_eos=adds_eos)
-    assert (AutoTokenizer.from_pretrained(folder)("x")["input_ids"][-1] == 2) is adds_eos
-    ends_once(resolve(config(folder), "cpu").encoder, 2, side)
-
-
-def test_the_tokenizer_may_or_may_not_add_it_the_vectors_are_the_same(tmp_path, mistral):
+def test_eos_stands_at_the_end_once_whether_or_not_the_tokenizer_adds_it(tmp_path, mistral):
+    """Also where the text is cut; the vectors are the same."""
     found = []
     for adds_eos in (False, True):
         folder = shutil.copytree(mistral, tmp_path / f"copy-{adds_eos}")
         save_tokenizer(folder, adds_eos=adds_eos)
-        found.append(resolve(config(folder), "cpu").encoder.encode(TEXTS, "claim")[0])
+        assert (AutoTokenizer.from_pretrained(folder)("x")["input_ids"][-1] == 2) is adds_eos
+        encoder = resolve(config(folder), "cpu").encoder
+        for side in ("claim", "source"):
+            ends_once(encoder, 2, side)
+        found.append(encoder.encode(TEXTS, "claim")[0])
     assert np.array_equal(*found)
 
 

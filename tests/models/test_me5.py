@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from claim2source.core.errors import InputError, UserError
@@ -89,17 +88,6 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     before = [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))]
     assert resolve(me5.NAME, "cpu").folder == unpacked.folder
     assert [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))] == before
-
-
-def test_blocks_are_the_engines() -> None:
-    """Byte j holds weight j in its low half, weight j + 16 in its high half; 8 is zero."""
-    block = np.zeros(2, me5._BLOCK)
-    block["scale"] = (0.5, -2.0)
-    block["pairs"][0], block["pairs"][1] = 0xF8, np.arange(16)
-    expected = np.zeros((2, 32))
-    expected[0, 16:] = 7 * 0.5
-    expected[1] = [*((i - 8) * -2.0 for i in range(16)), *[16.0] * 16]
-    assert np.array_equal(me5._weights(block), expected)
 
 
 def test_another_file_is_not_unpacked(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
 from claim2source.models.packed import (
@@ -30,18 +31,10 @@ class NoTokenizer:
     pad_token_id = 1
 
 
-def model_of(kind: str, **changes: Any) -> Any:
-    from transformers import (
-        BertConfig,
-        BertModel,
-        MistralConfig,
-        MistralModel,
-        Qwen3Config,
-        Qwen3Model,
-        XLMRobertaConfig,
-        XLMRobertaModel,
-    )
+KINDS = {"bert": "Bert", "xlm": "XLMRoberta", "qwen3": "Qwen3"}
 
+
+def model_of(kind: str, **changes: Any) -> Any:
     sizes: dict[str, Any] = {
         "vocab_size": 40,
         "hidden_size": 16,
@@ -55,19 +48,13 @@ def model_of(kind: str, **changes: Any) -> Any:
         "pad_token_id": 1,
     }
     torch.manual_seed(0)
-    kinds: Any = {
-        "bert": (BertConfig, BertModel),
-        "xlm": (XLMRobertaConfig, XLMRobertaModel),
-        "mistral": (MistralConfig, MistralModel),
-        "gritlm": (MistralConfig, MistralModel),
-        "qwen3": (Qwen3Config, Qwen3Model),
-    }
-    config, model = kinds[kind]
     if kind in DECODERS:
         # Two heads of queries share one of keys.
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
         sizes |= {"use_cache": False}
-    made = model(config(**sizes | changes))
+    name = KINDS.get(kind, "Mistral")
+    config = getattr(transformers, f"{name}Config")(**sizes | changes)
+    made = getattr(transformers, f"{name}Model")(config)
     if kind == "gritlm":
         made.config.is_causal = False
     return made

@@ -16,8 +16,6 @@ from sentence_transformers.sentence_transformer import modules
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import Manifest, ModelConfig, Template, Weights, resolve
 from claim2source.text import Rendering
-from tests.training.points import write_point
-from train.merge import MergeConfig, merge
 
 TEXTS = ["vaccine works .", "a b c " * 9, "claim", ""]
 PROMPTS = {"query": "query : ", "document": "passage : a "}
@@ -137,19 +135,6 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
     assert np.array_equal(found.encode(TEXTS, "claim")[0], plain.encoder.encode(TEXTS, "claim")[0])
     with pytest.raises(ConfigError, match=r"model\.prompts: false .*manifest says it"):
         resolve(ModelConfig(str(tmp_path / "point"), prompts=False))
-
-
-def test_an_export_without_our_record_has_its_prompts(tiny_folder: Path, tmp_path: Path) -> None:
-    template = Template("query : ", "passage : ", False)
-    config = ModelConfig(str(tiny_folder), pooling="mean", max_length=12, template=template)
-    write_point(config, tmp_path / "point", "lora")
-    merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out"))
-    before = [vectors(tmp_path / "out", side) for side in ("claim", "source")]
-    point = [vectors(tmp_path / "point", side) for side in ("claim", "source")]
-    assert max(np.abs(a - b).max() for a, b in zip(before, point, strict=True)) < 1e-5
-    (tmp_path / "out" / "claim2source.json").unlink()
-    after = [vectors(tmp_path / "out", side) for side in ("claim", "source")]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(

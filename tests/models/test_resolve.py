@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -18,19 +17,15 @@ from claim2source.models import (
     Manifest,
     ModelConfig,
     Template,
-    Weights,
     resolve,
 )
 from claim2source.models.hub import PACKAGED, tokenizer_hash
-from claim2source.models.resolve import chosen_checkpoint, set_adapter_scale
-from claim2source.text import Rendering
-from claim2source.training.checkpoint import save_checkpoint
+from claim2source.models.resolve import chosen_checkpoint
 from tests.models.layout import declare
+from tests.training.points import RENDERING, TEMPLATE, config, write_point
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["a b c", "vaccine works .", "claim : paper", ""]
-# None of these is a default: a checkpoint that forgot one would show it.
-TEMPLATE = Template("query : ", "passage : ", False)
 
 
 @pytest.fixture
@@ -39,40 +34,13 @@ def base(tmp_path, tiny_folder):
     return shutil.copytree(tiny_folder, tmp_path / "base")
 
 
-def config(folder, **changes):
-    settings = {"pooling": "last", "normalize": False, "max_length": 12, "template": TEMPLATE}
-    return ModelConfig(str(folder), **settings | changes)
-
-
 def vectors(encoder):
     return np.stack([encoder.encode(TEXTS, side)[0] for side in ("claim", "source")])
 
 
-def write(base, folder, kind):
-    """Train (that is: disturb) and save a checkpoint; returns its encoder as it is in memory."""
-    found = resolve(config(base), "cpu")
-    encoder = found.encoder
-    if kind == "lora":
-        lora = LoraConfig(r=2, lora_alpha=8, target_modules=["query", "value"], lora_dropout=0.1)
-        encoder.model = get_peft_model(encoder.model, lora)
-    if kind != "base":
-        torch.manual_seed(1)
-        with torch.no_grad():
-            for parameter in encoder.model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(torch.randn_like(parameter) * 0.3)
-    encoder.model.eval()
-    manifest = Manifest(found.base, Weights(), encoder.settings, Rendering("bilingual"), epoch=1)
-    written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
-    encoder.weights = written.weights.identity(
-        {"base": found.base.sha256, "tokenizer": tokenizer_hash(found.folder)}
-    )
-    return encoder
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, tmp_path, training):
-    write(base, tmp_path / "point", "lora")
+    write_point(config(base), tmp_path / "point", "lora")
     manifest = Manifest.read(tmp_path / "point")
     half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
     half.write(tmp_path / "point")
@@ -89,14 +57,14 @@ def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, t
 @pytest.mark.parametrize("kind", ["base", "lora", "full"])
 def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     plain = vectors(resolve(config(base), "cpu").encoder)
-    encoder = write(base, tmp_path / "point", kind)
+    encoder = write_point(config(base), tmp_path / "point", kind)
     found = resolve(tmp_path / "point", "cpu")
     assert np.abs(vectors(found.encoder) - vectors(encoder)).max() < 1e-6
     moved = np.abs(vectors(found.encoder) - plain).max()
     assert moved == 0 if kind == "base" else moved > 1e-2
     assert found.encoder.settings == encoder.settings
     assert found.encoder.settings.template == TEMPLATE
-    assert found.rendering == Rendering("bilingual")
+    assert found.rendering == RENDERING
     assert found.base.sha256 == file_hash(base / "model.safetensors")
     # What training stored is found again by who loads the checkpoint.
     assert found.encoder.key() == encoder.key()
@@ -104,41 +72,9 @@ def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
 
 
 def test_a_full_checkpoint_needs_no_base(base, tmp_path):
-    encoder = write(base, tmp_path / "point", "full")
+    encoder = write_point(config(base), tmp_path / "point", "full")
     shutil.rmtree(base)
     assert np.abs(vectors(resolve(tmp_path / "point").encoder) - vectors(encoder)).max() < 1e-6
-
-
-def test_adapters_do_not_touch_the_base(base, tmp_path):
-    before = {path.name: file_hash(path) for path in base.iterdir()}
-    write(base, tmp_path / "point", "lora")
-    resolve(tmp_path / "point")
-    assert {path.name: file_hash(path) for path in base.iterdir()} == before
-
-
-def test_the_scale_runs_from_the_base_to_the_adapter(base, tmp_path):
-    encoder = write(base, tmp_path / "point", "lora")
-    plain, tuned = vectors(resolve(config(base)).encoder), vectors(encoder)
-    found = resolve(tmp_path / "point").encoder
-    set_adapter_scale(found.model, 0.0)
-    assert np.abs(vectors(found) - plain).max() < 1e-6
-    set_adapter_scale(found.model, 1.0)
-    assert np.abs(vectors(found) - tuned).max() < 1e-6
-    manifest = Manifest.read(tmp_path / "point")
-    replace(manifest, weights=replace(manifest.weights, scale=0.5)).write(tmp_path / "point")
-    half = resolve(tmp_path / "point").encoder
-    assert np.abs(vectors(half) - plain).max() > 1e-3
-    assert np.abs(vectors(half) - tuned).max() > 1e-3
-    assert half.key() != encoder.key()
-
-
-def test_hashes_tell_models_apart(base, tmp_path):
-    keys = [
-        write(base, tmp_path / f"point-{kind}", kind).key() for kind in ("base", "lora", "full")
-    ]
-    keys.append(resolve(config(base)).encoder.key())
-    assert keys[0] == keys[3]
-    assert len({json.dumps(key) for key in keys}) == 3
 
 
 def flip(path):
@@ -175,7 +111,7 @@ def exchange(base):
 )
 def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said):
     point = tmp_path / "point"
-    write(base, point, kind)
+    write_point(config(base), point, kind)
     harm(point, base)
     with pytest.raises(UserError) as caught:
         resolve(point)
@@ -184,7 +120,7 @@ def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, said)
 
 
 def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
-    write(base, tmp_path / "point", "base")
+    write_point(config(base), tmp_path / "point", "base")
     changes = {"pooling": "mean", "normalize": True, "max_length": 99, "dtype": "bfloat16"}
     changes |= {"template": Template("x"), "revision": "abc"}
     for key, value in changes.items():
@@ -193,7 +129,7 @@ def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
 
 
 def run_folder(tmp_path, base, **content):
-    write(base, tmp_path / "run" / "checkpoints" / "epoch-1", "full")
+    write_point(config(base), tmp_path / "run" / "checkpoints" / "epoch-1", "full")
     (tmp_path / "run" / "run.json").write_text(json.dumps(content), encoding="utf-8")
     return tmp_path / "run"
 
@@ -247,7 +183,7 @@ def packaged(tmp_path, monkeypatch, base):
 
 def test_a_tampered_packaged_copy_is_refused(packaged, tmp_path):
     assert resolve(config("org/tiny")).base.name == "org/tiny"
-    write("org/tiny", tmp_path / "point", "lora")
+    write_point(config("org/tiny"), tmp_path / "point", "lora")
     assert Manifest.read(tmp_path / "point").base.name == "org/tiny"
     flip(packaged / "model.safetensors")
     for name in (config("org/tiny"), tmp_path / "point"):
@@ -267,7 +203,7 @@ def test_a_revision_asks_the_hub_not_the_packaged_copy(packaged):
 
 
 def test_a_packaged_copy_serves_a_checkpoint_of_a_hub_revision(packaged, tmp_path):
-    write("org/tiny", tmp_path / "point", "lora")
+    write_point(config("org/tiny"), tmp_path / "point", "lora")
     manifest = Manifest.read(tmp_path / "point")
     replace(manifest, base=replace(manifest.base, revision="abc")).write(tmp_path / "point")
     assert resolve(tmp_path / "point").folder == packaged
@@ -304,9 +240,6 @@ def test_a_plain_folder_must_be_told_pooling_and_length(base):
         resolve(ModelConfig(str(base), pooling="mean"))
     settings = resolve(ModelConfig(str(base), pooling="mean", max_length=9)).encoder.settings
     assert settings == EncoderSettings("mean", True, 9)
-
-
-def test_a_folder_has_no_revision(base):
     with pytest.raises(ConfigError, match=r"model\.revision: 'abc'"):
         resolve(config(base, revision="abc"))
 

@@ -126,9 +126,7 @@ def test_code_that_is_allowed_and_pinned_runs(odd, hub, tmp_path, tiny_folder):
     assert np.abs(vectors(found) + vectors(native)).max() < 1e-6
     assert found.encoder.settings.own_code
     assert found.encoder.key() != native.encoder.key()
-
-
-def test_a_folder_is_allowed_by_its_name(odd, tmp_path):
+    # A folder is allowed by its name.
     found = resolve(config(odd, allow_remote_code=(str(odd),)), "cpu")
     assert type(found.encoder.model).__name__ == "OddModel"
 
@@ -223,6 +221,13 @@ def test_bin_weights_that_are_allowed_and_pinned_are_the_model(base, hub, tiny_f
         found = resolve(asked, "cpu")
         assert np.array_equal(vectors(found), vectors(native))
         assert found.encoder.key() != native.encoder.key()
+    # Their hash is over their bytes.
+    weights = torch.load(base / "pytorch_model.bin", weights_only=True)
+    torch.save({k: v + 1e-3 for k, v in weights.items()}, base / "pytorch_model.bin")
+    assert resolve(asked, "cpu").base.sha256 != found.base.sha256
+    # Where there are both, safetensors are read.
+    shutil.copy(tiny_folder / "model.safetensors", base)
+    assert np.array_equal(vectors(resolve(asked, "cpu")), vectors(native))
 
 
 def test_a_checkpoint_over_bin_weights_asks_for_the_same_permission(base, hub, tmp_path):
@@ -254,22 +259,6 @@ def test_a_bin_file_that_is_more_than_tensors_is_refused(base, tmp_path, how):
     refused(config(base, allow_bin=(str(base),)), tmp_path, [str(base)])
 
 
-def test_where_there_are_both_safetensors_are_read(base, tmp_path, tiny_folder):
-    (base / "pytorch_model.bin").write_bytes(pickle.dumps({"evil": Evil(str(tmp_path / "ran"))}))
-    found = resolve(config(base, allow_bin=(str(base),)), "cpu")
-    assert np.array_equal(vectors(found), vectors(resolve(config(tiny_folder), "cpu")))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_the_hash_of_bin_weights_is_over_their_bytes(base):
-    to_bin(base)
-    allowed = config(base, allow_bin=(str(base),))
-    before = resolve(allowed, "cpu").base.sha256
-    weights = torch.load(base / "pytorch_model.bin", weights_only=True)
-    torch.save({k: v + 1e-3 for k, v in weights.items()}, base / "pytorch_model.bin")
-    assert resolve(allowed, "cpu").base.sha256 != before
-
-
 @pytest.mark.parametrize(
     ("package", "error", "said"),
     [
@@ -281,10 +270,3 @@ def test_flash_attention_says_what_it_lacks(base, monkeypatch, package, error, s
     monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
     with pytest.raises(error, match=said):
         resolve(config(base, attention="flash_attention_2", dtype="bfloat16"), "cpu")
-
-
-@pytest.mark.parametrize("content", ["[]", '"x"', "3"])
-def test_a_config_that_is_no_object_is_one_line(base, content):
-    (base / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config\.json: not a JSON object"):
-        resolve(config(base))

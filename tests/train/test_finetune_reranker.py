@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,3 @@ def test_two_processes_train_one_re_ranker(made: dict[str, Path], tmp_path: Path
         assert one.score == pytest.approx(other.score, abs=0.15)
     assert histories[0][0].score == histories[1][0].score
     assert Report.read(out).training is not None
-
-
-@pytest.mark.slow
-def test_a_collapse_is_one_line_and_exit_code_2(made: dict[str, Path], tmp_path: Path) -> None:
-    more = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
-    more |= {"optimisation__epochs": 1, "candidates__pick": "hardest"}
-    words = arguments(made, tmp_path / "run", **more)
-    done = run([sys.executable, SCRIPT, *words], tmp_path)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert "the re-ranker has collapsed" in line

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import Scoring, evaluate_encoder, score_result
-from claim2source.training.curve import draw
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
 from tests.training.points import config, write_point
@@ -79,20 +78,6 @@ def near(table: Any) -> Any:
 def hashes(*folders: Path) -> dict[Path, str]:
     files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     return {path: file_hash(path) for path in files}
-
-
-def test_a_checkpoint_becomes_a_model(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_point(config(tiny_folder), tmp_path / "point", "lora")
-    out = tmp_path / "out"
-    words = [f"--checkpoints={tmp_path / 'point'}", "--scales=0.5", "--dtype=float16"]
-    main([*words, f"--out={out}"])
-    said = capsys.readouterr().out
-    assert "scale 0.5, float16" in said and file_hash(out / "model.safetensors") in said
-    assert "encode_query" in said and not (out / "report.json").exists()
-    assert json.loads((out / "config.json").read_text())["dtype"] == "float16"
-    assert resolve(out, "cpu").encoder.settings.max_length == 12
 
 
 def test_of_several_scales_the_chosen_one_is_exported_and_reported(
@@ -255,6 +240,11 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
         (["--checkpoints", points[0], points[1], data], "nothing was trained"),
         (["--checkpoints", points[1], points[1], data], "two or more different"),
         (["--checkpoints", str(runs["model"]), *several], "not a checkpoint of ours"),
+        (["--checkpoints", points[2], "--scales=[]"], "scales"),
+        (["--checkpoints", points[2], "--weights=1"], "weights"),
+        (["--checkpoints", *points[1:], "--scales=1"], "scales"),
+        (["--checkpoints", *points[1:], "--weights=1"], "weights"),
+        (["--checkpoints", *points[1:], "--weights", "1", "-1"], "weights"),
     ]
     for words, said in cases:
         with pytest.raises(UserError, match=said):
@@ -265,53 +255,17 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
         merge(runs["lora"], "--checkpoints", points[2], "--overwrite")
     assert hashes(runs["lora"]) == before
     # An adapter at a scale of its own is exported at it, or at another.
-    for words, scale in (([], 0.5), (["--scales", "1"], 1.0)):
+    written = []
+    for words, scale in (([], 0.5), (["--scales", "0.5"], 0.5), (["--scales", "1"], 1.0)):
         merge(out, "--checkpoints", tmp_path / "half", "--overwrite", *words)
         assert json.loads((out / "claim2source.json").read_text())["scale"] == scale
+        written.append(file_hash(out / "model.safetensors"))
+    assert written[0] == written[1] != written[2]
 
 
 def test_what_was_scaled_in_full_is_not_scaled_again(runs: Runs, tmp_path: Path) -> None:
-    write_point(config_of(runs), tmp_path / "full", "full")
+    write_point(config(runs["model"]), tmp_path / "full", "full")
     scaled = ScaledCheckpoint(tmp_path / "full", "cpu")
     scaled.save_checkpoint(tmp_path / "half", 0.5, {})
     with pytest.raises(UserError, match=r"interpolation at 0\.5"):
         merge(tmp_path / "out", "--checkpoints", tmp_path / "half", "--scales", 0, 1)
-
-
-def config_of(runs: Runs) -> Any:
-    return replace(small_config(runs["model"], runs["data"], runs.folder / "x").model)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--scales=[]"], "scales"),
-        (["--weights=1"], "weights"),
-        (["--checkpoints", "other", "--scales=1"], "scales"),
-        (["--checkpoints", "other", "--weights=1"], "weights"),
-        (["--checkpoints", "other", "--weights", "1", "-1"], "weights"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run_program(main, ["--checkpoints=nowhere", f"--out={tmp_path / 'out'}", *more])
-    assert stopped.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("error: ") and said in errors and errors.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_plot_has_a_line_a_language_and_marks_what_was_chosen() -> None:
-    curve = {0.0: table(0.9, 0.1), 0.5: table(0.7, 0.7), 1.0: table(0.2, 0.8)}
-    axes = draw(curve, 0.5, "costs $x^2$ < $y").axes[0]
-    legend = axes.get_legend()
-    assert legend is not None and not axes.title.get_parse_math()
-    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]  # type: ignore[arg-type]
-    names = [text.get_text() for text in legend.get_texts()]
-    lines = dict(zip(names, drawn, strict=True))
-    assert list(lines["en"].get_xdata()) == [0.0, 0.5, 1.0]
-    assert list(lines["en"].get_ydata()) == [0.9, 0.7, 0.2]
-    ones: list[Any] = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]  # type: ignore[arg-type]
-    assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in ones] == [(0.5, 0.7)] * 3

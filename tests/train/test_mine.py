@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +10,12 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import UserError
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
-from tests.shared_data import REPOSITORY
-from tests.training.small import small_setup, small_splits
+from tests.training.small import small_splits
 from train.mine import MineConfig, main, mine
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model of two layers, and its data."""
-    return small_setup(tmp_path_factory.mktemp("mine"))
 
 
 def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
@@ -49,16 +39,6 @@ def mined(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
     return mine(read_config(MineConfig, arguments, program="t", description="t"))
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(REPOSITORY / "train" / "mine.py"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = setup
     folder = tmp_path / "data"
@@ -76,35 +56,26 @@ def test_missing_translations_are_said(setup: tuple[Path, Path], tmp_path: Path)
     assert not any("no translation" in line for line in mined((model, data), out, **form))
 
 
-@pytest.mark.slow
-def test_the_program_mines_train_without_val(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "mined.jsonl"
-    done = run(options(setup, out, mining__hard=3, mining__random=1))
-    assert done.returncode == 0, done.stderr
-    train, val = carve_val(load(setup[1], "train"), 0.2, 13)
-    rows = read_mined(out, train)
-    assert [row.claim for row in rows] == [claim.id for claim in train.claims]
-    assert not {row.claim for row in rows} & {claim.id for claim in val.claims}
-    assert all(len(row.negatives) == 4 for row in rows)
-    assert f"mined {3 * len(rows)} hard and {len(rows)} random" in done.stdout
-    assert f"{len(rows)} rows in {out}" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
-def test_what_a_user_does_wrong_ends_with_2_and_one_line(
+def test_train_is_mined_without_val_and_nothing_where_a_setting_is_wrong(
     setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run_program(
-            main, options(setup, tmp_path / "m.jsonl", mining__first_rank=9, mining__last_rank=3)
-        )
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "mining.last_rank" in said and said.count("\n") == 1
-    for wrong in ({"dataset": tmp_path / "none"}, {"split": "none"}, {"val_share": 2.0}):
+    out = tmp_path / "mined.jsonl"
+    for wrong in (
+        {"dataset": tmp_path / "none"},
+        {"split": "none"},
+        {"mining__first_rank": 9, "mining__last_rank": 3},
+    ):
         with pytest.raises(UserError):
-            mined(setup, tmp_path / "m.jsonl", **wrong)
+            mined(setup, out, **wrong)
     assert list(tmp_path.iterdir()) == []
+    main(options(setup, out, mining__hard=3, mining__random=1))
+    train, _ = carve_val(load(setup[1], "train"), 0.2, 13)
+    rows = read_mined(out, train)
+    assert [row.claim for row in rows] == [claim.id for claim in train.claims]
+    assert all(len(row.negatives) == 4 for row in rows)
+    said = capsys.readouterr().out
+    assert f"mined {3 * len(rows)} hard and {len(rows)} random" in said
+    assert f"{len(rows)} rows in {out}" in said
 
 
 def test_the_released_format_has_the_texts_of_the_mined_ids(

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.shared_data import REPOSITORY
+from tests.train.test_finetune import environment
 from tests.training.namespaces import Host, two_hosts, why_not
-from tests.training.small import arguments, small_setup
+from tests.training.small import arguments
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
 PORT = "29611"
@@ -48,20 +49,10 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
-
-
 def words(setup: tuple[Path, Path], out: Path, batch: int, epochs: int = 3) -> list[str]:
     more: dict[str, object] = {"optimisation__epochs": epochs, "optimisation__batch_size": batch}
     more |= {"optimisation__dropout": 0, "threads": 1, "device": "cpu"}
     return arguments(*setup, out, **more)
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE", "SLURM"))}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
 
 
 def start(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from claim2source.models import (
     Encoder,
@@ -33,12 +33,7 @@ def config(folder: Path, **changes: Any) -> ModelConfig:
 
 
 def write_point(
-    model: ModelConfig,
-    folder: Path,
-    kind: str,
-    move: float = 0.3,
-    targets: Any = "all-linear",
-    dropout: float = 0.1,
+    model: ModelConfig, folder: Path, kind: str, move: float = 0.3, seed: int = 1, **adapter: Any
 ) -> Encoder:
     """Disturb and save a checkpoint; returns its encoder as it is in memory."""
     from peft import LoraConfig, get_peft_model
@@ -46,9 +41,10 @@ def write_point(
     found = resolve(model, "cpu")
     encoder = found.encoder
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(1)  # an adapter's beginning is random too
+        torch.manual_seed(seed)  # an adapter's beginning is random too
         if kind == "lora":
-            lora = LoraConfig(r=2, lora_alpha=8, target_modules=targets, lora_dropout=dropout)
+            plain = {"r": 2, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1}
+            lora = LoraConfig(**plain | adapter)  # type: ignore[arg-type]
             encoder.model = get_peft_model(encoder.model, lora)  # type: ignore[assignment]
         if kind != "base":
             for parameter in encoder.model.parameters():
@@ -75,23 +71,3 @@ def byte_level(folder: Path, join: str | None = None, pad: bool = False) -> None
     PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token="</s>", unk_token="<unk>", **named
     ).save_pretrained(folder)
-
-
-def save_mistral(folder: Path) -> Path:
-    """A tiny random Mistral whose tokenizer has no padding token."""
-    byte_level(folder)
-    sizes = MistralConfig(
-        vocab_size=260,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        head_dim=8,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        MistralModel(sizes).save_pretrained(folder)
-    return folder

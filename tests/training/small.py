@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import write_beir
+from claim2source.mining import MinedRow, Negative
+from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.state import TrainingState
@@ -25,25 +28,23 @@ TOPICS = (
 ).split(", ")
 
 
-def save_small_model(folder: Path, dropout: float = 0.1) -> Path:
-    """A random two-layer BERT with MiniLM's tokenizer, declared as sentence-transformers does."""
+def save_small_model(folder: Path, dropout: float = 0.1, seed: int = 0, **sizes: float) -> Path:
+    """A random two-layer BERT with MiniLM's tokenizer."""
     from importlib import import_module
 
     module = PACKAGED["sentence-transformers/all-MiniLM-L6-v2"][0]
     AutoTokenizer.from_pretrained(import_module(module).get_model_path()).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    BertModel(config).save_pretrained(folder)
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 64, "max_position_embeddings": 64}
+    shape |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    BertModel(BertConfig(vocab_size=30522, **shape | sizes)).save_pretrained(folder)
     return folder
+
+
+def small_encoder(folder: Path) -> Encoder:
+    """Read the small model as the small configs do."""
+    return resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
 
 
 def say_pooling(folder: Path, length: int = 64, *, normalize: bool = False) -> Path:
@@ -77,13 +78,20 @@ def small_splits() -> list[Dataset]:
             (f"s{i % 24:02d}",),
         )
 
-    def split(name: str, claims: list[Claim]) -> Dataset:
-        qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-        return Dataset(tuple(claims), sources, qrels, name)
-
     train = [claim(f"train-{i}", i) for i in range(48)]
     reported = [claim(f"dev-{i}", 100 + 2 * i + i % 2) for i in range(12)]
-    return [split("train", train), split("dev", reported)]
+    return [dataset_of(train, sources), dataset_of(reported, sources, "dev")]
+
+
+def dataset_of(claims: Sequence[Claim], sources: Sequence[Source], split: str = "train") -> Dataset:
+    """A split with the judgements that its claims name."""
+    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
+    return Dataset(tuple(claims), tuple(sources), qrels, split)
+
+
+def mined_row(claim: str, positive: str, *negatives: str) -> MinedRow:
+    """A claim with its gold, and hard negatives."""
+    return MinedRow(claim, positive, tuple(Negative(n, 0.5, "both") for n in negatives))
 
 
 def small_setup(folder: Path) -> tuple[Path, Path]:
@@ -126,6 +134,19 @@ def small_config(model: Path, data: Path, out: Path, **more: object) -> Finetune
     return read_config(
         FinetuneConfig, [*arguments(model, data, out, **more), *flags], program="t", description="t"
     )
+
+
+def logged_steps(run: Path, column: str = "loss") -> list[dict[str, str]]:
+    """Read the lines of a run's CSV that have a value in this column."""
+    with open(run / "logs" / "step-000000" / "metrics.csv", newline="") as file:
+        return [row for row in csv.DictReader(file) if row[column]]
+
+
+def a_state(steps: int, **weights: torch.Tensor) -> TrainingState:
+    """A state after so many steps, as a run saves it."""
+    mined = {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)}
+    losses = [0.5] * steps
+    return TrainingState(steps, steps, losses, 1, {}, mined, weights, [], lightning={"epoch": 0})
 
 
 def losses_of(run: Path) -> list[float]:

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from peft.tuners.lora import LoraLayer
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Manifest, ModelConfig, Weights, resolve
-from claim2source.models.resolve import ADAPTER_FILE
 from claim2source.text import Rendering
 from claim2source.training.adapt import adapt, check_adaptable
 from claim2source.training.checkpoint import save_checkpoint
@@ -65,16 +63,6 @@ def gradients(encoder):
     vectors = encoder.vectors(encoder.collate(encoder.tokenize(TEXTS, "claim")))
     (vectors @ vectors.T)[0].sum().backward()
     return {name: p.grad.clone() for name, p in trainable(encoder.model).items()}
-
-
-def test_all_seven_projections_of_every_layer_get_an_adapter(folder):
-    model = adapted(folder, "--lora.targets", *SEVEN, "--lora.r=2", "--lora.alpha=8").encoder.model
-    layers = {n.rsplit(".", 1)[-1]: m for n, m in model.named_modules() if isinstance(m, LoraLayer)}
-    assert set(layers) == set(SEVEN)
-    names = [n for n, m in model.named_modules() if isinstance(m, LoraLayer)]
-    assert len(names) == 2 * 7
-    assert {layer.scaling["default"] for layer in layers.values()} == {4.0}
-    assert all("lora_" in name for name in trainable(model))
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
@@ -175,38 +163,6 @@ class TestQlora:
         moved = trainable(encoder.model)
         assert all("lora_" in n and p.dtype == torch.float32 for n, p in moved.items())
         assert all(gradient.abs().max() > 0 for gradient in gradients(encoder).values())
-
-    def test_its_checkpoint_is_an_adapter_that_asks_for_the_4_bit_base(self, folder, tmp_path):
-        from claim2source.models.sentence_transformers import settings_of
-
-        found = adapted(folder)
-        settings = settings_of(config_of(folder, "--tuning=qlora").model, folder)
-        manifest = Manifest(found.base, Weights(), settings, Rendering())
-        save_checkpoint(tmp_path / "point", found.encoder, found.folder, manifest, "lora")
-        names = {path.name for path in (tmp_path / "point").iterdir()}
-        assert names == {ADAPTER_FILE, "adapter_config.json", "manifest.json"}
-        assert Manifest.read(tmp_path / "point").encoder.quantization == "nf4"
-        if not torch.cuda.is_available():
-            with pytest.raises(UserError, match="qlora|quantization"):
-                resolve(tmp_path / "point", "cpu")
-
-    def test_a_checkpoint_is_resolved_with_what_its_manifest_cannot_say(self):
-        said = ModelConfig(
-            "org/base",
-            "a" * 40,
-            "last",
-            True,
-            99,
-            dtype="bfloat16",
-            bidirectional=True,
-            attention="eager",
-            quantization="nf4",
-            allow_remote_code=("org/base",),
-            allow_bin=("org/base",),
-        )
-        assert said.for_checkpoint("point") == ModelConfig(
-            "point", attention="eager", allow_remote_code=("org/base",), allow_bin=("org/base",)
-        )
 
 
 def test_embeddings_are_trained_unless_the_config_leaves_them_out(tiny_folder):

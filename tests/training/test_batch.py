@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
-from claim2source.mining import MinedRow, MiningConfig, Negative
-from claim2source.models import Encoder, ModelConfig, resolve
+from claim2source.mining import MiningConfig
+from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
@@ -21,7 +22,7 @@ from claim2source.training.losses import (
     KeepBaseConfig,
     LossesConfig,
 )
-from tests.training.small import save_small_model
+from tests.training.small import dataset_of, mined_row
 
 NAN = float("nan")
 # Claims 1 and 2 share a gold, claim 3 has two of them.
@@ -39,31 +40,16 @@ SOURCES = tuple(
 )
 
 
-def row(claim: str, positive: str, *negatives: str) -> MinedRow:
-    return MinedRow(claim, positive, tuple(Negative(n, 0.5, "both") for n in negatives))
-
-
 ROWS = [
-    row("1", "a", "b"),
-    row("2", "a", "f"),
-    row("3", "c", "b"),
-    row("3", "d"),
-    row("4", "e", "d"),
+    mined_row("1", "a", "b"),
+    mined_row("2", "a", "f"),
+    mined_row("3", "c", "b"),
+    mined_row("3", "d"),
+    mined_row("4", "e", "d"),
 ]
 SHARES = ((0, 2), (1, 3, 4))
 # In order of appearance the sources are a, c, d, e, b, f: every second one is rank 1's.
 COLUMNS = "adbcef"
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    folder = save_small_model(tmp_path_factory.mktemp("model"))
-    return resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
-
-
-def data_of(claims: tuple[Claim, ...], sources: tuple[Source, ...]) -> Dataset:
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    return Dataset(claims, sources, qrels, "train")
 
 
 def plan_of(rank: int, shares: tuple[tuple[int, ...], ...] = SHARES) -> BatchPlan:
@@ -79,62 +65,38 @@ def cells(listed: list[str]) -> Tensor:
 TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
 
 
-@pytest.mark.parametrize("query_only", [False, True])
-@pytest.mark.parametrize(
-    ("rank", "claims", "positives", "masked", "claims_masked", "teacher", "weights"),
-    [
-        (
-            0,
-            "13",
-            [0, 3],
-            ["......", ".x...."],
-            ["..x..", "...x."],
-            [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]],
-            [0.75, 0.0],
-        ),
-        (
-            1,
-            "234",
-            [0, 1, 4],
-            ["......", "...x..", "......"],
-            ["x....", ".x...", "....."],
-            [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]],
-            [0.5, 0.0, 0.5],
-        ),
-    ],
+# By process: its claims, positives, masks both ways, the teacher's scores, and keep_base's weights.
+EXPECTED: Any = (
+    (
+        "13",
+        [0, 3],
+        (["......", ".x...."], ["..x..", "...x."]),
+        [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]],
+        [0.75, 0.0],
+    ),
+    (
+        "234",
+        [0, 1, 4],
+        (["......", "...x..", "......"], ["x....", ".x...", "....."]),
+        [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]],
+        [0.5, 0.0, 0.5],
+    ),
 )
-def test_what_the_losses_get(
-    rank: int,
-    claims: str,
-    positives: list[int],
-    masked: list[str],
-    claims_masked: list[str],
-    teacher: list[list[float]],
-    weights: list[float],
-    query_only: bool,
-    encoder: Encoder,
-    tmp_path: Path,
-) -> None:
-    data, rendering = data_of(CLAIMS, SOURCES), Rendering()
+
+
+@pytest.mark.parametrize("query_only", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_path: Path) -> None:
+    claims, positives, (masked, back), teacher, weights = EXPECTED[rank]
+    data, rendering = dataset_of(CLAIMS, SOURCES), Rendering()
     base = BaseVectors(encoder, rendering, CLAIMS, SOURCES, Store(tmp_path))
     losses = LossesConfig(
         info_nce=InfoNCEConfig(both_ways=True),
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
-    pairs = TrainingPairs(
-        data,
-        ROWS,
-        encoder,
-        rendering,
-        1,
-        losses=losses,
-        base=base,
-        query_only=query_only,
-        teacher=TEACHER,
-    )
-    batch = pairs.batch(plan_of(rank))
-
+    more: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": TEACHER}
+    batch = TrainingPairs(data, ROWS, encoder, rendering, 1, **more).batch(plan_of(rank))
     named = {c.id: c for c in CLAIMS}
     texts = rendering.claim_texts([named[name] for name in claims])
     assert batch.claims == encoder.tokenize(texts, "claim")
@@ -147,7 +109,7 @@ def test_what_the_losses_get(
     assert batch.rows.tolist() == [[0, 1], [2, 3, 4]][rank]
     assert torch.equal(batch.masked, cells(masked))
     assert batch.claims_masked is not None
-    assert torch.equal(batch.claims_masked, cells(claims_masked))
+    assert torch.equal(batch.claims_masked, cells(back))
     assert batch.teacher is not None and batch.keep_weights is not None
     assert torch.equal(batch.teacher.nan_to_num(-99.0), torch.tensor(teacher).nan_to_num(-99.0))
     assert batch.keep_weights.tolist() == weights
@@ -181,21 +143,17 @@ def test_a_gold_under_another_id_is_masked(
 ) -> None:
     """It has the gold's own vector: as a negative it would push the gold away."""
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
-    rows = [row("1", "a", "b"), row("3", "c", "h"), row("5", "g"), row("4", "e", "g")]
+    rows = [
+        mined_row("1", "a", "b"),
+        mined_row("3", "c", "h"),
+        mined_row("5", "g"),
+        mined_row("4", "e", "g"),
+    ]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
-    pairs = TrainingPairs(
-        data_of(claims, TWINS),
-        rows,
-        encoder,
-        Rendering(),
-        1,
-        losses=losses,
-        base=base,
-        query_only=query_only,
-        teacher=teacher,
-    )
+    more: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": teacher}
+    pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, **more)
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
     # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
@@ -203,20 +161,6 @@ def test_a_gold_under_another_id_is_masked(
     assert torch.equal(batch.claims_masked, cells(["..x.", "....", "x...", "...."]))
     assert batch.teacher is not None
     assert batch.teacher[0].nan_to_num(-99.0).tolist() == [1.0, -99.0, -99.0, -99.0, 0.0, -99.0]
-
-
-def test_a_gold_under_another_id_is_masked_in_the_other_process(encoder: Encoder) -> None:
-    claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
-    rows = [row("1", "a"), row("3", "c"), row("4", "e", "h"), row("5", "g")]
-    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
-    pairs = TrainingPairs(data_of(claims, TWINS), rows, encoder, Rendering(), 1, losses=losses)
-    first, second = (pairs.batch(plan_of(rank, ((0, 1), (2, 3)))) for rank in (0, 1))
-    # Columns by rank: a e h, c g.
-    assert torch.equal(first.masked, cells(["....x", "..x.."]))
-    assert torch.equal(second.masked, cells([".....", "x...."]))
-    assert first.claims_masked is not None and second.claims_masked is not None
-    assert torch.equal(first.claims_masked, cells(["...x", "...."]))
-    assert torch.equal(second.claims_masked, cells(["....", "x..."]))
 
 
 LONG = "effects of daily mask use on colds in adults a randomised controlled trial"
@@ -238,12 +182,17 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
         Claim("3", "tea wakes", "en", golds=("d",)),
         Claim("4", "coffee wakes", "en", golds=("e",)),
     )
-    rows = [row("1", "a"), row("2", "b", "e"), row("3", "d", "c"), row("4", "e")]
+    rows = [
+        mined_row("1", "a"),
+        mined_row("2", "b", "e"),
+        mined_row("3", "d", "c"),
+        mined_row("4", "e"),
+    ]
     losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
 
     def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[list[Tensor]]:
-        data = data_of(claims, VERSIONS)
+        data = dataset_of(claims, VERSIONS)
         pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses, mining=mining)
         batches = [pairs.batch(plan) for plan in plans]
         return [[b.masked for b in batches], [b.claims_masked for b in batches]]  # type: ignore[misc]

@@ -7,23 +7,14 @@ from string import ascii_letters, ascii_lowercase
 import pytest
 import torch
 
-from claim2source.core.config import read_config
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.mining import MinedRow, Negative
-from claim2source.models import Encoder, ModelConfig, resolve
+from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan, BatchSampler
-from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import taught
-from tests.shared_data import REPOSITORY
-from tests.training.small import save_small_model
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    folder = save_small_model(tmp_path_factory.mktemp("model"))
-    return resolve(ModelConfig(name=str(folder), pooling="mean", max_length=24)).encoder
+from tests.training.small import dataset_of, mined_row
 
 
 def dataset() -> Dataset:
@@ -33,15 +24,10 @@ def dataset() -> Dataset:
         Claim("2", "second", golds=("c",)),
         Claim("3", " FIRST", golds=("d",)),  # the same text as claim 1
     )
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    return Dataset(claims, sources, qrels, "train")
+    return dataset_of(claims, sources)
 
 
-def row(claim: str, positive: str, *negatives: str) -> MinedRow:
-    return MinedRow(claim, positive, tuple(Negative(n, 0.5, "both") for n in negatives))
-
-
-ROWS = [row("1", "a", "e", "f"), row("2", "c", "a", "e"), row("3", "d", "c")]
+ROWS = [mined_row("1", "a", "e", "f"), mined_row("2", "c", "a", "e"), mined_row("3", "d", "c")]
 PLAN = BatchPlan((0, 1, 2), 0, 0, 1, True, True)
 
 
@@ -62,7 +48,7 @@ def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
 
 
 def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> None:
-    rows = [*ROWS, row("1", "b")]
+    rows = [*ROWS, mined_row("1", "b")]
     groups = TrainingPairs(dataset(), rows, encoder, Rendering(), negatives=1).groups()
     assert groups[0] == groups[2] == groups[3]
     assert groups[1] != groups[0]
@@ -91,7 +77,7 @@ def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:
 
 def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> None:
     """Later uses go on in it: in the next epoch, and in the same; where a run resumes too."""
-    before, after = row("2", "c", *"abdef"), row("2", "c", *"fedba")
+    before, after = mined_row("2", "c", *"abdef"), mined_row("2", "c", *"fedba")
     plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
     pairs = TrainingPairs(dataset(), [before], encoder, Rendering(), 2, rotate=True)
     assert [used_in(pairs, plan) for plan in plans[:4]] == ["ab", "de", "fa", "bd"]
@@ -135,31 +121,7 @@ def mixed_row(hard: int, random: int) -> MinedRow:
 def wide_dataset() -> Dataset:
     sources = tuple(Source(name, f"title {name}", "") for name in "1" + ascii_letters)
     claim = Claim("1", "first", golds=("1",))
-    return Dataset((claim,), sources, Qrels({"1": {"1": 1}}), "train")
-
-
-@pytest.mark.parametrize("name", ["gritlm_7b", "qwen3_embedding_8b", "multilingual_e5_large"])
-def test_the_recipes_list_more_than_a_pair_uses_at_a_time(name: str, encoder: Encoder) -> None:
-    """German and French claims come more than once in an epoch: then with others, random too."""
-    path = REPOSITORY / "configs" / "finetune" / f"{name}.yaml"
-    config = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
-    mining, optimisation = config.mining, config.optimisation
-    # A list lasts for one epoch, and every step has claims of the language that is kept.
-    assert optimisation.remine_every == 1 and config.batches.order == "mixed"
-    assert config.losses.keep_base.languages == {"en": 1.0}
-    listed = mixed_row(mining.hard, mining.random)
-    pairs = TrainingPairs(
-        wide_dataset(),
-        [listed],
-        encoder,
-        Rendering(),
-        optimisation.negatives,
-        rotate=config.batches.rotate_negatives,
-    )
-    used = "".join(sources_of(pairs, listed, 2))
-    assert len(used) == len(set(used)) == 2 * optimisation.negatives
-    share = mining.random / (mining.hard + mining.random)
-    assert 0 < sum(n.isupper() for n in used) == pytest.approx(share * len(used), abs=0.99)
+    return dataset_of([claim], sources)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +140,7 @@ def test_what_the_teacher_scores_is_trained_on_first(
     teacher = {"2": {source: float(i) for i, source in enumerate(scored)}}
     pairs = TrainingPairs(
         dataset(),
-        [row("2", "c", *"abdef")],
+        [mined_row("2", "c", *"abdef")],
         encoder,
         Rendering(),
         2,

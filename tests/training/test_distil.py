@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.io.trec import write_trec_run
@@ -19,15 +20,10 @@ from claim2source.retrieve import Dense
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.splits import load_data
 from claim2source.training.teacher import read_teacher
-from tests.training.small import small_config, small_setup
+from tests.training.small import small_config
 from train.finetune import main
 
 Scores = Mapping[str, Mapping[str, float]]
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +42,6 @@ def teacher(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
             ]
         write_trec_run(Run.from_lists(rows), folder / f"{lang}.trec")
     return folder
-
-
-def test_a_folder_without_runs_says_what_was_looked_for(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    for held, said in ((None, "is empty"), ("de.trec.gz", "holds de.trec.gz")):
-        if held:
-            (folder / held).write_bytes(b"")
-        config = small_config(*setup, tmp_path / "run", **taught(folder))
-        with pytest.raises(InputError, match=rf"NAME\.trec .*not compressed.*{said}"):
-            load_data(config)
 
 
 def taught(scores: Path, **more: Any) -> dict[str, Any]:
@@ -87,13 +70,19 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
     train = load(setup[1], "train")
     german = read_teacher(DistillationConfig(1.0, teacher / "de.trec"), train)
     assert german.sentences() == ["the teacher scores 24 of 48 training claims"]
-    (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match=r"none.*looked for files NAME\.trec.*is empty"):
-        read_teacher(DistillationConfig(1.0, tmp_path / "none"), train)
-    for name in ("a.trec", "b.trec"):
-        (tmp_path / "none" / name).write_text((teacher / "de.trec").read_text())
-    with pytest.raises(InputError, match=r"b\.trec.*is in another file too"):
-        read_teacher(DistillationConfig(1.0, tmp_path / "none"), train)
+    (none := tmp_path / "none").mkdir()
+    lines = (teacher / "de.trec").read_text()
+    for file, text, said in (
+        (None, "", r"none.*looked for files NAME\.trec.*is empty"),
+        ("de.trec.gz", "", r"NAME\.trec .*not compressed.*holds de.trec.gz"),
+        ("a.trec", "nobody Q0 s00 1 1.0 teacher\n", "no claim of the training split"),
+        ("a.trec", lines, ""),
+        ("b.trec", lines, r"b\.trec.*is in another file too"),
+    ):
+        if file is not None:
+            (none / file).write_text(text)
+        with pytest.raises(UserError, match=said) if said else nullcontext():
+            read_teacher(DistillationConfig(1.0, none), train)
     for key, value, said in (
         ("optimisation__remine_every", 1, "remine_every"),
         ("optimisation__negatives", 3, "at most mining.hard"),

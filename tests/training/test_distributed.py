@@ -16,19 +16,19 @@ from claim2source.training.distributed import (
 )
 
 
-def test_nothing_set_means_one_process() -> None:
+def test_the_launchers_variables() -> None:
+    """Nothing set means one process; harmless options pass."""
     world = launched_world({})
     assert world == World(1, 1, 0) and world.is_first and world.nodes == 1
-
-
-def test_the_launchers_variables() -> None:
     env = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "RANK": "5"}
     world = launched_world(env)
     assert (world.size, world.local_size, world.rank, world.nodes) == (8, 4, 5, 2)
-    assert world.local_rank == 1
+    assert world.local_rank == 1 and not world.is_first
     # Ranks need not count a machine's processes in order.
     assert launched_world({**env, "LOCAL_RANK": "3"}).local_rank == 3
-    assert not world.is_first
+    harmless = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "USE_FSDP": "false"}
+    harmless |= {"GRADIENT_ACCUMULATION_STEPS": "1", "USE_CPU": "True"}
+    launched_world({f"ACCELERATE_{name}": value for name, value in harmless.items()}, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,6 @@ def test_options_that_lightning_would_ignore_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=option):
         launched_world({variable: value})
-
-
-def test_harmless_values_pass() -> None:
-    launched_world(
-        {
-            "ACCELERATE_USE_FSDP": "false",
-            "ACCELERATE_MIXED_PRECISION": "no",
-            "ACCELERATE_DYNAMO_BACKEND": "NO",
-            "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
-            "ACCELERATE_USE_CPU": "True",
-        },
-        "cpu",
-    )
 
 
 @pytest.mark.parametrize(

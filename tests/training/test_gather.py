@@ -31,17 +31,10 @@ def gradients(
     setup: tuple[Path, Path], world: int, chunk: str, out: Path, freeze: str = "nothing"
 ) -> dict[str, Any]:
     port = str(next(PORTS) + os.getpid() % 1000)
+    words = [*map(str, setup), chunk, freeze, str(out)]
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.training.world_gradients",
-                *map(str, setup),
-                chunk,
-                freeze,
-                str(out),
-            ],
+            [sys.executable, "-m", "tests.training.world_gradients", *words],
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
@@ -93,11 +86,13 @@ def test_every_loss_takes_part(alone: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", ["none", "5"])
-def test_two_processes(
-    chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("world", "chunk"), [(1, "7"), (2, "none"), (2, "5"), (4, "none"), (4, "3")]
+)
+def test_processes_and_chunks_change_no_gradient(
+    world: int, chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    same(alone, gradients(setup, 2, chunk, tmp_path / "out.pt"))
+    same(alone, gradients(setup, world, chunk, tmp_path / "out.pt"))
 
 
 @pytest.mark.slow
@@ -109,21 +104,6 @@ def test_frozen_weights_have_no_gradient(
         gradients(setup, world, chunk, tmp_path / f"{world}.pt", "embeddings") for world in (1, 2)
     ]
     same(*frozen)
-
-
-@pytest.mark.slow
-def test_one_process_in_chunks(
-    alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    same(alone, gradients(setup, 1, "7", tmp_path / "out.pt"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk", ["none", "3"])
-def test_four_processes(
-    chunk: str, alone: dict[str, Any], setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    same(alone, gradients(setup, 4, chunk, tmp_path / "out.pt"))
 
 
 def test_one_process_gathers_nothing() -> None:

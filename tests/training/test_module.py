@@ -12,7 +12,6 @@ import torch
 
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
-from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.training.adapt import set_dropout
 from claim2source.training.batches import BatchLoader, BatchSampler
@@ -20,7 +19,7 @@ from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
-from tests.training.small import small_setup
+from tests.training.small import small_encoder, small_setup
 
 
 class Gradients(pl.Callback):
@@ -37,7 +36,7 @@ class Gradients(pl.Callback):
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: Path) -> None:
     model, data = small_setup(tmp_path)
-    encoder = resolve(ModelConfig(name=str(model), pooling="mean", max_length=24)).encoder
+    encoder = small_encoder(model)
     set_dropout(encoder.model, 0.0)
     train = load(str(data), "train")
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]

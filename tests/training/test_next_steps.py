@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,20 +58,9 @@ def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     text = next_steps(CONFIG, chosen, True, done)
     assert "checkpoint.py" not in text and "report.py" not in text and "merge.py" in text
     assert all(str(path) in text for path in done)
-    # Nothing is left to do; without the page, that is.
+    # Nothing is left to do; without the page, or the checkpoints' scores, that is.
     assert "next:" not in next_steps(CONFIG, chosen, False, done)
     (page,) = next_steps(CONFIG, chosen, False, done[:2]).split("next:\n")[1:]
     read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
     assert read.reports == done[:2] and read.html == done[2]
-    # The checkpoints could not be scored.
     assert "checkpoint.py" in next_steps(CONFIG, chosen, True, done[1:])
-
-
-def test_the_base_itself_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train/finetune.py"])
-    plain = replace(CONFIG, store=None, device=None, languages=None, model=ModelConfig())
-    evaluate, page = commands(plain, False)
-    assert evaluate[:2] == ["python", "eval/checkpoint.py"] and page[1] == "eval/report.py"
-    assert not {"--store", "--device", "--languages", "--model.allow_remote_code"} & {*evaluate}
-    read = read_config(ReportConfig, page[2:], program="p", description="d")
-    assert read.reports == [plain.out / "evaluation"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from claim2source.training.module import MOST_SKIPPED
 from claim2source.training.state import TrainingState, previous_state
 from tests.training.points import config as model_config
 from tests.training.points import write_point
-from tests.training.small import small_config
+from tests.training.small import a_state, logged_steps, small_config
 
 FINITE = r"holds weights that are not finite"
 SPOILT = {0, 2, 3}
@@ -80,9 +79,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert training is not None and training.skipped_steps == len(SPOILT)
     loss = training.history[1].loss
     assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
-    with open(out / "logs" / "step-000000" / "metrics.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["loss"]]
-    assert [float(row["skipped_steps"]) for row in rows] == [1, 1, 2, 3, 3]
+    assert [float(row["skipped_steps"]) for row in logged_steps(out)] == [1, 1, 2, 3, 3]
 
     # The last state is damaged: the run goes on from the one before, saved at the last step, when
     # its epoch was not scored.
@@ -141,17 +138,7 @@ def test_no_checkpoint_of_weights_that_are_not_finite(
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -> None:
-    good = TrainingState(
-        batches_done=1,
-        steps_done=1,
-        losses=[0.5],
-        world_size=1,
-        begun_with={},
-        mined={"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)},
-        weights={"first": torch.ones(2), "second": torch.ones(2)},
-        random=[],
-        lightning={"epoch": 1},
-    )
+    good = a_state(1, first=torch.ones(2), second=torch.ones(2))
     path = tmp_path / "state.pt"
     good.save(path)
     before = path.read_bytes()
@@ -174,10 +161,7 @@ def test_the_state_before_the_last_is_kept_without_links_too(
     monkeypatch.setattr("os.link", no_links)
     test_no_state_of_weights_that_are_not_finite(math.nan, tmp_path)
     content = (tmp_path / "state.pt").read_bytes()
-    state = TrainingState(
-        2, 2, [0.5, 0.4], 1, {}, {"file": "m", "content": torch.zeros(1)}, {}, [], lightning={}
-    )
-    state.save(tmp_path / "state.pt")
+    a_state(2).save(tmp_path / "state.pt")
     assert previous_state(tmp_path / "state.pt").read_bytes() == content
     assert TrainingState.load(tmp_path / "state.pt").steps_done == 2
     assert len(list(tmp_path.iterdir())) == 2

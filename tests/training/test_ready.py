@@ -11,27 +11,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
-from claim2source.models import ModelConfig, resolve
 from claim2source.models.packed import PackedBatch
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
-from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.finetune import finetune
+from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.module import RetrieverModule
 from claim2source.training.ready import ReadyBatch
-from claim2source.training.state import TrainingState
-from tests.training.small import power_cut, same_weights, small_config
+from tests.training.small import small_encoder
 
 PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
 
 
 def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
-    encoder = resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
+    encoder = small_encoder(setup[0])
     train = load(str(setup[1]), "train")
     rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
     pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
@@ -89,37 +85,3 @@ def test_every_tensor_is_pinned_once_for_a_gpu(
     assert len(pinned) == len(tensors(batch)) > 10
     pairs = zip(tensors(copied), tensors(batch), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_within_an_epoch_ends_the_thread_and_goes_on_exactly(
-    setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once in making a batch, once in a step while the next batches are made."""
-    more: dict[str, Any] = {"optimisation__epochs": 2}
-    finetune(small_config(*setup, tmp_path / "whole", **more))
-    make, unfit = TrainingPairs.batch, UserError("unfit")
-
-    def fail(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
-        if (plan.epoch, plan.index) == (0, 3):
-            raise unfit
-        return make(self, plan)
-
-    def no_thread_is_left() -> bool:
-        return not [one for one in threading.enumerate() if one.name.startswith("batches")]
-
-    out = tmp_path / "cut"
-    with monkeypatch.context() as patched, pytest.raises(UserError, match="unfit"):
-        patched.setattr(TrainingPairs, "batch", fail)
-        finetune(small_config(*setup, out, **more))
-    assert no_thread_is_left()
-    with power_cut(lambda state: state.steps_done == 6):
-        finetune(small_config(*setup, out, resume=True, **more))
-    assert no_thread_is_left()
-    state = TrainingState.load(out / "state.pt")
-    # Three steps are those before the batch that could not be made.
-    assert 3 < state.steps_done < 10
-    finetune(small_config(*setup, out, resume=True, **more))
-    both = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
-    assert both[0].losses == both[1].losses and len(both[0].losses) == 10
-    same_weights(tmp_path / "whole", out)

@@ -13,7 +13,7 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
-from claim2source.models import Encoder, ModelConfig, resolve
+from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
@@ -21,7 +21,7 @@ from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.run_folder import RunFolder
-from tests.training.small import small_config
+from tests.training.small import mined_row, small_config
 
 REMINED: dict[str, Any] = {
     "optimisation__epochs": 3,
@@ -38,11 +38,6 @@ def train(setup: tuple[Path, Path]) -> Dataset:
     return carve_val(load(setup[1], "train"), 0.2, 13)[0]
 
 
-@pytest.fixture(scope="module")
-def encoder(setup: tuple[Path, Path]) -> Encoder:
-    return resolve(ModelConfig(name=str(setup[0]), pooling="mean", max_length=24)).encoder
-
-
 def named_file(kind: str, train: Dataset, path: Path) -> Path:
     """A file of mined rows as a user may name one: in another order, or not of every claim."""
     claims = list(reversed(train.claims))
@@ -51,9 +46,7 @@ def named_file(kind: str, train: Dataset, path: Path) -> Path:
     rows = []
     for claim in claims:
         others = [s.id for s in train.sources if s.id not in claim.golds][:3]
-        rows.append(
-            MinedRow(claim.id, claim.golds[0], tuple(Negative(s, 0.5, "both") for s in others))
-        )
+        rows.append(mined_row(claim.id, claim.golds[0], *others))
     write_mined(rows, path)
     return path
 

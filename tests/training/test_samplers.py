@@ -158,31 +158,6 @@ def test_against_a_slow_reference(
         assert left + sum(map(len, sum(epochs, []))) == 2 * sum(tried.quotas.values())
 
 
-def test_like_lengths_meet_and_papers_stay_apart() -> None:
-    draw = np.random.default_rng(0)
-    pairs = [(i // 3, "en", int(draw.integers(1, 500))) for i in range(960)]
-    mixed, bucketed = sampler(pairs, "mixed", 8), sampler(pairs, "length", 8)
-
-    def padding(batches: list[np.ndarray]) -> float:
-        lengths = [[pairs[row][2] for row in batch] for batch in batches]
-        return 1 - sum(map(sum, lengths)) / sum(len(x) * max(x) for x in lengths)
-
-    assert padding(bucketed.epoch_batches(0)) < padding(mixed.epoch_batches(0)) / 2
-    assert bucketed.repeats(0) == 0
-    together = [frozenset(batch.tolist()) for batch in bucketed.epoch_batches(0)]
-    assert set(together) != {frozenset(batch.tolist()) for batch in bucketed.epoch_batches(1)}
-
-
-def test_a_repeated_claim_does_not_meet_itself() -> None:
-    """With alpha a small language's claims come more than once an epoch."""
-    pairs = [(i, "en" if i < 60 else "de", 5) for i in range(64)]
-    even = sampler(pairs, "mixed", 4, alpha=0.5)
-    assert even.quotas["de"] > 4
-    for epoch in range(3):
-        for batch in even.epoch_batches(epoch):
-            assert len(set(batch.tolist())) == len(batch)
-
-
 @given(
     pairs=PAIRS,
     order=st.sampled_from(["mixed", "language", "length"]),

@@ -10,53 +10,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertModel
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import load
+from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Manifest, ModelConfig, resolve
 from claim2source.models.query_only import LateEncoder
 from claim2source.retrieve import Dense
 from claim2source.training.aligned import AlignedTexts, pool_texts
 from claim2source.training.finetune import finetune
-from claim2source.training.state import TrainingState
-from tests.training.small import save_small_model, say_pooling, small_config, small_setup
+from tests.training.small import losses_of, power_cut, save_small_model, say_pooling, small_config
 from train.merge import MergeConfig, merge
 
 FRESH = ["coffee was studied in 90 adults", "does tea matter", "zinc and sleep", "salt, a study"]
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return small_setup(tmp_path_factory.mktemp("small"))
-
-
-def save_teacher(folder: Path) -> Path:
-    """Another random model, wider than the student."""
-    save_small_model(folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        config = BertConfig(
-            vocab_size=30522,
-            hidden_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=96,
-            max_position_embeddings=64,
-            initializer_range=0.3,  # texts lie apart
-        )
-        BertModel(config).save_pretrained(folder)
-    return say_pooling(folder, 32, normalize=True)
-
-
-@pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_teacher(tmp_path_factory.mktemp("teacher") / "teacher")
+    """Another random model, wider than the student, whose texts lie apart."""
+    folder = tmp_path_factory.mktemp("teacher") / "teacher"
+    sizes = {"hidden_size": 48, "intermediate_size": 96, "initializer_range": 0.3}
+    return say_pooling(save_small_model(folder, seed=1, **sizes), 32, normalize=True)
 
 
 def taught(teacher: Path, **more: Any) -> dict[str, Any]:
@@ -67,10 +45,6 @@ def taught(teacher: Path, **more: Any) -> dict[str, Any]:
         "losses__alignment__weight": 1.0,
     }
     return settings | more
-
-
-def losses_of(run: Path) -> list[float]:
-    return list(TrainingState.load(run / "state.pt").losses)
 
 
 def distance(folder: Path, teacher: Encoder, texts: Sequence[str] = FRESH) -> float:
@@ -133,11 +107,12 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     try:
         dense = Dense(str(copy), store=Store(store)).index(dev.sources)
         result = dense.search(dev.claims)
-        ranks = [
-            result.run.sources(c.id).index(c.golds[0]) + 1 for c in dev.claims if c.lang == "en"
-        ] + [result.run.sources(c.id).index(c.golds[0]) + 1 for c in dev.claims if c.lang == "de"]
-        scores = [1 / rank if rank <= 5 else 0.0 for rank in ranks]
-        assert (np.mean(scores[:6]) + np.mean(scores[6:])) / 2 == pytest.approx(expected)
+        scores = evaluate(result.run, dev.qrels, ["mrr@5"], [c.id for c in dev.claims])["mrr@5"]
+        by_language = [
+            np.mean([s for s, c in zip(scores, dev.claims, strict=True) if c.lang == lang])
+            for lang in ("en", "de")
+        ]
+        assert np.mean(by_language) == pytest.approx(expected)
         # Without them it is asked for.
         with pytest.raises(UserError, match="teacher"):
             Dense(str(copy)).index(dev.sources).search(dev.claims)
@@ -201,26 +176,13 @@ def test_it_is_exported_with_its_projection(
 @pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_a_stopped_run_goes_on_to_the_same_losses(
-    tuning: str,
-    setup: tuple[Path, Path],
-    teacher: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tuning: str, setup: tuple[Path, Path], teacher: Path, tmp_path: Path
 ) -> None:
     more = taught(teacher, tuning=tuning, optimisation__epochs=2, store=tmp_path / "store")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     finetune(small_config(*setup, whole, **more))
-    real = TrainingState.save
-
-    def save_then_die(self: TrainingState, path: Path) -> None:
-        real(self, path)
-        if self.steps_done >= 7:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(TrainingState, "save", save_then_die)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(lambda state: state.steps_done >= 7):
         finetune(small_config(*setup, cut, **more))
-    monkeypatch.setattr(TrainingState, "save", real)
     finetune(small_config(*setup, cut, resume=True, **more))
     assert losses_of(whole) == losses_of(cut)
     ours, theirs = (resolve(out / "checkpoints" / "epoch-2").encoder for out in (whole, cut))

@@ -11,22 +11,13 @@ import torch
 
 from claim2source.core.errors import UserError
 from claim2source.training.callbacks.keep_state import StateFile
-from claim2source.training.state import OURS, TrainingState, previous_state
+from claim2source.training.state import TrainingState, previous_state
+from tests.training.small import a_state
 
 
 def checkpoint(steps: int, weight: torch.Tensor) -> dict[str, Any]:
-    ours = {
-        "batches_done": steps,
-        "steps_done": steps,
-        "losses": [0.5] * steps,
-        "world_size": 1,
-        "begun_with": {},
-        "mined": {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)},
-        "random": [],
-        "epoch_open": False,
-        "ended": False,
-    }
-    return {"state_dict": {"model.weight": weight}, "epoch": 0, OURS: ours}
+    """What Lightning hands over: `weight` itself, which training moves on."""
+    return a_state(steps).checkpoint() | {"state_dict": {"model.weight": weight}}
 
 
 def test_a_snapshot_is_written_while_the_weights_move(

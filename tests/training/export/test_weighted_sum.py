@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,11 @@ from safetensors.torch import load_file
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
-from claim2source.models import Base, Encoder, EncoderSettings, Manifest, Weights, resolve
-from claim2source.models.hub import weights_hash
+from claim2source.models import Encoder, Manifest, resolve
 from claim2source.models.manifest import DataRecord
-from claim2source.text import Rendering
-from claim2source.training.adapt import adapt
-from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
-from tests.training.small import save_small_model, small_config
+from tests.training.points import config, write_point
+from tests.training.small import save_small_model
 
 TEXTS = ["wow study on coffee", "krass, Studie zu tea", "Effect of salt on health"]
 
@@ -31,25 +29,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small_model(tmp_path_factory.mktemp("base") / "model")
 
 
-def saved(model: Path, folder: Path, kind: str, seed: int, **lora: object) -> Path:
-    """Write a checkpoint whose trained weights are random."""
-    config = small_config(model, folder, folder, tuning=kind, **lora)
-    encoder: Encoder = resolve(config.model, "cpu").encoder
-    adapt(encoder, config)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in encoder.model.parameters():
-            if weight.requires_grad:
-                weight.add_(torch.randn_like(weight) * 0.1)
-    manifest = Manifest(
-        Base(str(model), None, weights_hash(model)),
-        Weights(),
-        EncoderSettings(pooling="mean", max_length=24),
-        Rendering(),
-        epoch=seed,
-        data=DataRecord(val_sha256="v"),
-    )
-    save_checkpoint(folder, encoder, model, manifest, kind)  # type: ignore[arg-type]
+def saved(model: Path, folder: Path, kind: str, seed: int, **adapter: Any) -> Path:
+    """Write a checkpoint whose trained weights are random, and whose val is known."""
+    write_point(config(model), folder, kind, 0.1, seed, **adapter)
+    written = Manifest.read(folder)
+    replace(written, epoch=seed, data=DataRecord(val_sha256="v")).write(folder)
     return folder
 
 
@@ -65,16 +49,14 @@ def deltas(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def test_full_weights_are_averaged(model: Path, tmp_path: Path) -> None:
+def test_a_sum_names_its_parts_and_of_the_same_weights_is_these_to_the_bit(
+    model: Path, tmp_path: Path
+) -> None:
     first, second = (saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2))
     manifest = write_sum(read_parts([first, second]), tmp_path / "soup")
-    weights = [load_file(folder / "model.safetensors") for folder in (first, second)]
-    found = resolve(str(tmp_path / "soup"), "cpu").encoder.model.state_dict()
-    for name, value in weights[0].items():
-        assert torch.allclose(found[name], (value + weights[1][name]) / 2, atol=1e-7)
     assert manifest == Manifest.read(tmp_path / "soup") and manifest.epoch == 2
     assert len(manifest.soup) == 2 and manifest.scores == {}
-    # A mean of the same weights is these weights, to the bit; also of three.
+    # Also of three.
     same = [saved(model, tmp_path / f"same-{i}", "full", 1) for i in range(3)]
     write_sum(read_parts(same), tmp_path / "equal")
     hashes = [file_hash(f / "model.safetensors") for f in (same[0], tmp_path / "equal")]
@@ -82,8 +64,8 @@ def test_full_weights_are_averaged(model: Path, tmp_path: Path) -> None:
 
 
 def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path: Path) -> None:
-    one = saved(model, tmp_path / "one", "lora", 1, lora__r=4, lora__alpha=8)
-    two = saved(model, tmp_path / "two", "lora", 2, lora__r=6, lora__alpha=6)
+    one = saved(model, tmp_path / "one", "lora", 1, r=4, lora_alpha=8)
+    two = saved(model, tmp_path / "two", "lora", 2, r=6, lora_alpha=6)
     scaled = Manifest.read(two)
     replace(scaled, weights=replace(scaled.weights, scale=0.5)).write(two)
     write_sum(read_parts([one, two]), tmp_path / "soup")
@@ -95,30 +77,32 @@ def test_deltas_of_adapters_are_averaged_not_their_factors(model: Path, tmp_path
     # It loads, and its vectors are those of the base with the mean of the deltas.
     encoder = resolve(str(tmp_path / "soup"), "cpu").encoder
     merged = encoder.model.merge_and_unload().state_dict()
-    base = resolve(small_config(model, tmp_path, tmp_path).model, "cpu").encoder.model.state_dict()
+    base = resolve(config(model), "cpu").encoder.model.state_dict()
     name = next(iter(found))
     plain = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
     assert torch.allclose(merged[plain], base[plain] + found[name], atol=1e-6)
 
 
-@pytest.mark.parametrize("weights", [(0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
+@pytest.mark.parametrize("weights", [None, (0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
 def test_weights_that_do_not_sum_to_1_leave_or_take_the_rest_of_the_base(
-    weights: tuple[float, float], model: Path, tmp_path: Path
+    weights: tuple[float, float] | None, model: Path, tmp_path: Path
 ) -> None:
+    """Without any it is the mean."""
     plain = load_file(model / "model.safetensors")
     parts = [saved(model, tmp_path / f"epoch-{i}", "full", i) for i in (1, 2)]
     tuned = [load_file(folder / "model.safetensors") for folder in parts]
     write_sum(read_parts(parts), tmp_path / "full", weights)
+    used = weights or (0.5, 0.5)
     found = load_file(tmp_path / "full" / "model.safetensors")
     for name, base in plain.items():
-        pairs = zip(weights, tuned, strict=True)
+        pairs = zip(used, tuned, strict=True)
         moved = sum((weight * (one[name] - base) for weight, one in pairs), torch.zeros(()))
         assert torch.allclose(found[name], base + moved, atol=1e-6), name
     one, two = (saved(model, tmp_path / f"lora-{i}", "lora", i) for i in (1, 2))
     write_sum(read_parts([one, two]), tmp_path / "lora", weights)
     first, second = deltas(one), deltas(two)
     for name, value in deltas(tmp_path / "lora").items():
-        expected = weights[0] * first[name] + weights[1] * second[name]
+        expected = used[0] * first[name] + used[1] * second[name]
         assert torch.allclose(value, expected, atol=1e-5)
 
 
@@ -150,7 +134,7 @@ def test_every_scale_is_computed_afresh_in_any_order(
         for scale in (0.0, 0.25, 0.5, 1.0)
     }
     assert np.abs(expected[0.25] - expected[0.5]).max() > 1e-3
-    ends = (small_config(model, tmp_path, tmp_path).model, point)
+    ends = (config(model), point)
     for scale, name in zip((0.0, 1.0), ends, strict=True):
         found, _ = resolve(name, "cpu").encoder.encode(TEXTS, "claim")
         assert np.abs(expected[scale] - found).max() < 1e-6
@@ -193,7 +177,7 @@ def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
         read_parts([full, other])
     # An adapter of other layers, whichever is named first.
     wide, narrow = (
-        saved(model, tmp_path / name, "lora", 1, lora__targets=targets)
+        saved(model, tmp_path / name, "lora", 1, target_modules=targets)
         for name, targets in (("wide", ["query", "key"]), ("narrow", ["query"]))
     )
     for pair in ([wide, narrow], [narrow, wide]):

@@ -15,6 +15,7 @@ from transformers import (
 
 from claim2source.core.config import read_config
 from claim2source.training.reranker.config import RerankerConfig
+from tests.models.mistral import SIZES
 from tests.training.small import small_setup
 
 
@@ -30,17 +31,8 @@ def small_rerankers(folder: Path) -> dict[str, Path]:
     torch.manual_seed(0)
     shape = BertConfig.from_pretrained(model, num_labels=1, initializer_range=0.2)
     BertForSequenceClassification(shape).save_pretrained(made["cross_encoder"])
-    decoder = Qwen3Config(
-        vocab_size=30522,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=64,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-    )
+    longer = SIZES | {"max_position_embeddings": 512}
+    decoder = Qwen3Config(vocab_size=30522, head_dim=8, **longer)
     Qwen3ForCausalLM(decoder).save_pretrained(made["yes_no"])
     return made
 

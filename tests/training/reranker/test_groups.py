@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
 from claim2source.mining import MinedRow, Negative
 from claim2source.text import Rendering
 from claim2source.training.reranker.config import CandidatesConfig
 from claim2source.training.reranker.groups import CandidateMiner, RerankerPairs
+from tests.training.small import dataset_of
 
 SOURCES = tuple(
     Source(f"s{i:02d}", f"title of number {'abcdefghijklmnopqrstuvwxyz'[i % 26] * 3} {i}", "text")
@@ -23,8 +24,7 @@ RANKED = [(f"s{i:02d}", 100.0 - i) for i in range(30)]
 
 
 def dataset(*claims: Claim) -> Dataset:
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims})
-    return Dataset(claims, SOURCES, qrels, "train")
+    return dataset_of(claims, SOURCES)
 
 
 ONE = dataset(Claim("c", "a claim", golds=("s04",)))
@@ -105,15 +105,11 @@ def test_short_pairs_are_counted_and_warned_of() -> None:
     found = said(*ninth, short, **more)
     assert "1 pairs could not be filled: 3 hard and 0 random negatives are missing" in found
     assert "warning" not in found and "could not" not in said(*ninth, tenth, **more)
-    found = said(*ninth[1:], short, **more)
-    assert "warning: 11% of the pairs are short of negatives (0% have no hard one)" in found
-    for key in ("last_rank", "max_share", "hard"):
-        assert f"candidates.{key}" in found
+    assert "warning: 11% of the pairs are short" in said(*ninth[1:], short, **more)
     # Without any negative a pair is left out, and counts all the same.
     nothing = Claim("f", "f", golds=("s29",))
-    assert "warning: 20% of the pairs are short of negatives (20% have" in said(
-        *ninth[:4], nothing, **more
-    )
+    found = said(*ninth[:4], nothing, **more)
+    assert "warning: 20% of the pairs are short of negatives (20% have" in found
     # In every epoch others are drawn: those of one are enough. Random ones count as well.
     assert "could not" not in said(*ninth, hard=20, pick="random")
     assert "0 hard and 3 random" in said(*ninth[:1], hard=1, random=13)

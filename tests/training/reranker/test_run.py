@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load, write_beir
+from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
@@ -58,12 +59,11 @@ def pipeline(made: dict[str, Path], stage: Reranker, part: str) -> float:
         _, data = carve_val(data, 0.4, 13)
     first = BM25(BM25Config()).index(data.sources).search(data.claims)
     ranked = stage.placed(None, "cpu").apply(data.claims, data.sources, first.run)
-    lists = [ranked.run.sources(claim.id, 5) for claim in data.claims]
-    found: dict[str, list[float]] = {}
-    for claim, ids in zip(data.claims, lists, strict=True):
-        rank = next((i for i, source in enumerate(ids, 1) if source in claim.golds), None)
-        found.setdefault(claim.lang, []).append(0.0 if rank is None else 1 / rank)
-    return float(np.mean([np.mean(values) for values in found.values()]))
+    by_lang = []
+    for lang in {claim.lang for claim in data.claims}:
+        ids = [claim.id for claim in data.claims if claim.lang == lang]
+        by_lang.append(evaluate(ranked.run, data.qrels, ["mrr@5"], ids)["mrr@5"].mean())
+    return float(np.mean(by_lang))
 
 
 def test_the_highest_score_of_the_whole_pipeline_is_chosen(
@@ -282,15 +282,12 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
     said = capsys.readouterr().out
     assert again is not None and again.training is not None
     lines = [line for line in said.splitlines() if line.startswith(("first", "zero", "epoch "))]
-    history = again.training.history
     names = ["first stage: BM25", "zero-shot re-ranker", "epoch 1", "epoch 2", "epoch 3"]
     assert [line.partition("  ")[0].replace(" (chosen)", "") for line in lines] == names
-    for line, entry in zip(lines[1:], history, strict=True):
+    for line, entry in zip(lines[1:], again.training.history, strict=True):
         assert f"{entry.val['macro']['mrr@5']:.4f}" in line
-    chosen = again.training.chosen_epoch
-    assert f"{again.macro['mrr@5']:.4f}" in lines[1 + chosen] and "(chosen)" in lines[1 + chosen]
+        assert ("(chosen)" in line) is (entry.epoch == again.training.chosen_epoch)
     assert "chosen against first stage on dev" in said
-    assert f"model: {trained}, depth: 10" in said
 
 
 @pytest.mark.parametrize(
@@ -305,18 +302,6 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
         ({"candidates__first_rank": 30}, "candidates.last_rank"),
         ({"candidates__hard": 0, "candidates__random": 0}, "candidates.hard"),
         ({"first__checkpoint": "x"}, "first.checkpoint"),
-    ],
-)
-def test_a_mistake_names_the_key(
-    settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=said):
-        small_config(made, tmp_path / "run", **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
         ({"first__system": "BM52"}, "first.system.*BM52"),
         ({"first__run": '["none.trec"]'}, "none.trec.*first.run"),
         ({"model__max_length": 4096}, "model.max_length.*64"),
@@ -328,7 +313,7 @@ def test_a_mistake_names_the_key(
         ({"model__kind": "yes_no", "model__instruction": "detailed"}, "28 claims .* no room"),
     ],
 )
-def test_what_cannot_be_trained_leaves_no_folder(
+def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said):

@@ -1,0 +1,5 @@
+"""What the tests of the training programs share."""
+
+from __future__ import annotations
+
+from tests.training.conftest import setup  # noqa: F401  the fixture of that name
