@@ -163,7 +163,5 @@ def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
     found = [one for one in systems if chosen in (None, one.report.name)]
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
-        raise UserError(
-            f"{given}: a report of one system is needed as the baseline; it has {names}"
-        )
+        raise UserError(f"baseline: {given}: give the report of one system; this one has {names}")
     return found[0].name, judged_run(found[0], dataset)
