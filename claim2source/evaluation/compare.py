@@ -145,6 +145,8 @@ def read_scored(
         raise UserError("reports: none of them holds a system with scores that is not simulated")
     folder, split = common_data([*systems.values()], dataset, split)
     data = load(folder, split, languages, lenient=lenient)
+    if baseline is not None and baseline not in systems:
+        raise ConfigError("against", baseline, f"a system of the reports: {', '.join(systems)}")
     runs = {name: judged_run(system, data) for name, system in systems.items()}
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)

@@ -13,7 +13,7 @@ import numpy as np
 
 from claim2source import __version__
 from claim2source.core.errors import UserError
-from claim2source.core.provenance import git_state
+from claim2source.core.provenance import git_state, hardware, versions
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import (
     MACRO,
@@ -169,6 +169,7 @@ def score_system(
             stage.name,
             SystemCost.of(stage.result.cost, stage.result.stored),
             stage.result.failure_counts(),
+            stage.result.settings,
         )
         for stage in found.stages
     )
@@ -248,9 +249,8 @@ def make_report(
 ) -> Report:
     """Put systems into a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
-    provenance = Provenance(
-        program, {"claim2source": __version__}, git_state(), dataset.fingerprint
-    )
+    known = versions() | {"claim2source": __version__}
+    provenance = Provenance(program, known, git_state(), dataset.fingerprint, hardware())
     return Report(
         name if name is not None else dataset.name,
         dataset.split,

@@ -118,7 +118,8 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--baseline=nobody"], "baseline"),
+        (["--against=nobody"], "against: 'nobody'"),
+        (["--baseline=translated"], "--against"),
         (["--translated=nobody"], "translated"),
         (["--alpha=0.0001"], "alpha"),
         (["--split=train"], "ids do not match"),
