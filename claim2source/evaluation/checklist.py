@@ -15,7 +15,7 @@ from claim2source.core.report import (
     SystemReport,
     cost_cells,
 )
-from claim2source.core.tables import Cell, Part, TextTable, render, text_of
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.choices import RULES, settings_text
 
 TITLE = "# Reproducibility checklist"
@@ -171,7 +171,8 @@ def _decoding(report: Report) -> list[Row]:
             rows.append([name, stage.name, *said])
         elif not stage.settings:
             rows.append([name, stage.name, *[None] * len(_DECODING)])
-    return rows
+    made = ([name, text, *[None] * len(_DECODING)] for name, text in _made_texts(report))
+    return [*rows, *made]
 
 
 def _plain(value: Any) -> Cell:
@@ -289,7 +290,7 @@ def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key} {text_of(value)}" for key, value in _flat(settings).items())
+    return "; ".join(f"{key} {_plain(value)}" for key, value in _flat(settings).items())
 
 
 _SECTIONS = (
@@ -312,7 +313,7 @@ _SECTIONS = (
     _Section(
         "Decoding of language models",
         *(2, ("system", "stage", *_DECODING), _decoding),
-        "No stage asks a language model.",
+        "No stage asks a language model, and none made a text.",
     ),
     _Section("Seeds", 1, ("of", "seed"), _seeds, "Nothing was drawn at random."),
     _Section("Training", 1, ("setting", "value"), _training, "Nothing was trained here."),
