@@ -148,7 +148,8 @@ def _prompts(report: Report) -> list[Row]:
             rows.append([name, f"{stage.name}: {key}", *made])
         if not stage.settings:
             rows.append([name, stage.name, None, None, None])
-    return [*rows, *([name, text, None, None, None] for name, text in _made_texts(report))]
+    rows += [[name, text, None, None, None] for name, text in _made_texts(report)]
+    return rows
 
 
 def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
@@ -171,8 +172,8 @@ def _decoding(report: Report) -> list[Row]:
             rows.append([name, stage.name, *said])
         elif not stage.settings:
             rows.append([name, stage.name, *[None] * len(_DECODING)])
-    made = ([name, text, *[None] * len(_DECODING)] for name, text in _made_texts(report))
-    return [*rows, *made]
+    rows += [[name, text, *[None] * len(_DECODING)] for name, text in _made_texts(report)]
+    return rows
 
 
 def _plain(value: Any) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
@@ -83,7 +83,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         if baseline is not None:
             self._add(*_baseline(baseline, dataset))
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         model: SentenceTransformer,
         output_path: str | Path | None = None,
@@ -104,7 +104,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         if output_path is not None:
             self._write(Path(output_path) / self.name)
         scores = self.prefix_name_to_metrics(scores, self.name)
-        self.store_metrics_in_model_card_data(model, scores, epoch, steps)
+        # A Trainer's epochs are fractions, whatever the type says.
+        self.store_metrics_in_model_card_data(model, scores, cast(int, epoch), steps)
         return scores
 
     @property

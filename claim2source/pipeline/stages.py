@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import Field, asdict, fields, is_dataclass, replace
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -183,7 +183,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     Where its server is and who asks it is left out.
     """
     found: dict[str, Any] = {}
-    for spec in fields(stage) if is_dataclass(stage) else ():
+    specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
+    for spec in specs:
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
             found[spec.name] = {key: getattr(value, key) for key in _DECODING}

@@ -92,8 +92,10 @@ class Dense:
         if isinstance(model, Resolved):
             rendering = model.rendering_for(rendering)
             model = model.encoder
-        live = is_sentence_transformer(model)
-        self.encoder: TextEncoder = InMemoryEncoder(model) if live else cast(TextEncoder, model)
+        if is_sentence_transformer(model):
+            self.encoder: TextEncoder = InMemoryEncoder(model)
+        else:
+            self.encoder = cast(TextEncoder, model)
         self.rendering = rendering or Rendering()
         self.store, self.config, self.progress = store, index or IndexConfig(), progress
         self.passages = passages
