@@ -144,9 +144,13 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return with_depth_notes(report, systems, self.dataset)
 
     def _write(self, folder: Path) -> None:
-        """Write all runs and the report. Raises `UserError` where another program's is there."""
-        if (folder / FILE).exists() and Report.read(folder).provenance.program != PROGRAM:
-            raise UserError(f"{folder / FILE}: another program's report; it would be lost")
+        """Write all runs and the report. Raises `UserError` where one of others is there."""
+        if folder not in self._written and (folder / FILE).exists():
+            made = Report.read(folder).provenance
+            if (made.program, made.data_sha256) != (PROGRAM, self.dataset.fingerprint):
+                why = "another report would be lost; give the Evaluator a name of its own"
+                raise UserError(f"{folder / FILE}: {why}")
+        self._written.add(folder)
         for name, system in self.systems.items():
             own = folder / name
             if own not in self._written:

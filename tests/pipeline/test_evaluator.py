@@ -184,8 +184,12 @@ def test_calls_by_hand_have_names_of_their_own_and_nothing_of_others_is_replaced
     assert (tmp_path / "dev" / "call (2)" / "runs" / "en.trec").is_file()
     theirs = Report("d", "dev", {"a": SystemReport("a", "a", "a")})
     theirs.write(tmp_path / "theirs" / "dev")
-    with pytest.raises(UserError, match="another program's report"):
+    with pytest.raises(UserError, match="another report would be lost"):
         evaluator(model, tmp_path / "theirs")
+    # Two in one Trainer write to one folder.
+    with pytest.raises(UserError, match="give the Evaluator a name"):
+        c2s.Evaluator(dev.in_languages(["de"]), name="dev")(model, tmp_path)
+    assert list(Report.read(tmp_path / "dev").systems) == ["call", "call (2)"]
     assert Report.read(tmp_path / "theirs" / "dev") == theirs
     blind = replace(english, claims=tuple(replace(c, golds=()) for c in english.claims))
     with pytest.raises(UserError, match="has no golds"):
