@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from claim2source.io.trec import write_trec_run as write_trec_run
     from claim2source.pipeline.evaluate import evaluate as evaluate
     from claim2source.pipeline.evaluate_systems import evaluate_systems as evaluate_systems
+    from claim2source.pipeline.evaluator import Evaluator as Evaluator
     from claim2source.pipeline.runner import run_system as run_system
     from claim2source.retrieve import BM25 as BM25
     from claim2source.retrieve import Dense as Dense
@@ -52,6 +53,7 @@ _MODULES = {
     "load_index": "retrieve",
     "compare": "evaluation.compare",
     "evaluate": "pipeline.evaluate",
+    "Evaluator": "pipeline.evaluator",
     "evaluate_systems": "pipeline.evaluate_systems",
     "run_system": "pipeline.runner",
 }

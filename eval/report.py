@@ -1,13 +1,14 @@
 """Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
 
-Prints scores, ranks and costs, paired tests, slices and what is lost; `--out` keeps them as
-`compare.json` and `compare.md`. `--html` writes the comparison as one page that loads nothing.
-`--published` sets our scores beside the papers' tables instead, and adds them to the page.
+Prints the leaderboard (scores, ranks, costs), paired tests against any row, slices and what is
+lost; `--out` keeps them as `compare.json` and `compare.md`. `--html` writes the comparison as one
+page that loads nothing. `--published` sets our scores beside the papers' tables instead, and adds
+them to the page. `--checklist` writes what working notes and the ACM ask for, from reports alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,27 +26,23 @@ from claim2source.core.config import (
 from claim2source.core.errors import ConfigError, InputError, run_program
 from claim2source.core.files import finite, write_json, write_text
 from claim2source.core.folders import require_output, require_output_file
-from claim2source.core.report import COST_COLUMNS, cost_cells
-from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.core.tables import Part, render
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, load
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
+from claim2source.evaluation.checklist import TITLE as CHECKLIST
+from claim2source.evaluation.checklist import checklist
 from claim2source.evaluation.compare import ScoredRuns, read_scored
 from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.html.page import html_report, require_page
+from claim2source.evaluation.leaderboard import leaderboard
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables
-from claim2source.evaluation.ranks import RankSummary, bucket_changes, changes_table, summarise
-from claim2source.evaluation.reports import LoadedSystem, read_reports
-from claim2source.evaluation.slices import (
-    SliceScore,
-    breakdown,
-    rank_slices,
-    slices_of,
-    slices_table,
-)
+from claim2source.evaluation.ranks import bucket_changes, changes_table, summarise
+from claim2source.evaluation.reports import named_reports, read_reports
+from claim2source.evaluation.slices import breakdown, rank_slices, slices_of, slices_table
 from claim2source.io.wandb import Tracking, require_tracking
 
 TRAIN_SPLIT = "train"  # golds of it count as seen
@@ -58,18 +55,20 @@ class Config(Settings):
 
     Args:
         html: HTML file to write; none: no page.
+        checklist: Markdown file to write, and nothing else: data, prompts, seeds, decoding,
+            hardware, software and costs, or "not recorded"; none: no checklist.
         out: folder for `compare.json` and `compare.md`, or for the papers' tables; none: they are
             printed only.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
             the reports say.
         split: split that the runs are of; none: as all the reports say.
-        baseline: the system that every other is tested against; none: the first.
+        against: the system that every other is tested against; none: the first.
         metric: what is compared.
         alpha: level of the family of tests.
         repeats: permutations and draws; permutations are raised where Holm needs more.
         seed: of permutations and draws.
         lost_language: language whose lost claims are explained, where there are claims in it.
-        posted: system that ranks the claims as posted; none: the baseline.
+        posted: system that ranks the claims as posted; none: that of `against`.
         translated: system that ranks their translations; none: English claims alone explain.
         k: a claim is lost when its gold is not among the first k.
         claims: most claims to list on the page, those that the systems differ on first.
@@ -80,12 +79,13 @@ class Config(Settings):
 
     reports: list[Path] = list_field((), help="folders that an evaluation wrote")
     html: Path | None = None
+    checklist: Path | None = None
     published: bool = flag("set our scores beside the papers' tables")
     out: Path | None = None
     dataset: str | None = None
     split: str | None = None
     languages: list[str] | None = list_field(help="claims in these languages only")
-    baseline: str | None = None
+    against: str | None = None
     metric: str = "mrr@5"
     alpha: Annotated[float, Between(0.001, 0.9)] = 0.05
     repeats: Repeats = 10_000
@@ -115,6 +115,9 @@ class Config(Settings):
         require(good, "out", self.out, "a folder; the page is --html FILE")
         good = self.format != "csv" or self.published
         require(good, "format", self.format, "text or markdown; csv is of --published")
+        for key in ("out", "html", "published"):
+            alone = self.checklist is None or not getattr(self, key)
+            require(alone, key, getattr(self, key), "none beside checklist, which is written alone")
         for key in ("tables", "rows", "qrels"):
             given = getattr(self, key)
             require(given is None or self.published, key, given, "none without --published")
@@ -130,6 +133,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
     config = read_config(Config, argv, program="eval/report.py", description=__doc__ or "")
     require_tracking(config.wandb)
+    if config.checklist is not None:
+        require_output_file(config.checklist, CHECKLIST, option="--checklist")
+        write_text(config.checklist, checklist(named_reports(config.reports)))
+        say(f"checklist in {config.checklist}")
+        return
     if config.out is not None:
         require_output(config.out)
     if config.html is not None:
@@ -147,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             split=config.split,
             languages=config.languages,
             metric=config.metric,
-            baseline=config.baseline,
+            baseline=config.against,
             claims=config.claims,
             repeats=config.repeats,
             seed=config.seed,
@@ -191,7 +199,7 @@ def compare(config: Config) -> None:
         config.split,
         config.languages,
         metric=config.metric,
-        baseline=config.baseline,
+        baseline=config.against,
         lenient=config.lenient,
     )
     baseline, ranks, split = scored.baseline, scored.ranks, scored.dataset.split
@@ -221,7 +229,7 @@ def compare(config: Config) -> None:
     costs = {name: system.cost for name, system in systems.items()}
     parts: list[Part] = [
         f"{folder}, {split}: {config.metric}",
-        systems_table(systems, summaries, slices),
+        leaderboard(systems, scored, slices, tests),
         *scored.notes,
         slices_table(slices),
         *(part for test in tests for part in family_parts(test, config.metric, costs)),
@@ -273,33 +281,6 @@ def explain_lost(config: Config, scored: ScoredRuns) -> LostReport | None:
         language=config.lost_language,
         k=config.k,
     )
-
-
-def systems_table(
-    systems: Mapping[str, LoadedSystem],
-    summaries: Mapping[str, RankSummary],
-    slices: Sequence[SliceScore],
-) -> TextTable:
-    """Tabulate quality, ranks and cost of every system."""
-    overall = {(row.part, row.system): row for row in slices if row.by == "all"}
-    rows: list[list[Cell]] = []
-    for name, system in systems.items():
-        ranks, macro = summaries[name], overall["macro", name]
-        rows.append(
-            [
-                name,
-                macro.value,
-                macro.low,
-                macro.high,
-                overall["micro", name].value,
-                None if ranks.mean is None else f"{ranks.mean:.1f}",
-                None if ranks.median is None else f"{ranks.median:g}",
-                f"{ranks.found}/{ranks.claims}",
-                *cost_cells(system.cost),
-            ]
-        )
-    scores = ("system", "macro", "low", "high", "micro", "mean rank", "median", "found")
-    return TextTable([*scores, *COST_COLUMNS], rows)
 
 
 if __name__ == "__main__":

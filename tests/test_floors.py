@@ -227,7 +227,8 @@ def test_a_file_is_short_and_keeps_its_hands_off(path):
 def test_heavy_and_optional_modules_are_imported_where_they_are_used(name):
     tree = module_level(ast.parse(MODULES[name].read_text(encoding="utf-8")))
     named = {imported.split(".")[0] for _, imported in imports(tree, name)}
-    if part_of(name) != "serve":
+    # `c2s.Evaluator` inherits from a class of sentence-transformers; c2s imports it by its name.
+    if part_of(name) != "serve" and name != "claim2source.pipeline.evaluator":
         assert named.isdisjoint((*HEAVY, *SERVING))
 
 

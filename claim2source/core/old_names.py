@@ -45,6 +45,7 @@ _VAL = "the checkpoint's manifest says it, else the training's defaults hold; le
 # Program as in eval/find.py ("" for any), and key without dashes, or a group with its dot -> what
 # to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
+    ("eval/report.py", "baseline"): "write --against NAME",
     ("eval/index.py", "no_check"): "write --no_read_first",
     (_FINETUNE, "refit"): "leave it out: a run stands for the checkpoint that val chose",
     (_FINETUNE, "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",

@@ -1,19 +1,24 @@
-"""State what runs: the checkout's commit and the installed versions."""
+"""State what runs: the checkout's commit, the installed versions, the hardware."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from claim2source.core.memory import machine_memory
+from claim2source.core.report import Hardware
 
 # Only where the package runs from a checkout.
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 _PACKAGES = (
-    "claim2source torch transformers peft accelerate pytorch-lightning tokenizers faiss-cpu "
-    "faiss-gpu bm25s numpy"
+    "claim2source torch transformers sentence-transformers peft accelerate pytorch-lightning "
+    "tokenizers faiss-cpu faiss-gpu bm25s numpy"
 )
 
 
@@ -57,3 +62,26 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def hardware() -> Hardware:
+    """Name processor, memory and, where torch runs on them, GPUs; never the machine."""
+    gpus: tuple[str, ...] = ()
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_available():
+            gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return Hardware(_processor(), os.cpu_count() or 1, machine_memory(), gpus)
+
+
+@cache
+def _processor() -> str:
+    """Read the processor's name; its architecture where the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return (
+            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

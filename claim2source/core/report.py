@@ -78,11 +78,16 @@ def cost_cells(cost: SystemCost | None) -> list[Cell]:
 
 @dataclass(frozen=True)
 class StageReport:
-    """Describe one stage of a system: its cost and its failures, reason -> claims."""
+    """Describe one stage of a system: its cost and its failures, reason -> claims.
+
+    `settings` are all that it ranks by: a language model's `llm` with its decoding, and prompts
+    with name, version and hash.
+    """
 
     name: str
     cost: SystemCost
     failures: Mapping[str, int] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -248,7 +253,7 @@ class FamilyResult:
     """Hold the comparisons of one declared family of tests, and how they were made.
 
     `average` is `macro`, `micro` or a language; `repeats` the permutations used, `draws` the
-    bootstrap's; `least_p` the smallest p-value that these claims can give.
+    bootstrap's, both by `seed`; `least_p` the smallest p-value that these claims can give.
     """
 
     family: str
@@ -260,6 +265,7 @@ class FamilyResult:
     claims: int
     groups: int
     comparisons: tuple[Comparison, ...]
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -321,7 +327,8 @@ class TrainingReport:
     are the points between base and `scaled_epoch`, the best trained one, that were tried;
     `chosen_soup` has the epochs whose mean was chosen; `choice` says how base, epochs, scales and
     means compared, without their scores by language; `skipped_steps` counts the optimizer steps
-    that were not taken, since their loss or gradient was not finite.
+    that were not taken, since their loss or gradient was not finite; `settings` are the run's,
+    without what is of one machine.
     """
 
     history: tuple[Epoch, ...]
@@ -334,6 +341,7 @@ class TrainingReport:
     scaled_epoch: int | None = None
     chosen_soup: tuple[int, ...] = ()
     choice: Choice | None = None
+    settings: Settings = field(default_factory=dict)
 
     @property
     def chosen_name(self) -> str:
@@ -350,13 +358,24 @@ def soup_name(epochs: Iterable[int]) -> str:
 
 
 @dataclass(frozen=True)
+class Hardware:
+    """State what a report was made on: processor, its cores, memory in bytes, GPUs by name."""
+
+    cpu: str
+    cores: int
+    memory: int
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Provenance:
-    """State what made a report: program, versions, git state, hash of the data."""
+    """State what made a report: program, versions, git state, hash of the data, hardware."""
 
     program: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     git: str | None = None
     data_sha256: str = ""
+    hardware: Hardware | None = None
 
 
 @dataclass(frozen=True)

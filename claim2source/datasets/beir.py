@@ -17,7 +17,7 @@ from claim2source.core.folders import aside, check_aside, put_aside
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
-from claim2source.io.jsonl import JsonLines, Row
+from claim2source.io.jsonl import JsonLines, Records, Row
 from claim2source.io.text_files import first_cells, text_lines, tsv_rows, why_not_id
 from claim2source.io.trec import BEIR_COLUMNS, is_grade, why_not_grade, write_beir_qrels
 
@@ -35,54 +35,21 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,9}\.[0-9]{0,99}|\.[0-9]{1,99})")
 _USUAL_SPLITS = ("train", "val", "dev", "test")
 
 
-class _Judgement(NamedTuple):
+class Judgement(NamedTuple):
+    """Hold one judgement and its line."""
+
     line: int
     claim: str
     source: str
     grade: int
 
 
-class _Query(NamedTuple):
+class Query(NamedTuple):
+    """Hold a claim of queries.jsonl, its line, and the split that its metadata names."""
+
     line: int
     claim: Claim
     split: str
-
-
-def load(
-    folder: str | Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    *,
-    lenient: bool = False,
-) -> Dataset:
-    """Load one split of a data set, by its folder or its name.
-
-    The name `demo` is the packaged set; another plain name that is no folder here is looked up
-    in the folder CLAIM2SOURCE_DATA.
-
-    Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
-    `golds` the sources graded above 0; sources are the whole corpus. Claims without any
-    judgement belong to a split by their `metadata.split`, or, where the split has no qrels
-    file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
-    unless it is judged to be its gold, is the claim itself and never ranked for it.
-
-    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
-    empty or repeated are left out, as are judgements of claims that are not there and metadata
-    that mean something else. Golds that are not there stay in the judgements, as never found.
-    Of a source judged twice for a claim the highest grade counts, of a decimal grade its whole
-    part. What was left out or changed is logged and stands in the data set's `notes`.
-
-    Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
-    no claim of the split has.
-
-    Example:
-        >>> import claim2source as c2s
-        >>> dev = c2s.load("demo", "dev", ["de"])
-        >>> {claim.lang for claim in dev.claims}, len(dev.sources) > 400
-        ({'de'}, True)
-    """
-    dataset = read_beir(folder_of(folder), split, languages, lenient=lenient)
-    return replace(dataset, name="demo") if str(folder) == "demo" else dataset
 
 
 def folder_of(name: str | Path) -> Path:
@@ -126,9 +93,35 @@ def read_beir(
     problems.raise_if_any()
 
     queries = JsonLines(folder / QUERIES, problems)
-    read = [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
+    read = read_claims(queries)
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
+    found = Found(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
+    return assembled(found, split, folder.resolve().name, problems, languages)
+
+
+class Found(NamedTuple):
+    """Hold what was read of a data set: claims, judgements (None: there are none), the corpus.
+
+    `judged` names where the judgements are, `columns` what their columns are called.
+    """
+
+    queries: Records
+    read: list[Query]
+    corpus: Records
+    judged: Path
+    judgements: list[Judgement] | None
+    columns: Sequence[str] = BEIR_COLUMNS
+
+
+def assembled(
+    found: Found, split: str, name: str, problems: Traits, languages: Sequence[str] | None
+) -> Dataset:
+    """Read the corpus, and put claims, sources and judgements together; see `load`.
+
+    Raises `InputError` and `ConfigError` as `load` does.
+    """
+    queries, read, corpus, path, judgements, columns = found
     longest: dict[str, Source] = {}
     for one in map(source_of, corpus.rows(repeated=True)):
         if one.id not in longest or text_length(one) > text_length(longest[one.id]):
@@ -142,18 +135,19 @@ def read_beir(
     if not pool and corpus.complete:
         problems.add(corpus.path, None, None, "holds no sources")
 
-    path = folder / QRELS / f"{split}.tsv"
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judgements or ():
         if claim not in known and queries.complete:
-            problems.add(path, line, "query-id", f"{claim!r} is not in {QUERIES}", "stranger")
+            why = f"{claim!r} is not in {queries.path.name}"
+            problems.add(path, line, columns[0], why, "stranger")
             continue
         if grade > 0 and source not in pool and corpus.complete:
-            problems.add(path, line, "corpus-id", f"gold {source!r} is not in {CORPUS}", "absent")
+            why = f"gold {source!r} is not in {corpus.path.name}"
+            problems.add(path, line, columns[1], why, "absent")
         graded = grades.setdefault(claim, {})
         graded[source] = max(grade, graded.get(source, grade))
     if problems.lenient and judgements and not grades:
-        problems.add(path, None, None, f"judges no claim of {QUERIES}")
+        problems.add(path, None, None, f"judges no claim of {queries.path.name}")
     qrels = Qrels(grades)
     claims = []
     for query in read:
@@ -161,14 +155,14 @@ def read_beir(
             continue
         for source in query.claim.candidates or ():
             if source not in pool and corpus.complete:
-                why = f"{source!r} is not in {CORPUS}"
+                why = f"{source!r} is not in {corpus.path.name}"
                 problems.add(queries.path, query.line, "metadata.candidates", why)
         claims.append(_with_golds(query.claim, qrels, pool))
     problems.raise_if_any()
     notes = (*problems.said(split), *_themselves(split, claims))
     for note in notes:
         log.warning("%s", note)
-    dataset = Dataset(tuple(claims), sources, qrels, split, folder.resolve().name, notes)
+    dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
     if languages is None:
         return dataset
     wanted = [languages] if isinstance(languages, str) else list(languages)
@@ -177,6 +171,11 @@ def read_beir(
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
     return dataset.in_languages(wanted)
+
+
+def read_claims(queries: Records) -> list[Query]:
+    """Read the claims that have a text; what is wrong is reported."""
+    return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
 
 
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
@@ -199,12 +198,13 @@ def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
 
 
 def _read_split(
-    folder: Path, split: str, queries: Sequence[_Query], problems: Traits
-) -> list[_Judgement] | None:
+    folder: Path, split: str, queries: Sequence[Query], problems: Traits
+) -> list[Judgement] | None:
     """Read the judgements of a split; None where it has claims but no qrels file."""
     judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
     if split in judged:
-        return _read_qrels(folder / QRELS / f"{split}.tsv", problems)
+        path = folder / QRELS / f"{split}.tsv"
+        return read_judgements(_qrels_rows(path, problems), path, problems)
     if any(_belongs(query, split, True) for query in queries):
         return None
     known = sorted(judged | {query.split for query in queries if query.split})
@@ -216,12 +216,12 @@ def _read_split(
     return None
 
 
-def _belongs(query: _Query, split: str, by_id: bool) -> bool:
+def _belongs(query: Query, split: str, by_id: bool) -> bool:
     """Tell whether a claim without judgements is of the split by its metadata, or by its id."""
     return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 
-def _query(row: Row) -> _Query:
+def _query(row: Row) -> Query:
     row.check_keys(("_id", "text"), OF_CLAIMS)
     text = row.require_text("text")
     lang = row.text("metadata.lang").strip().lower() or "en"
@@ -239,7 +239,7 @@ def _query(row: Row) -> _Query:
         translation=row.text("metadata.translation") or None,
         candidates=None if listed is None else tuple(dict.fromkeys(filter(None, ids))),
     )
-    return _Query(row.line, claim, row.text("metadata.split"))
+    return Query(row.line, claim, row.text("metadata.split"))
 
 
 def text_length(source: Source) -> int:
@@ -266,25 +266,31 @@ def source_of(row: Row) -> Source:
     )
 
 
-def _read_qrels(path: Path, problems: Traits) -> list[_Judgement]:
+def read_judgements(
+    rows: Iterable[tuple[int, list[str]]],
+    path: Path,
+    problems: Traits,
+    columns: Sequence[str] = BEIR_COLUMNS,
+) -> list[Judgement]:
+    """Read rows of claim, source and grade, with their lines; what is wrong is reported."""
     before = len(problems)
-    judgements: list[_Judgement] = []
-    first_of: dict[tuple[str, str], _Judgement] = {}
-    for line, (claim, source, score) in _qrels_rows(path, problems):
+    judgements: list[Judgement] = []
+    first_of: dict[tuple[str, str], Judgement] = {}
+    for line, (claim, source, score) in rows:
         good = True
-        for column, why in zip(BEIR_COLUMNS, map(why_not_id, (claim, source)), strict=False):
+        for column, why in zip(columns, map(why_not_id, (claim, source)), strict=False):
             if why:
                 problems.add(path, line, column, why)
                 good = False
-        grade = _grade(score.strip(), path, line, problems)
+        grade = _grade(score.strip(), path, line, columns[2], problems)
         if grade is None or not good:
             continue
-        judgement = _Judgement(line, claim, source, grade)
+        judgement = Judgement(line, claim, source, grade)
         first = first_of.setdefault((claim, source), judgement)
         if first is not judgement:
             why = f"{claim!r} is already judged for {source!r} on line {first.line}"
             kind: Kind = "same" if first.grade == grade else "contradicts"
-            problems.add(path, line, "corpus-id", why, kind)
+            problems.add(path, line, columns[1], why, kind)
         judgements.append(judgement)
     if not judgements and len(problems) == before:
         problems.add(path, None, None, "empty split: no judgements")
@@ -311,7 +317,7 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
         yield number - added, cells
 
 
-def _grade(score: str, path: Path, line: int, problems: Traits) -> int | None:
+def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:
     """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
     if not (why := why_not_grade(score)):
         return int(score)
@@ -319,7 +325,7 @@ def _grade(score: str, path: Path, line: int, problems: Traits) -> int | None:
     kind: Kind | Literal[""] = ""
     if decimal:
         kind = "decimal" if float(score).is_integer() else "cut"
-    problems.add(path, line, BEIR_COLUMNS[2], why, kind)
+    problems.add(path, line, column, why, kind)
     return int(float(score)) if decimal and problems.lenient else None
 
 

@@ -11,15 +11,20 @@ from claim2source.core.errors import Counting, InputError
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
+TABLES = "tables"  # the name of a data set of tables
 HELP = "load what can be loaded; what is left out is counted and said"
 # Said of judgements; those of records are `EMPTY` and `REPEATED`.
 Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal", "cut", "header"]
 
+# Files, and tables, of sources and of claims.
+_SOURCES, _CLAIMS = ("corpus.jsonl", "papers"), ("queries.jsonl", "posts")
+_LONGEST = "repeated sources, of which the one with more text is read"
 _SAID = {
-    f"{EMPTY} corpus.jsonl": "sources without title and text, left out",
-    f"{EMPTY} queries.jsonl": "claims without text, left out",
-    f"{REPEATED} corpus.jsonl": "repeated sources, of which the one with more text is read",
-    f"{REPEATED} queries.jsonl": "repeated claims, left out",
+    **{f"{EMPTY} {name}": "sources without title and text, left out" for name in _SOURCES},
+    **{f"{EMPTY} {name}": "claims without text, left out" for name in _CLAIMS},
+    **{f"{REPEATED} {name}": _LONGEST for name in _SOURCES},
+    **{f"{REPEATED} {name}": "repeated claims, left out" for name in _CLAIMS},
+    f"{EMPTY} pairs": "pairs without a text, left out",
     UNKNOWN: "records with keys that mean nothing, which were ignored",
     "metadata": "fields of metadata that mean something else, ignored",
     "stranger": "judgements of claims that are not there, left out",
@@ -52,9 +57,12 @@ def is_lenient(folder: Path, asked: bool) -> bool:
 
 
 class Traits(Counting):
-    """Collect problems; with `lenient`, those that do no harm are only counted, by kind."""
+    """Collect problems; with `lenient`, those that do no harm are only counted, by kind.
 
-    def __init__(self, folder: Path, lenient: bool) -> None:
+    Without a folder they are those of tables.
+    """
+
+    def __init__(self, folder: Path | None, lenient: bool) -> None:
         super().__init__()
         self.folder, self.lenient = folder, lenient
 
@@ -76,7 +84,7 @@ class Traits(Counting):
         try:
             super().raise_if_any()
         except InputError as error:
-            if self.lenient or not self.counts:
+            if self.lenient or not self.counts or self.folder is None:
                 raise
             hint = (
                 f"{self.folder}: {sum(self.counts.values())} of {error.total} would be left out, "
@@ -89,4 +97,4 @@ class Traits(Counting):
         """Say in one line what was left out or changed, with the first place of each kind."""
         if not self.counts:
             return ()
-        return (f"{self.folder}, {split}: loaded leniently: {self.counted(_SAID)}",)
+        return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.counted(_SAID)}",)

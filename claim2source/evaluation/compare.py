@@ -13,7 +13,7 @@ from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, sorted_languages
 from claim2source.core.report import MACRO, MAIN_METRIC, FamilyResult
-from claim2source.core.run import Result, Run
+from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.evaluation.families import (
@@ -31,10 +31,10 @@ from claim2source.evaluation.metrics import (
     language_masks,
     language_strata,
 )
+from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
 from claim2source.evaluation.significance import claim_weights
-from claim2source.io.trec import named_as, read_run
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,8 @@ def read_scored(
         raise UserError("reports: none of them holds a system with scores that is not simulated")
     folder, split = common_data([*systems.values()], dataset, split)
     data = load(folder, split, languages, lenient=lenient)
+    if baseline is not None and baseline not in systems:
+        raise ConfigError("against", baseline, f"a system of the reports: {', '.join(systems)}")
     runs = {name: judged_run(system, data) for name, system in systems.items()}
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
@@ -188,7 +190,7 @@ class ComparisonReport:
 
 
 def compare(
-    results: Mapping[str, Result | Run | str | Path],
+    results: Mapping[str, Ranking],
     dataset: Dataset,
     metric: str = MAIN_METRIC,
     baseline: str | None = None,
@@ -197,9 +199,10 @@ def compare(
 ) -> ComparisonReport:
     """Compare systems by intervals and paired tests against a baseline, by default the first.
 
-    A value is a result, a run, or the path of a TREC run. Tests are corrected by Holm over the
-    family "All against BASELINE": on the macro average, then in each language. Raises
-    `UserError` on runs of other claims, `ConfigError` on an unknown metric or baseline.
+    A value is a ranking as `evaluate` takes it: a result, a file, scores, a frame, a model. Tests
+    are corrected by Holm over the family "All against BASELINE": on the macro average, then in
+    each language. Raises `UserError` on runs of other claims, `ConfigError` on an unknown metric
+    or baseline.
 
     Example:
         >>> import claim2source as c2s
@@ -213,8 +216,8 @@ def compare(
     """
     require(bool(results), "results", dict(results), "one or more systems by name")
     require(repeats >= 1, "repeats", repeats, "1 or more")
-    golds = {claim: dataset.qrels.golds(claim) for claim in dataset.qrels.claim_ids}
-    runs = {name: _run_of(result, golds) for name, result in results.items()}
+    found = {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
+    runs = {name: one if isinstance(one, Run) else one.run for name, one in found.items()}
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
@@ -224,15 +227,7 @@ def compare(
         values = scored.values[name]
         scores[name] = {lang: float(values[mask].mean()) for lang, mask in masks.items()}
         scores[name][MACRO] = macro
-        found = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
-        intervals[name] = found.values[metric]
+        bounds = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
+        intervals[name] = bounds.values[metric]
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))
-
-
-def _run_of(result: Result | Run | str | Path, golds: Mapping[str, Sequence[str]]) -> Run:
-    if isinstance(result, Result):
-        return result.run
-    if isinstance(result, Run):
-        return result
-    return named_as(read_run(Path(result)), golds).run

@@ -194,6 +194,7 @@ def compare_family(
         claims=values.shape[1],
         groups=tests.groups,
         comparisons=comparisons,
+        seed=seed,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,24 +17,17 @@ EMPTY, REPEATED, UNKNOWN = "empty", "repeated", "unknown"
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
 
 
-class JsonLines:
-    """Read a JSON-lines file; note the ids seen and whether every line was readable."""
+class Records(ABC):
+    """Read the records of a file or table; note the ids seen and whether all were readable."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self.path, self.problems = path, problems
         self.seen: dict[str, int] = {}
         self.complete = True
 
+    @abstractmethod
     def records(self) -> Iterator[Row]:
-        """Yield every line that is a JSON object."""
-        for line, text in text_lines(self.path, self.problems):
-            if text is not None and not text.strip():
-                continue
-            row = None if text is None else self._parsed(line, text)
-            if row is None:
-                self.complete = False
-            else:
-                yield row
+        """Yield every record that can be read."""
 
     def rows(self, repeated: bool = False) -> Iterator[Row]:
         """Yield every record that has an id of its own; with `repeated` those others have too."""
@@ -48,6 +42,21 @@ class JsonLines:
                     yield row
             else:
                 row.key = key
+                yield row
+
+
+class JsonLines(Records):
+    """Read the records of a JSON-lines file."""
+
+    def records(self) -> Iterator[Row]:
+        """Yield every line that is a JSON object."""
+        for line, text in text_lines(self.path, self.problems):
+            if text is not None and not text.strip():
+                continue
+            row = None if text is None else self._parsed(line, text)
+            if row is None:
+                self.complete = False
+            else:
                 yield row
 
     def _parsed(self, line: int, text: str) -> Row | None:

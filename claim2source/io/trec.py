@@ -30,7 +30,7 @@ BEIR_COLUMNS = ("query-id", "corpus-id", "score")
 # Claims of a run whose ids are looked for at the end of known ones.
 FRONTS_ASKED = 10
 # From here on a number rounds to an infinite float32.
-_TOO_LARGE = (2 - 2.0**-24) * 2.0**127
+TOO_LARGE = (2 - 2.0**-24) * 2.0**127
 # ASCII white space only, as the C tools split: a no-break space stays in an id.
 _words = re.compile(r"\S+", re.ASCII).findall
 is_grade = re.compile(r"[+-]?[0-9]{1,9}").fullmatch
@@ -281,7 +281,7 @@ def _score(path: Path, number: int, text: str, problems: Problems) -> float:
     except ValueError:
         problems.add(path, number, "score", f"{text!r} is not a number")
         return 0.0
-    if not abs(score) < _TOO_LARGE:
+    if not abs(score) < TOO_LARGE:
         problems.add(path, number, "score", f"{text!r} is not a finite float32")
     return score
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from claim2source import __version__
 from claim2source.core.errors import UserError
-from claim2source.core.provenance import git_state
+from claim2source.core.provenance import git_state, hardware, versions
 from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import (
     MACRO,
@@ -35,6 +35,7 @@ from claim2source.evaluation.families import Family, compare_families, score_int
 from claim2source.evaluation.metrics import Scores, judged_claims, language_table, macro
 from claim2source.evaluation.published.scores import Scorer, compare_published
 from claim2source.evaluation.published.tables import load_published
+from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
@@ -71,7 +72,7 @@ class ScoredSystem:
 
 
 def evaluate(
-    results: Run | Result | Mapping[str, Run | Result],
+    results: Ranking | Mapping[str, Ranking],
     dataset: Dataset,
     metrics: Sequence[str] = METRICS,
     *,
@@ -79,11 +80,18 @@ def evaluate(
     seed: int = 0,
     seen_golds: frozenset[str] | None = None,
 ) -> Report:
-    """Score runs or results by language, with intervals by gold paper.
+    """Score rankings by language, with intervals by gold paper.
+
+    A ranking is a run or result; the path of a TREC run or of a lab's predictions; a dict of claim
+    -> source -> score; a pandas frame or Hugging Face `Dataset` with columns for the claim
+    (`query-id`, `query_id`, `qid` or `claim`: the first that is there), the source (`corpus-id`,
+    `corpus_id`, `doc_id`, `docno`, `docid` or `source`) and `score`; or a `SentenceTransformer`,
+    which ranks titles and abstracts for the claims as posted, by its own prompts and similarity.
+    Several by name make one report; the first is the main one.
 
     `repeats` is the number of bootstrap draws, 0 for no intervals. With `seen_golds`, the golds of
-    training, claims whose gold is among them are scored apart from the others. Several systems by
-    name make one report; the first is the main one.
+    training, claims whose gold is among them are scored apart from the others. Raises `UserError`
+    for what is no ranking, or a file, dict or frame that ranks for none of the claims.
 
     Example:
         >>> import claim2source as c2s
@@ -91,8 +99,11 @@ def evaluate(
         >>> report = c2s.evaluate(c2s.BM25().index(dev.sources).search(dev.claims), dev)
         >>> list(report.languages), report.macro["mrr@5"] > 0.1
         (['en', 'de', 'fr'], True)
+        >>> scores = {"dev-en-0001": {"p0001": 0.5, "p0002": 0.25}}
+        >>> c2s.evaluate(scores, dev, repeats=0).macro["mrr@5"]
+        0.0
     """
-    given = results if isinstance(results, Mapping) else {"system": results}
+    given = named_results(results, dataset)
     runs = {name: one if isinstance(one, Run) else one.run for name, one in given.items()}
     _, notes = scoring.without_themselves(runs, dataset.qrels)
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
@@ -158,6 +169,7 @@ def score_system(
             stage.name,
             SystemCost.of(stage.result.cost, stage.result.stored),
             stage.result.failure_counts(),
+            stage.result.settings,
         )
         for stage in found.stages
     )
@@ -237,9 +249,8 @@ def make_report(
 ) -> Report:
     """Put systems into a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
-    provenance = Provenance(
-        program, {"claim2source": __version__}, git_state(), dataset.fingerprint
-    )
+    known = versions() | {"claim2source": __version__}
+    provenance = Provenance(program, known, git_state(), dataset.fingerprint, hardware())
     return Report(
         name if name is not None else dataset.name,
         dataset.split,

@@ -7,19 +7,25 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import Field, asdict, fields, is_dataclass, replace
 from types import ModuleType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from claim2source.core.files import content_hash
+from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
+from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.pipeline.when import Conditional
 from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.text.prompts import read_prompt
+
+# What a report says of a language model, and what it does not say of a server.
+_DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
+_OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 
 
 @runtime_checkable
@@ -135,7 +141,10 @@ def apply_stage(
                 inner, asked, sources, given, store, clock, device=device, progress=progress
             )
 
-        return stage.applied(claims, before.run, earlier, of_asked)
+        result = stage.applied(claims, before.run, earlier, of_asked)
+        when = {key: value for key, value in asdict(stage.when).items() if value}
+        return replace(result, settings={**stage_settings(inner), "when": when})
+    settings = stage_settings(stage)
     stage = placed(stage, store, device, progress)
     key = None
     if store is not None:
@@ -165,7 +174,27 @@ def apply_stage(
         cost = replace(result.cost, seconds=clock() - started, items=len(claims))
         return replace(result, cost=cost)
 
-    return read_or_search(store, key, apply, is_answered)
+    return replace(read_or_search(store, key, apply, is_answered), settings=settings)
+
+
+def stage_settings(stage: Stage) -> dict[str, Any]:
+    """State a stage's settings for a report: numbers and names, decoding, prompts by their files.
+
+    Where its server is and who asks it is left out.
+    """
+    found: dict[str, Any] = {}
+    specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
+    for spec in specs:
+        value = getattr(stage, spec.name)
+        if isinstance(value, LLMConfig):
+            found[spec.name] = {key: getattr(value, key) for key in _DECODING}
+        elif spec.name.endswith("prompt") and isinstance(value, str):
+            prompt = read_prompt(value)
+            made = {"version": prompt.version, "sha256": file_hash(prompt.path)}
+            found[spec.name] = {"name": prompt.name, **made}
+        elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
+            found[spec.name] = value
+    return found
 
 
 def is_answered(result: Result) -> bool:

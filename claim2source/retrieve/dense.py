@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, Union, cast
 
 import numpy as np
 
@@ -20,12 +20,16 @@ from claim2source.core.run import Cost, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
+from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
 from claim2source.retrieve.index_folder import IndexFolder, write_folder
 from claim2source.retrieve.passage_index import PassageIndex, passage_id
 from claim2source.text import Rendering
 from claim2source.text.passages import PassageConfig, cut_sources
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 class TextEncoder(Protocol):
@@ -45,18 +49,19 @@ class TextEncoder(Protocol):
         ...
 
 
-Model = str | Path | ModelConfig | Resolved | TextEncoder
+Model = Union[str, Path, ModelConfig, Resolved, TextEncoder, "SentenceTransformer"]
 
 
 class Dense:
     """Rank sources by the vectors of a model.
 
-    `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; or an
-    encoder. Records are rendered as a checkpoint was trained; `rendering` chooses for other
-    models. With `passages` long sources are cut, and score as their best passage. With a `store`
-    and weights that have a name, vectors and runs are kept: the same
-    claims and sources are neither encoded nor searched again. Raises `UserError` where the model
-    cannot be loaded, or another `rendering` is asked for than a checkpoint's own.
+    `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; an
+    encoder; or a `SentenceTransformer`, as it is when it encodes. Records are rendered as a
+    checkpoint was trained; `rendering` chooses for other models. With `passages` long sources are
+    cut, and score as their best passage. With a `store` and weights that have a name, vectors and
+    runs are kept: the same claims and sources are neither encoded nor searched again. Raises
+    `UserError` where the model cannot be loaded, or another `rendering` is asked for than a
+    checkpoint's own.
 
     Example:
         >>> import claim2source as c2s
@@ -87,7 +92,10 @@ class Dense:
         if isinstance(model, Resolved):
             rendering = model.rendering_for(rendering)
             model = model.encoder
-        self.encoder: TextEncoder = model
+        if is_sentence_transformer(model):
+            self.encoder: TextEncoder = InMemoryEncoder(model)
+        else:
+            self.encoder = cast(TextEncoder, model)
         self.rendering = rendering or Rendering()
         self.store, self.config, self.progress = store, index or IndexConfig(), progress
         self.passages = passages

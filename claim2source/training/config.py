@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from claim2source.core.config import (
     Amount,
@@ -18,6 +18,7 @@ from claim2source.core.config import (
     Settings,
     Share,
     SplitShare,
+    as_plain,
     flag,
     list_field,
     read_config,
@@ -261,6 +262,9 @@ class AfterConfig(Settings):
             raise InputError.at(file, why=str(error).removeprefix("config: ")) from None
 
 
+_OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
+
+
 @dataclass(frozen=True)
 class RunConfig(Settings):
     """Hold the settings that all trainings have.
@@ -309,6 +313,11 @@ class RunConfig(Settings):
     def check(self) -> None:
         check_names(self.trainer)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings for a report, without what is of one machine or process."""
+        return {key: value for key, value in as_plain(self).items() if key not in _OF_ONE_MACHINE}
 
     @property
     def chooses(self) -> bool:

@@ -57,6 +57,7 @@ def build_report(
         chosen_soup=chosen.soup,
         choice=chosen.choice,
         skipped_steps=skipped_steps,
+        settings=config.recorded,
     )
     report = make_report(
         data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from claim2source.core.provenance import git_state, versions
+from claim2source.core.provenance import git_state, hardware, versions
 
 
 def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
@@ -15,6 +15,14 @@ def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
     assert {"python", "transformers", "tokenizers", "numpy"} <= found.keys()
     monkeypatch.setattr("claim2source.core.provenance._CHECKOUT", tmp_path)
     assert git_state() is None
+
+
+def test_hardware_is_told_without_the_machines_name():
+    import platform
+
+    found = hardware()
+    assert found.cpu and found.cores >= 1 and found.memory > 2**28
+    assert platform.node() not in (found.cpu, *found.gpus)
 
 
 def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_path):

@@ -109,6 +109,35 @@ def test_all_others_are_tested_against_the_first(done: tuple[dict[str, Any], str
             assert sum(n for row in changes.values() for n in row.values()) == ranks["claims"]
 
 
+def test_the_leaderboard_is_by_score_and_tests_are_against_any_row(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dev: Dataset
+) -> None:
+    main(arguments(folders, tmp_path, "--against=bilingual", "--format=markdown"))
+    lines = capsys.readouterr().out.splitlines()
+    head, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    board = [dict(zip(head, row, strict=True)) for row in rows[: len(FORMS)]]
+    report = json.loads((tmp_path / "compare.json").read_text())
+    slices = {(r["by"], r["part"], r["system"]): r["value"] for r in report["slices"]}
+    scores = [slices["all", "macro", row["system"]] for row in board]
+    assert sorted(scores, reverse=True) == scores and {row["system"] for row in board} == {*FORMS}
+    assert [row["#"] for row in board] == ["1", "2", "3"]
+    pairs = {pair["system"]: pair for pair in report["tests"][0]["comparisons"]}
+    assert pairs.keys() == {"original", "translated"}
+    for row, score in zip(board, scores, strict=True):
+        name = row["system"]
+        assert row["macro"] == f"{score:.4f}" and row["tokens"] == "7"
+        for language in dev.languages:
+            assert row[language] == f"{slices['language', language, name]:.4f}"
+        if name in pairs:
+            assert row["- bilingual"] == f"{pairs[name]['difference']:.4f}"
+            assert (row["verdict"], row["p (Holm)"]) == (
+                pairs[name]["verdict"],
+                f"{pairs[name]['p_holm']:.4f}",
+            )
+        else:
+            assert row["verdict"] == "baseline"
+
+
 def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> None:
     main([f"--reports={folders / 'original'}", f"--out={tmp_path}", "--repeats=50"])
     report = json.loads((tmp_path / "compare.json").read_text())
@@ -118,7 +147,8 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--baseline=nobody"], "baseline"),
+        (["--against=nobody"], "against: 'nobody'"),
+        (["--baseline=translated"], "--against"),
         (["--translated=nobody"], "translated"),
         (["--alpha=0.0001"], "alpha"),
         (["--split=train"], "ids do not match"),

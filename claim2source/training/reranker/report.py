@@ -99,6 +99,7 @@ def report_pipeline(
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
         skipped_steps=skipped,
         choice=choice,
+        settings=config.recorded,
     )
     systems = {name: one.report for name, one in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)

@@ -1,0 +1,238 @@
+"""Load a data set: a folder by its name, or tables of papers, posts and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Union, overload
+
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Dataset
+from claim2source.datasets.beir import (
+    OF_CLAIMS,
+    OF_SOURCES,
+    Found,
+    assembled,
+    folder_of,
+    read_beir,
+    read_claims,
+    read_judgements,
+)
+from claim2source.datasets.lenient import TABLES, Traits
+from claim2source.io.frames import (
+    CLAIM_COLUMNS,
+    GRADE_COLUMNS,
+    SOURCE_COLUMNS,
+    Frame,
+    FrameRecords,
+    cell_text,
+)
+from claim2source.io.jsonl import Records, Row, row_of
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+
+Table = Union["pandas.DataFrame", "datasets.Dataset"]
+
+PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
+# Keys of a BEIR file with the columns that are read as them, the first that is there.
+_OF_PAPERS: Mapping[str, Sequence[str]] = {
+    "_id": ("_id", "id", *SOURCE_COLUMNS[:-1]),
+    "title": ("title",),
+    "text": ("text", "abstract"),
+}
+_OF_POSTS: Mapping[str, Sequence[str]] = {
+    "_id": ("_id", "id", *CLAIM_COLUMNS[:-1]),
+    "text": ("text", "query"),
+}
+# The columns of sentence-transformers for pairs of texts; `negative_1`, .. are papers, too.
+_ANCHOR, _POSITIVE, _NEGATIVE = "anchor", "positive", "negative"
+
+
+@overload
+def load(
+    folder: str | Path,
+    split: str,
+    languages: Sequence[str] | None = None,
+    *,
+    lenient: bool = False,
+) -> Dataset: ...
+
+
+@overload
+def load(
+    *,
+    papers: Table | None = None,
+    posts: Table | None = None,
+    pairs: Table | None = None,
+    split: str = "test",
+    languages: Sequence[str] | None = None,
+    lenient: bool = False,
+) -> Dataset: ...
+
+
+def load(
+    folder: str | Path | None = None,
+    split: str | None = None,
+    languages: Sequence[str] | None = None,
+    *,
+    papers: Table | None = None,
+    posts: Table | None = None,
+    pairs: Table | None = None,
+    lenient: bool = False,
+) -> Dataset:
+    """Load one split of a data set: by its folder or name, or of tables.
+
+    The name `demo` is the packaged set; another plain name that is no folder here is looked up
+    in the folder CLAIM2SOURCE_DATA.
+
+    Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
+    `golds` the sources graded above 0; sources are the whole corpus. Claims without any
+    judgement belong to a split by their `metadata.split`, or, where the split has no qrels
+    file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
+    unless it is judged to be its gold, is the claim itself and never ranked for it.
+
+    `papers`, `posts` and `pairs` are pandas frames or Hugging Face `Dataset`s in place of the
+    three files, read and checked as these are. Columns: of papers `_id` (or `id`), `title`, `text`
+    (or `abstract`); of posts `_id` (or `id`), `text` (or `query`); what files have in `metadata`
+    stands there or in columns of its own (`authors`, `venue`, `date`; `lang`, `translation`,
+    `split`, `candidates`). Pairs are judgements by id: `query-id` (or `query_id`, `qid`, `claim`),
+    `corpus-id` (or `corpus_id`, `doc_id`, `docno`, `docid`, `source`) and perhaps `score` (or
+    `relevance`, `label`; without it all are 1); without pairs no post has a gold. Pairs of texts,
+    `anchor`, `positive` and perhaps `negative`, as sentence-transformers trains on, stand alone.
+    Errors name the row, counted from 1: `posts:3: text: is empty`.
+
+    With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
+    empty or repeated are left out, as are judgements of claims that are not there and metadata
+    that mean something else. Golds that are not there stay in the judgements, as never found.
+    Of a source judged twice for a claim the highest grade counts, of a decimal grade its whole
+    part. What was left out or changed is logged and stands in the data set's `notes`.
+
+    Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
+    no claim of the split has.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev", ["de"])
+        >>> {claim.lang for claim in dev.claims}, len(dev.sources) > 400
+        ({'de'}, True)
+    """
+    tables = {PAPERS: papers, POSTS: posts, PAIRS: pairs}
+    given = [name for name, table in tables.items() if table is not None]
+    if folder is None:
+        require(bool(given), "load", None, "a folder and a split, or papers, posts and pairs")
+        return _load_tables(papers, posts, pairs, split or "test", languages, lenient)
+    if not isinstance(folder, str | Path):
+        raise ConfigError(
+            "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
+        )
+    require(not given, "folder", folder, f"none beside {' and '.join(given)}")
+    require(split is not None, "split", split, "the name of a split, such as dev")
+    dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
+    return replace(dataset, name="demo") if str(folder) == "demo" else dataset
+
+
+def _load_tables(
+    papers: Table | None,
+    posts: Table | None,
+    pairs: Table | None,
+    split: str,
+    languages: Sequence[str] | None,
+    lenient: bool,
+) -> Dataset:
+    """Read the tables by the code that reads BEIR's files."""
+    problems = Traits(None, lenient)
+    judged = None if pairs is None else Frame(pairs, PAIRS)
+    if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
+        if papers is not None or posts is not None:
+            why = (
+                f"are texts ({_ANCHOR}, {_POSITIVE}), which stand alone: leave papers and posts out"
+            )
+            raise judged.wrong(why)
+        found = _of_texts(judged, problems)
+    else:
+        for name, table in ((PAPERS, papers), (POSTS, posts)):
+            if table is None:
+                text_pairs = f", or pairs with {_ANCHOR} and {_POSITIVE} alone"
+                raise ConfigError(name, None, f"a table of {name}{text_pairs}")
+        corpus = FrameRecords(Frame(papers, PAPERS), problems, _OF_PAPERS, OF_SOURCES)
+        queries = FrameRecords(Frame(posts, POSTS), problems, _OF_POSTS, OF_CLAIMS)
+        problems.raise_if_any()  # a column that is missing is said once, not of every row
+        read = read_claims(queries)
+        if not read and queries.complete:
+            problems.add(queries.path, None, None, "holds no claims")
+        if judged is None:
+            # There is no other split that they could belong to.
+            read = [query._replace(split=query.split or split) for query in read]
+            found = Found(queries, read, corpus, Path(PAIRS), None)
+        else:
+            columns = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
+            names = (*columns, _grades(judged) or GRADE_COLUMNS[0])
+            rows = _judged_rows(judged, *columns)
+            judgements = read_judgements(rows, Path(PAIRS), problems, names)
+            found = Found(queries, read, corpus, Path(PAIRS), judgements, names)
+    return assembled(found, split, TABLES, problems, languages)
+
+
+def _grades(pairs: Frame) -> str | None:
+    return next((name for name in GRADE_COLUMNS if name in pairs.columns), None)
+
+
+def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield number, claim, source and grade of every pair; without a grade it is 1."""
+    grades = _grades(pairs)
+    columns = [pairs.column(claim), pairs.column(source)]
+    columns += [pairs.column(grades) if grades else ["1"] * len(columns[0])]
+    for number, cells in enumerate(zip(*columns, strict=True), start=1):
+        yield number, [cell_text(cell) for cell in cells]
+
+
+class _Texts(Records):
+    """Give distinct texts ids, in the order in which a table has them."""
+
+    def __init__(self, kind: str, problems: Traits) -> None:
+        super().__init__(Path(PAIRS), problems)
+        self._kind = kind
+        self._rows: dict[str, tuple[str, int]] = {}
+
+    def id_of(self, text: str, row: int) -> str:
+        """Return the id of a text, which is first met in this row."""
+        return self._rows.setdefault(text, (f"{self._kind}-{len(self._rows) + 1}", row))[0]
+
+    def records(self) -> Iterator[Row]:
+        """Yield a record for every text."""
+        for text, (key, line) in self._rows.items():
+            row = row_of({"_id": key, "text": text}, self.path, self.problems, line)
+            assert row is not None
+            yield row
+
+
+def _of_texts(pairs: Frame, problems: Traits) -> Found:
+    """Read pairs of texts: posts with a paper that they mean, and papers that they do not mean."""
+    posts, papers = _Texts("post", problems), _Texts("paper", problems)
+    columns = [name for name in pairs.columns if name.startswith(_NEGATIVE)]
+    columns = [_ANCHOR, _POSITIVE, *columns]
+    judged: dict[tuple[str, str], int] = {}
+    cells = zip(*(pairs.column(name) for name in columns), strict=True)
+    for number, (anchor, positive, *negatives) in enumerate(cells, start=1):
+        row = row_of(
+            dict(zip(columns, (anchor, positive, *negatives), strict=True)),
+            Path(PAIRS),
+            problems,
+            number,
+        )
+        assert row is not None
+        texts = row.require_text(_ANCHOR), row.require_text(_POSITIVE)
+        if all(text.strip() for text in texts):
+            judged.setdefault(
+                (posts.id_of(texts[0], number), papers.id_of(texts[1], number)), number
+            )
+        for name in columns[2:]:
+            if (text := row.text(name)).strip():
+                papers.id_of(text, number)
+    rows = ((number, [*ids, "1"]) for ids, number in judged.items())
+    judgements = read_judgements(rows, Path(PAIRS), problems)
+    return Found(posts, read_claims(posts), papers, Path(PAIRS), judgements)

@@ -1,0 +1,331 @@
+"""Write what CLEF working notes and the ACM's reproducibility checklist ask for, from reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MAIN_METRIC,
+    Choice,
+    Report,
+    StageReport,
+    SystemReport,
+    cost_cells,
+)
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.evaluation.choices import RULES, settings_text
+
+TITLE = "# Reproducibility checklist"
+NOT_RECORDED = "not recorded"
+# What both ask for, and no report holds.
+_NEVER = (
+    *("licence of the data and how to get them", "the evaluation's command and settings"),
+    *("hashes of pretrained weights", "price in money", "energy"),
+)
+# How stages are called that rank again; those before them ask no language model.
+_LATER = ("rerank ", "verify ")
+# Claim forms that hold a translation.
+_TRANSLATED = ("translated", "bilingual", "paired")
+_DECODING = ("model", "temperature", "top_p", "max_tokens", "seed", "thinking")
+Row = list[Cell]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Define a table: a report's rows, none where it does not apply, for which `none` says why.
+
+    A cell of None is what the report does not say; the first `labels` columns say what a row is of.
+    """
+
+    title: str
+    labels: int
+    columns: Sequence[str]
+    rows: Callable[[Report], list[Row]]
+    none: str
+
+
+def checklist(reports: Mapping[str, Report]) -> str:
+    """Write the checklist of reports by name, as Markdown; what they do not say is so marked."""
+    rows = {
+        section.title: {name: section.rows(report) for name, report in reports.items()}
+        for section in _SECTIONS
+    }
+    answers: list[Row] = [[one.title, _answer(one, rows[one.title])] for one in _SECTIONS]
+    answers += [[item, NOT_RECORDED] for item in _NEVER]
+    parts: list[Part] = [
+        TITLE,
+        f"Read from {len(reports)} report{'s' * (len(reports) > 1)} alone: {', '.join(reports)}.",
+        TextTable(["what", "answer"], answers),
+    ]
+    for section in _SECTIONS:
+        found = [
+            [*([name] if len(reports) > 1 else []), *map(_said, row)]
+            for name, own in rows[section.title].items()
+            for row in own
+        ]
+        first = ["report"] if len(reports) > 1 else []
+        table = TextTable([*first, *section.columns], found)
+        parts += [f"## {section.title}", table if found else section.none]
+    notes = {f"- {note}" for report in reports.values() for note in report.notes}
+    parts += ["## Notes", *sorted(notes)] if notes else []
+    return f"{render(parts, 'markdown')}\n"
+
+
+def _said(cell: Cell) -> Cell:
+    return NOT_RECORDED if cell is None or cell == "" else cell
+
+
+def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
+    """Say whether the reports answer a question: all, some, in part, or not at all."""
+    values = {
+        name: [_said(cell) for row in own for cell in row[section.labels :]]
+        for name, own in rows.items()
+        if own
+    }
+    silent = [name for name, cells in values.items() if {*cells} == {NOT_RECORDED}]
+    if not values:
+        return "does not apply"
+    if len(silent) == len(values):
+        return NOT_RECORDED
+    if silent:
+        return f"recorded, but not by {', '.join(silent)}"
+    return "recorded in part" if any(NOT_RECORDED in one for one in values.values()) else "recorded"
+
+
+def _data(report: Report) -> list[Row]:
+    queries = report.scored[0].queries if report.scored else {}
+    claims = ", ".join(f"{language} {count}" for language, count in queries.items())
+    return [[report.dataset, report.split, claims, report.provenance.data_sha256]]
+
+
+def _systems(report: Report) -> list[Row]:
+    return [
+        [
+            *(_name(system), system.model, system.claims, system.sources, system.style),
+            *(", ".join(system.parts) or "none", _text({**system.settings, **system.index})),
+        ]
+        for system in report.systems.values()
+    ]
+
+
+def _name(system: SystemReport) -> str:
+    return f"{system.name} (simulated)" if system.simulated else system.name
+
+
+def _scores(report: Report) -> list[Row]:
+    return [
+        [
+            _name(system),
+            language,
+            int(row["queries"]),
+            row.get(MAIN_METRIC),
+            system.bounds(language),
+        ]
+        for system in report.scored
+        for language, row in system.table.items()
+    ]
+
+
+def _stages(report: Report) -> Iterator[tuple[str, StageReport]]:
+    """Yield the stages that rank again, each with its system's name."""
+    for system in report.systems.values():
+        for stage in system.stages:
+            if stage.name.startswith(_LATER):
+                yield _name(system), stage
+
+
+def _prompts(report: Report) -> list[Row]:
+    rows: list[Row] = []
+    for name, stage in _stages(report):
+        prompts = {
+            k: v for k, v in stage.settings.items() if isinstance(v, Mapping) and "sha256" in v
+        }
+        for key, prompt in prompts.items():
+            made = [prompt.get(part) for part in ("name", "version", "sha256")]
+            rows.append([name, f"{stage.name}: {key}", *made])
+        if not stage.settings:
+            rows.append([name, stage.name, None, None, None])
+    rows += [[name, text, None, None, None] for name, text in _made_texts(report)]
+    return rows
+
+
+def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield texts that a language model may have made before, of which reports say nothing more."""
+    for system in report.systems.values():
+        if system.claims in _TRANSLATED:
+            yield _name(system), "translations of claims"
+        if system.rewrites is not None:
+            yield _name(system), "rewritings of claims"
+        elif system.style != "S0C0":
+            yield _name(system), f"texts of style {system.style}"
+
+
+def _decoding(report: Report) -> list[Row]:
+    rows: list[Row] = []
+    for name, stage in _stages(report):
+        llm = stage.settings.get("llm")
+        if isinstance(llm, Mapping):
+            said = [_plain(llm[key]) if key in llm else None for key in _DECODING]
+            rows.append([name, stage.name, *said])
+        elif not stage.settings:
+            rows.append([name, stage.name, *[None] * len(_DECODING)])
+    rows += [[name, text, *[None] * len(_DECODING)] for name, text in _made_texts(report)]
+    return rows
+
+
+def _plain(value: Any) -> Cell:
+    """Write a setting; null is one that is left to the server."""
+    return "not set" if value is None else str(value)
+
+
+def _seeds(report: Report) -> list[Row]:
+    seeds: dict[str, Any] = {}
+    if any(system.intervals for system in report.scored):
+        of_intervals = {s.intervals.seed for s in report.scored if s.intervals is not None}
+        seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(of_intervals)))
+    for test in report.tests:
+        seeds["permutations and bootstrap of tests"] = test.seed
+    if report.training is not None:
+        settings = _flat(report.training.settings)
+        found = {key: value for key, value in settings.items() if key.endswith("seed")}
+        seeds |= {f"training: {key}": value for key, value in found.items()}
+        seeds |= {} if found else {"training": None}
+    for name, stage in _stages(report):
+        if "seed" in stage.settings:
+            seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
+        elif not stage.settings:
+            seeds[f"{name}, {stage.name}"] = None
+    seeds |= {f"{name}, {text}": None for name, text in _made_texts(report)}
+    return [[what, None if seed is None else str(seed)] for what, seed in seeds.items()]
+
+
+def _training(report: Report) -> list[Row]:
+    if report.training is None:
+        return []
+    rows: list[Row] = [["chosen", report.training.chosen_name]]
+    settings = _flat(report.training.settings)
+    rows += [[key, _plain(value)] for key, value in settings.items()]
+    return rows if settings else [*rows, ["settings", None]]
+
+
+def _choices(report: Report) -> list[Row]:
+    named: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
+    named += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
+    return [
+        [
+            *(
+                name,
+                choice.what,
+                settings_text(choice.settings),
+                RULES.get(choice.rule, "the best"),
+            ),
+            choice.compared or len(choice.tried) or None,
+            f"{choice.claims} claims of {choice.split}",
+        ]
+        for name, choice in named
+    ]
+
+
+def _statistics(report: Report) -> list[Row]:
+    bounded = [system.intervals for system in report.scored if system.intervals is not None]
+    rows: list[Row] = [
+        ["percentile bootstrap, 95 %", "macro, languages", f"{i.papers} papers", "none", i.repeats]
+        for i in bounded[:1]
+    ]
+    for test in report.tests:
+        rows.append(
+            [
+                *(f"paired randomisation: {test.family}", test.average),
+                f"{test.groups} papers of {test.claims} claims",
+                *(f"Holm over {len(test.comparisons)} at {test.alpha:g}", test.repeats),
+            ]
+        )
+    return rows or [["intervals and tests", None, None, None, None]]
+
+
+def _costs(report: Report) -> list[Row]:
+    rows: list[Row] = []
+    for system in report.systems.values():
+        rows.append([_name(system), "all", *cost_cells(system.cost)])
+        rows += [[_name(system), stage.name, *cost_cells(stage.cost)] for stage in system.stages]
+    return rows
+
+
+def _hardware(report: Report) -> list[Row]:
+    found = report.provenance.hardware
+    if found is None:
+        return [[None] * 4]
+    gpus = ", ".join(f"{found.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(found.gpus))
+    return [[found.cpu, found.cores, f"{found.memory / 2**30:.0f} GiB", gpus or "none used"]]
+
+
+def _software(report: Report) -> list[Row]:
+    made = report.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    return [[made.program, made.git, versions]]
+
+
+def _failures(report: Report) -> list[Row]:
+    failed: list[Row] = [
+        [_name(system), f"{count} claims: {reason}"]
+        for system in report.systems.values()
+        for reason, count in system.failures.items()
+    ]
+    return failed + [
+        [f"{one.system} ({one.claims})", f"did not run: {one.reason}"] for one in report.not_run
+    ]
+
+
+def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
+    """Name nested settings by their dots; what is empty is left out."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{front}{key}.")
+        elif value not in ("", [], ()):
+            found[f"{front}{key}"] = value
+    return found
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return "; ".join(f"{key} {_plain(value)}" for key, value in _flat(settings).items())
+
+
+_SECTIONS = (
+    _Section("Data", 2, ("data set", "split", "scored claims", "SHA-256"), _data, ""),
+    _Section(
+        "Systems",
+        *(1, ("system", "model", "claims", "sources", "style", "parts", "settings"), _systems),
+        "No system.",
+    ),
+    _Section(
+        "Scores",
+        *(3, ("system", "language", "claims", MAIN_METRIC, "95 %"), _scores),
+        "No claim has a gold.",
+    ),
+    _Section(
+        "Prompts",
+        *(2, ("system", "of", "prompt", "version", "SHA-256"), _prompts),
+        "No stage asks a language model, and none made a text.",
+    ),
+    _Section(
+        "Decoding of language models",
+        *(2, ("system", "stage", *_DECODING), _decoding),
+        "No stage asks a language model, and none made a text.",
+    ),
+    _Section("Seeds", 1, ("of", "seed"), _seeds, "Nothing was drawn at random."),
+    _Section("Training", 1, ("setting", "value"), _training, "Nothing was trained here."),
+    _Section(
+        "Settings that were chosen",
+        *(2, ("system", "what", "chosen", "rule", "compared", "on"), _choices),
+        "None was chosen.",
+    ),
+    _Section("Statistics", 1, ("what", "average", "by", "correction", "draws"), _statistics, ""),
+    _Section("Cost", 2, ("system", "stage", *COST_COLUMNS), _costs, "No system."),
+    _Section("Hardware", 0, ("processor", "cores", "memory", "GPUs"), _hardware, ""),
+    _Section("Software", 0, ("program", "commit", "versions"), _software, ""),
+    _Section("Failures", 1, ("system", "what"), _failures, "None."),
+)

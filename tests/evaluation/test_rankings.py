@@ -1,0 +1,155 @@
+"""Rankings as others have them score as the same run of a file does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset as HFDataset
+
+import claim2source as c2s
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.records import Dataset
+from claim2source.core.report import Report
+from claim2source.core.run import Run
+from claim2source.datasets import write_beir
+
+
+@pytest.fixture(scope="module")
+def dev() -> Dataset:
+    return c2s.load("demo", "dev")
+
+
+@pytest.fixture(scope="module")
+def run(dev: Dataset) -> Run:
+    return c2s.BM25().index(dev.sources).search(dev.claims).run
+
+
+@pytest.fixture(scope="module")
+def expected(dev: Dataset, run: Run, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The scores of the run, read from a BEIR folder and a TREC file."""
+    folder = tmp_path_factory.mktemp("files")
+    write_beir([dev], folder / "data")
+    c2s.write_trec_run(run, folder / "run.trec")
+    data = c2s.load(folder / "data", "dev")
+    return c2s.evaluate(c2s.read_run(folder / "run.trec").run, data, repeats=50)
+
+
+def same(report: Report, expected: Report, name: str = "system") -> None:
+    """All that is scored is equal, interval bounds included."""
+    found, wanted = report.systems[name], expected.systems["system"]
+    assert (found.languages, found.macro) == (wanted.languages, wanted.macro)
+    assert found.intervals == wanted.intervals and found.twins == wanted.twins
+
+
+def scores_of(run: Run) -> dict[str, dict[str, float]]:
+    return {claim: run.scored(claim) for claim in run.claim_ids}
+
+
+def test_a_file_a_dict_and_tables_score_as_the_run_does(
+    dev: Dataset, run: Run, expected: Report, tmp_path: Path
+) -> None:
+    c2s.write_trec_run(run, tmp_path / "run.trec")
+    frame = run.to_pandas()
+    shuffled = frame.sample(frac=1, random_state=1)
+    columns = {"claim": "qid", "source": "docno"}
+    # What PyTerrier has: its own numbers, and the text of the claim, beside the ids.
+    terrier = frame.rename(columns=columns).assign(docid=range(len(frame)), claim="a text")
+    table = HFDataset.from_pandas(
+        frame.rename(columns={"claim": "query-id", "source": "corpus-id"}), preserve_index=False
+    )
+    numbers = {
+        claim: {source: np.float32(score) for source, score in ranked.items()}
+        for claim, ranked in scores_of(run).items()
+    }
+    for given in (str(tmp_path / "run.trec"), numbers, shuffled, terrier, table):
+        same(c2s.evaluate(given, dev, repeats=50), expected)  # type: ignore[arg-type]
+    by_name: dict[str, Any] = {
+        "bm25": run,
+        "mine": scores_of(run),
+        "frame": frame,
+        "file": tmp_path / "run.trec",
+    }
+    report = c2s.evaluate(by_name, dev, repeats=50)
+    assert list(report.systems) == list(by_name)
+    for name in by_name:
+        same(report, expected, name)
+    both = c2s.evaluate({"a": scores_of(run), "b": scores_of(run)}, dev, repeats=50)
+    assert list(both.systems) == ["a", "b"]
+    compared = c2s.compare(by_name, dev, repeats=50)
+    assert all(c.difference == 0 for test in compared.tests for c in test.comparisons)
+
+
+def test_a_claim_without_sources_counts_and_a_repeated_source_has_its_best_score(
+    dev: Dataset,
+) -> None:
+    english = dev.in_languages(["en"])
+    first, second, *_ = english.claims
+    found = c2s.evaluate({first.id: {first.golds[0]: 1}, second.id: {}}, english, repeats=0)
+    assert found.macro["mrr@5"] == pytest.approx(1 / len(english.claims))
+    rows = [(first.id, first.golds[0], 1.0), (first.id, "x", 2.0), (first.id, first.golds[0], 3.0)]
+    frame = pd.DataFrame(rows, columns=["qid", "docid", "score"])
+    assert c2s.evaluate(frame, english, repeats=0).macro["mrr@1"] > 0
+
+
+def frame(**cells: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame(cells)
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "no claim": (
+        lambda: frame(query=["a"], docid=["p"], score=[1]),
+        "system: has no column query-id or query_id or qid or claim; there are: query, docid, "
+        "score",
+    ),
+    "no score": (
+        lambda: frame(qid=["a"], docid=["p"], rank=[1]),
+        "system: has no column score; .*",
+    ),
+    "a text for a score": (
+        lambda: frame(qid=["a", "a"], docid=["p", "q"], score=[1, "high"]),
+        "system:2: score: 'high' is not a number .*",
+    ),
+    "a missing score": (
+        lambda: frame(qid=["a", "a"], docid=["p", "q"], score=[1, None]),
+        "system:2: score: is missing .*",
+    ),
+    "an infinite score": (
+        lambda: {"a": {"p": float("inf")}},
+        "system: score: inf is not a finite float32 .claim 'a', source 'p'.",
+    ),
+    "a missing id": (
+        lambda: frame(qid=["a", None], docid=["p", "q"], score=[1, 2]),
+        "system:2: qid: is missing",
+    ),
+    "an id that is no text": (
+        lambda: frame(qid=["a"], docid=[1.5], score=[1]),
+        "system:1: docid: is a number, not text",
+    ),
+    "a score that is none": (lambda: {"a": {"p": None}}, "system: score: is missing .*"),
+    "other claims": (lambda: {"other": {"p1": 1.0}}, "system: ids do not match: .*"),
+    "a list": (lambda: [("a", "p", 1)], "system: a list is no ranking; allowed: a Run .*"),
+    "lists by claim": (lambda: {"mine": ["p"]}, "mine: a list is no ranking; allowed: .*"),
+    "no such file": (lambda: "no/such.trec", "no/such.trec: .*"),
+    "one of several": (
+        lambda: {"good": {"dev-en-0001": {"p": 1}}, "bad": {"dev-en-0001": {"p": "x"}}},
+        "bad: score: 'x' is not a number .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_ranking_is_refused_in_one_line(name: str, dev: Dataset) -> None:
+    made, said = WRONG[name]
+    with pytest.raises(UserError, match=rf"^{said}$"):
+        c2s.evaluate(made(), dev, repeats=0)
+
+
+def test_all_problems_of_a_frame_are_counted(dev: Dataset) -> None:
+    wrong = frame(qid=["a"] * 30, docid=[f"p{i}" for i in range(30)], score=["x"] * 30)
+    with pytest.raises(InputError, match="and 10 more problems"):
+        c2s.evaluate(wrong, dev)
