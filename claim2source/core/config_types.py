@@ -4,68 +4,55 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
-import types
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Interval
+
+_OPTIONS = (
+    "  --config FILE ..   YAML with what differs from the defaults; of several the later ones win",
+    "  --print_config     print every key and its value",
 )
-
-from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
-
-NAMES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-    str: "text",
-    Path: "a path",
+_ALL = "  --help=all         explain every key"
+_NAMES = {
+    **{int: "a whole number", float: "a number", bool: "true or false"},
+    **{str: "text", Path: "a path", NoneType: "null"},
 }
 
 
 @dataclass(frozen=True)
-class Bounds(GroupedMetadata):
-    """Bound a number from `low` (or `above` it) to `high` (or `below` it)."""
-
-    low: float
-    high: float
-    above: bool = False
-    below: bool = False
-
-    def __iter__(self) -> Any:
-        yield Gt(self.low) if self.above else Ge(self.low)
-        yield Lt(self.high) if self.below else Le(self.high)
-
-    def __str__(self) -> str:
-        if not self.above and not self.below:
-            return f"{self.low} to {self.high}"
-        low = f"above {self.low}" if self.above else f"{self.low} or more"
-        return f"{low}, {'below' if self.below else 'at most'} {self.high}"
-
-
-@dataclass(frozen=True)
 class Option:
-    """Describe a key of a config: its type, default and help."""
+    """Describe a key of a config, or a group of keys."""
 
     key: str
     hint: Any
-    default: Any
-    required: bool
+    default: Any  # MISSING where the key is required
     help: str
-    file_of: type | None = None  # the group whose keys stand in the YAML file that this names
+    group: type | None = None  # the dataclass of a group
+    within: str = ""  # the flag whose YAML file alone has the key
 
     @property
     def is_switch(self) -> bool:
         """Tell whether `--key` alone means true."""
-        return without_annotation(self.hint) is bool
+        return parts_of(self.hint) == (bool,)
+
+    @property
+    def is_flag(self) -> bool:
+        """Tell whether `--key` takes a value: of groups a file, or null."""
+        null = NoneType in parts_of(self.hint)
+        return not self.within and (self.group is None or self.is_file or null)
+
+    @property
+    def is_file(self) -> bool:
+        """Tell whether the flag takes a YAML file of the group's keys."""
+        return hasattr(self.group, "FLAGS")
 
 
 @cache
@@ -75,59 +62,31 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def groups_of(kind: Any) -> dict[str, type]:
-    """Map the fields of a dataclass that are dataclasses themselves to their types."""
-    fields = {f.name for f in dataclasses.fields(kind)}
-    parts = (
-        (name, part)
-        for name, hint in hints_of(kind).items()
-        for part in (hint, *get_args(hint))
-        if name in fields
-    )
-    return {name: p for name, p in parts if isinstance(p, type) and dataclasses.is_dataclass(p)}
+def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
+    """Map every key of a config to its description, a group's after the group itself.
 
-
-@cache
-def options_of(kind: Any, prefix: str = "", every: bool = False) -> tuple[Option, ...]:
-    """List the flags of a config, a group's in its place; or `every` key that its YAML has.
-
-    A group whose class names `FLAGS` is a flag itself, which takes a YAML file of the group's
-    keys; of these only the named are flags too.
+    Where a group's class names `FLAGS`, these alone of its keys are flags, and the group itself
+    takes a YAML file.
     """
-    options: list[Option] = []
-    hints, groups, helps = hints_of(kind), groups_of(kind), _helps(kind)
-    for field in dataclasses.fields(kind):
-        if not field.init:
-            continue
+    options: dict[str, Option] = {}
+    hints, helps = hints_of(kind), _helps(kind)
+    for field in (field for field in dataclasses.fields(kind) if field.init):
         key, hint = f"{prefix}{field.name}", hints[field.name]
-        about = field.metadata.get("help") or helps.get(field.name, "")
-        missing = dataclasses.MISSING
-        factory = field.default_factory is not missing
-        required = field.default is missing and not factory
-        if field.name in groups:
-            if type(None) in get_args(hint):
-                options.append(Option(key, hint, None, False, about))
-            inside, flags = groups[field.name], getattr(groups[field.name], "FLAGS", None)
-            named = options_of(inside, f"{key}.", every)
-            if flags is not None and not every:
-                named = tuple(one for one in named if one.key.removeprefix(f"{key}.") in flags)
-                names = ", ".join(f.name for f in dataclasses.fields(inside))
-                about = f"{about.rstrip('.')}: a YAML file of {names}"
-                options.append(Option(key, Path, None, False, about, inside))
-            options += named
+        text = field.metadata.get("help") or helps.get(field.name, "")
+        group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
+        if group is None:
+            default = field.default
+            default = default if field.default_factory is MISSING else field.default_factory()
+            options[key] = Option(key, hint, default, text)
             continue
-        default = field.default_factory() if factory else field.default  # type: ignore[misc, operator]
-        options.append(Option(key, hint, None if required else default, required, about))
-    return tuple(options)
-
-
-def keys_of(kind: type) -> list[str]:
-    """List the keys of a config, and the names of its groups."""
-    keys = [option.key for option in options_of(kind, every=True)]
-    groups = {
-        ".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 1)
-    }
-    return [*keys, *sorted(groups - {*keys})]
+        inside, flags = options_of(group, f"{key}."), getattr(group, "FLAGS", None)
+        if flags is not None:
+            text = f"{text.rstrip('.')}: a YAML file of {', '.join(hints_of(group))}"
+            named = {f"{key}.{name}" for name in flags}
+            within = {name: "" if name in named else key for name in inside}
+            inside = {k: dataclasses.replace(o, within=within[k]) for k, o in inside.items()}
+        options |= {key: Option(key, hint, None, text, group), **inside}
+    return options
 
 
 def _helps(kind: type) -> dict[str, str]:
@@ -141,59 +100,86 @@ def _helps(kind: type) -> dict[str, str]:
     return helps
 
 
-def without_annotation(hint: Any) -> Any:
-    """Return a type without its bounds."""
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
-
-
 def parts_of(hint: Any) -> tuple[Any, ...]:
     """Return the types that a value may have one of, each without bounds."""
-    hint = without_annotation(hint)
-    if get_origin(hint) in (Union, types.UnionType):
+    if get_origin(hint) is Annotated:
+        return parts_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
         return tuple(part for inner in get_args(hint) for part in parts_of(inner))
     return (hint,)
 
 
-def is_list(hint: Any) -> bool:
-    """Tell whether a key takes several values."""
-    return any(get_origin(part) in (list, tuple) for part in parts_of(hint))
-
-
-def items_of(hint: Any) -> Any:
-    """Return the type of a list's items; of anything else its own."""
-    for part in parts_of(hint):
-        if get_origin(part) in (list, tuple):
-            return get_args(part)[0]
-    return hint
+def item_of(hint: Any) -> Any:
+    """Return the type of a list's items; None of what is no list."""
+    lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
+    return next((get_args(part)[0] for part in lists), None)
 
 
 def is_text(hint: Any) -> bool:
-    """Tell whether a key, or each item of its list, is text or a path."""
-    parts = parts_of(items_of(hint))
-    texts = all(part in (str, Path, type(None)) for part in parts)
-    return texts and (str in parts or Path in parts)
+    """Tell whether a value is text or a path, or null."""
+    return {*parts_of(hint)} - {NoneType} in ({str}, {Path}, {str, Path})
 
 
 def allowed_words(hint: Any) -> str:
     """Describe a type for a user."""
-    if get_origin(hint) is Annotated:
-        inner, *marks = get_args(hint)
-        return ", ".join([allowed_words(inner), *(str(m) for m in marks if isinstance(m, Bounds))])
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [_bounds(mark) for mark in inner[1:] if isinstance(mark, Interval)]
+        return ", ".join([allowed_words(inner[0]), *bounds])
     if origin is Literal:
         return ", ".join(map(str, inner))
-    if origin in (Union, types.UnionType):
+    if origin in (Union, UnionType):
         return " or ".join(allowed_words(part) for part in inner)
     if origin in (list, tuple):
-        item = without_annotation(inner[0])
-        if item in (int, float):
-            bounds = allowed_words(inner[0]).partition(", ")[2]
-            return f"a list of numbers, such as [1, 2]{bounds and f', each {bounds}'}"
-        if get_origin(item) is Literal:
-            return f"a list of {allowed_words(item)}"
-        return "a list, such as [a, b]"
+        item, comma, bounds = allowed_words(inner[0]).partition(", ")
+        if item in (_NAMES[int], _NAMES[float]):
+            return f"a list of numbers, such as [1, 2]{comma and ', each '}{bounds}"
+        return (
+            "a list, such as [a, b]"
+            if inner[0] in (str, Path)
+            else f"a list of {item}{comma}{bounds}"
+        )
     if origin is dict:
         return f"a mapping of names to {allowed_words(inner[1])}"
     if dataclasses.is_dataclass(hint):
-        return f"its keys: {', '.join(f.name for f in dataclasses.fields(hint))}"
-    return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+        return f"its keys: {', '.join(field.name for field in dataclasses.fields(hint))}"
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _bounds(of: Interval) -> str:
+    if of.gt is None and of.lt is None:
+        return f"{of.ge} to {of.le}"
+    low = f"above {of.gt}" if of.ge is None else f"{of.ge} or more"
+    return f"{low}, {'below' if of.le is None else 'at most'} {of.lt if of.le is None else of.le}"
+
+
+def help_text(
+    usage: str, about: str, options: Mapping[str, Option], common: Mapping[str, str] | None
+) -> str:
+    """Write the help of every flag, or of the keys in `common` alone, one line each."""
+    lines = [f"usage: {usage} [--config FILE] [--key value ...]", ""]
+    if common:
+        lines.append(f"The {len(common)} keys that people change most, and their defaults:")
+        width = max(map(len, common)) + 2
+        for key, what in common.items():
+            lines.append(f"  --{key:<{width}}{what} ({_shown(options[key].default)})")
+        return "\n".join([*lines, "", *_OPTIONS, _ALL, "", about, ""])
+    lines += [about, "", *_OPTIONS]
+    for option in options.values():
+        if option.is_flag:
+            kind = allowed_words(Path if option.is_file else option.hint)
+            head = f", --no_{option.key}" if option.is_switch else f" {kind}"
+            head = f"  --{option.key}{head}"
+            lines += textwrap.wrap(head, 110, subsequent_indent=" " * 8)
+            default = option.default
+            given = "required" if default is MISSING else f"default: {_shown(default)}"
+            text = f"{option.help} ({given})".strip()
+            lines += textwrap.wrap(text, 110, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join([*lines, ""])
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, list | tuple):
+        return f"[{', '.join(map(str, default))}]"
+    plain = default is None or default == "" or isinstance(default, bool)
+    return json.dumps(default) if plain else str(default)
