@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, reduce
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 import yaml
 from annotated_types import Interval
@@ -38,35 +37,24 @@ if TYPE_CHECKING:
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
-_FILES = Option("config", list[Path], None, "")
 _EMPTY = "a name or path; the current folder is ."
+_NO_OPTION = "is no option; --help explains every key"
 _PYDANTIC = {"extra": "forbid", "allow_inf_nan": False}
-# Key with its groups, its value, and its place in a file. A key that ends in a dot is a group.
-_Entry = tuple[str, Any, Place | None]
 
 
-def Between(low: float, high: float) -> Interval:
-    """Bound a number of a config: `Annotated[float, Between(0, 1)]`, ends included."""
-    return Interval(ge=low, le=high)
-
-
-def Above(low: float, high: float = MOST) -> Interval:
-    """Bound a number of a config from below, without that end itself."""
-    return Interval(gt=low, le=high)
-
-
-def Below(high: float, low: float = 0) -> Interval:
-    """Bound a number of a config from `low` to `high`, without `high` itself."""
-    return Interval(ge=low, lt=high)
+def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
+    """Bound a number, ends included, but not `low` if `above` it and not `high` if `below` it."""
+    return Interval(**{"gt" if above else "ge": low, "lt" if below else "le": high})
 
 
 Count = Annotated[int, Between(0, MOST)]
 Number = Annotated[int, Between(1, MOST)]
 Amount = Annotated[float, Between(0, MOST)]
-Positive = Annotated[float, Above(0)]
+Positive = Annotated[float, Between(0, MOST, above=True)]
 Share = Annotated[float, Between(0, 1)]
-PositiveShare = Annotated[float, Above(0, 1)]
-SplitShare = Annotated[float, Interval(gt=0, lt=1)]  # not all, not nothing
+PositiveShare = Annotated[float, Between(0, 1, above=True)]
+PartialShare = Annotated[float, Between(0, 1, below=True)]
+SplitShare = Annotated[float, Between(0, 1, above=True, below=True)]  # not all, not nothing
 Seed = Annotated[int, Between(0, 2**32 - 1)]  # NumPy takes none below 0
 Repeats = Annotated[int, Between(1, 1_000_000)]
 
@@ -80,12 +68,11 @@ class Settings:
         from pydantic import ValidationError
 
         for name, hint in hints_of(type(self)).items():
-            value = getattr(self, name, None)
-            if "Interval(" in repr(hint) or "Literal[" in repr(hint):
-                try:
-                    _adapter(hint).validate_python(value)
-                except (ValidationError, OverflowError):
-                    raise ConfigError(name, value, allowed_words(hint)) from None
+            try:
+                if "Interval(" in repr(hint) or "Literal[" in repr(hint):
+                    _adapter(hint).validate_python(getattr(self, name))
+            except (ValidationError, OverflowError):
+                raise ConfigError(name, getattr(self, name), allowed_words(hint)) from None
         self.check()
 
     def check(self) -> None:
@@ -133,11 +120,18 @@ def read_config(
         elif given and not word.startswith("--"):
             given[-1][1].append(word)
         else:
-            raise _no_option(word)
-    files = [_FILES.key, *(key for key, option in options.items() if option.is_file)]
+            raise UserError(f"config: {word}: {_NO_OPTION}")
+    files = ["config", *(key for key, option in options.items() if option.is_file)]
     given.sort(key=lambda one: files.index(one[0]) if one[0] in files else len(files))
-    entries = (_of_words(options, *one, program) for one in given if one[0] != "print_config")
-    config = _made(kind, chain.from_iterable(entries))
+    values = YamlMapping()
+    for key, words in given:
+        if key == "config":
+            for path in (shipped(Path(word), program) for word in _checked(key, words, True)):
+                if (tree := read_yaml(path)) is not None:
+                    _merge(options, values, tree, (str(path), 1), program)
+        elif key != "print_config":
+            _merge(options, values, _nested(options, key, words), None, program)
+    config = _made(kind, values)
     if any(key == "print_config" for key, _ in given):
         print(to_yaml(config), end="")
         sys.exit(0)
@@ -157,12 +151,13 @@ def read_entries(
     if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
     if alone is not None and isinstance(named.get(alone), list):
-        named = YamlMapping({path.stem: (named, (str(path), 1))})
+        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
     made: dict[str, Config] = {}
     for name, values in named.items():
-        place = named.places[name]
+        place, entry = named.places[name], YamlMapping()
         try:
-            made[name] = _made(kind, _of_mapping(options_of(kind), values, place))
+            _merge(options_of(kind), entry, values, place)
+            made[name] = _made(kind, entry)
         except ConfigError as error:
             raise InputError.at(*place, name, f"{error.key}: {error.why}") from None
     return made
@@ -173,7 +168,12 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 
     Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
     """
-    return _made(kind, _of_mapping(options_of(kind), as_plain(values), None), prefix)
+    nested = YamlMapping()
+    try:
+        _merge(options_of(kind), nested, as_plain(values), None)
+        return _made(kind, nested)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
 
 
 def as_plain(value: Any) -> Any:
@@ -200,52 +200,37 @@ def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
     require(value in allowed, key, value, ", ".join(allowed))
 
 
-def _of_words(
-    options: Mapping[str, Option], key: str, words: list[str], program: str
-) -> Iterator[_Entry]:
-    """Yield the keys that an option sets: its own, or those of the files that it names."""
-    if now := successor(program, key) or (key not in options and successor(program, f"{key}.")):
-        raise UserError(f"config: {key}: is gone; {now}")
+def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
+    """Return what a flag sets as nested keys: `--a.b X` as {a: {b: X}}."""
     switch = options.get(key.removeprefix("no_"))
     if switch is not None and switch.is_switch and not (words and key == switch.key):
         key, words = switch.key, ["true" if key == switch.key else "false", *words]
-    option = _FILES if key == _FILES.key else options.get(key) or _entry_of(options, key)
-    if option is None:
-        meant = did_you_mean(key, options, "--")
-        raise UserError(f"config: --{key}: no such key; {meant}--help=all explains every key")
+    option = options.get(key, Option(key, Any, None, ""))
     if option.within:
         why = f"is no flag; write it in a YAML file: --{option.within} FILE"
         raise UserError(f"config: --{key}: {why}")
-    item = item_of(option.hint)
-    if not words:
-        raise UserError(f"config: --{key}: needs a value")
-    if len(words) > 1 and item is None:
-        raise _no_option(words[1])
-    if option is _FILES or option.is_file:
-        folder, prefix = (program, "") if option is _FILES else (key, f"{key}.")
-        inside = {name: one for name, one in options.items() if name.startswith(prefix)}
-        for path in (shipped(Path(word), folder) for word in words):
-            if (values := read_yaml(path)) is not None:
-                yield from _of_mapping(inside, values, (str(path), 1), program, prefix)
-        return
-    value = None
-    if item is None or (len(words) == 1 and words[0].startswith("[")):
-        value = _read_word(key, option.hint, words[0])
+    item, value, place = item_of(option.hint), None, None
+    if words or key in options:
+        _checked(key, words, item is not None)
+    if option.is_file:
+        path = shipped(Path(words[0]), key)
+        value, place = read_yaml(path) or YamlMapping(), (str(path), 1)
+    elif item is None or (len(words) == 1 and words[0].startswith("[")):
+        value = _read_word(key, option.hint, "".join(words))
     else:
         value = [_read_word(key, item, word) for word in words]
-    yield option.key, value if key in options else {key.rpartition(".")[2]: value}, None
+    for name in reversed(key.split(".")):
+        value = YamlMapping({name: value}, {name: place})
+    return value
 
 
-def _entry_of(options: Mapping[str, Option], key: str) -> Option | None:
-    """Describe the entry that `--routes.de` puts into a mapping."""
-    mapping = options.get(key.rpartition(".")[0])
-    parts = parts_of(mapping.hint) if mapping else ()
-    hints = [get_args(part)[1] for part in parts if get_origin(part) is dict]
-    return Option(mapping.key, hints[0], None, "") if mapping and hints else None
-
-
-def _no_option(word: str) -> UserError:
-    return UserError(f"config: {word}: is no option; --help explains every key")
+def _checked(key: str, words: list[str], several: bool) -> list[str]:
+    """Return an option's words; raise `UserError` for none, or for more than it takes."""
+    if not words:
+        raise UserError(f"config: --{key}: needs a value")
+    if len(words) > 1 and not several:
+        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
+    return words
 
 
 def _read_word(key: str, hint: Any, word: str) -> Any:
@@ -256,80 +241,62 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
 
-def _of_mapping(
+def _merge(
     options: Mapping[str, Option],
+    into: YamlMapping,
     values: Any,
     place: Place | None,
     program: str = "",
     prefix: str = "",
-) -> Iterator[_Entry]:
-    """Yield the keys that nested values set, group by group; `place` is where these stand."""
+) -> None:
+    """Set nested keys over others, group by group; a flag adds to its list and to mappings."""
     parted = (key.rpartition(".") for key in options)
     allowed = ", ".join(name for group, _, name in parted if group == prefix[:-1])
     if not isinstance(values, dict):
         why = f"must be `key: value` lines; allowed keys: {allowed}"
-        raise _placed(ConfigError(prefix[:-1], values, allowed, why), place)
+        raise _placed(place, ConfigError(prefix[:-1], values, allowed, why))
     for name, value in values.items():
-        key, option = f"{prefix}{name}", options.get(f"{prefix}{name}")
-        place = values.places[name] if isinstance(values, YamlMapping) else None
-        if always_holds(key, value, program):
+        key, place = f"{prefix}{name}", getattr(values, "places", {}).get(name)
+        option, before = None if "." in name else options.get(key), into.get(name)
+        if place is not None and always_holds(key, value, program):
             continue
-        group = f"{key}." if isinstance(value, dict) else key
+        group = f"{key}." if option is None or isinstance(value, dict) else key
+        while place is None is option and isinstance(value, dict) and value:  # the whole flag
+            (part,) = value
+            key, value = f"{key}.{part}", value[part]
         if now := successor(program, key) or successor(program, group):
-            raise _placed(ConfigError(key, value, "", f"is gone; {now}"), place)
-        if option is None or "." in name:
-            meant = did_you_mean(key, options)
-            if option is not None:  # as on the command line
+            raise _placed(place, ConfigError(key, value, allowed, f"is gone; {now}"))
+        if option is None:
+            dashes = "--" if program and place is None else ""
+            meant = did_you_mean(key, options, dashes)
+            if key in options:  # as on the command line
                 meant = "write `{2}` below `{0}:`; ".format(*key.rpartition("."))
-            why = f"no such key; {meant}allowed: {allowed}"
-            raise _placed(ConfigError(key, value, allowed, why), place)
-        if option.group is None or (value is None and NoneType in parts_of(option.hint)):
-            yield key, value, place
-        else:
-            yield f"{key}.", None, place
-            yield from _of_mapping(options, value, place, program, f"{key}.")
+            more = "--help=all explains every key" if dashes else f"allowed: {allowed}"
+            why = f"no such key; {meant}{more}"
+            raise _placed(place, ConfigError(f"{dashes}{key}", value, allowed, why))
+        null = value is None and NoneType in parts_of(option.hint)
+        if option.group is not None and not null:
+            below = before if isinstance(before, YamlMapping) else YamlMapping()
+            _merge(options, below, value, place, program, f"{key}.")
+            value = below
+        elif isinstance(value, dict) and isinstance(before, dict) and place is None:
+            value = {**before, **value}
+        elif (
+            isinstance(value, list)
+            and isinstance(before, list)
+            and place is into.places[name] is None
+        ):
+            value = [*before, *value]
+        into[name], into.places[name] = _as_written(value, option.hint), place
+        if _is_empty(option, value):
+            raise _placed(place, ConfigError(key, value, _EMPTY))
+        if value is None is option.default and not null:  # as if it were not there
+            del into[name]
 
 
-def _placed(error: ConfigError, place: Place | None, prefix: str = "") -> UserError:
-    """Name the file and line of an error, or else its key after `prefix`."""
-    if place is not None:
-        return InputError.at(*place, error.key or None, error.why)
-    return ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why)
-
-
-def _made(kind: type[Config], entries: Iterable[_Entry], prefix: str = "") -> Config:
-    """Make a config of what sets its keys; the later win, but a flag's lists and mappings grow."""
-    from pydantic import ValidationError
-
-    options, values = options_of(kind), dict[str, Any]()
-    places: dict[str, Place | None] = {}
-    try:
-        for key, value, place in entries:
-            *groups, name = key.split(".")
-            group = values
-            for part in groups:
-                if not isinstance(group.get(part), dict):
-                    group[part] = {}
-                group = group[part]
-            if not name:
-                continue
-            if value is None is options[key].default:
-                group.pop(name, None)
-                continue
-            before = group.get(name) if place is None else None
-            if isinstance(value, dict) and isinstance(before, dict):
-                value = {**before, **value}
-            if isinstance(value, list) and isinstance(before, list) and places[key] is None:
-                value = [*before, *value]
-            group[name], places[key] = _as_written(value, options[key].hint), place
-            require(not _is_empty(options[key], value), key, value, _EMPTY)
-        adapter = _adapter(list[kind])  # type: ignore[valid-type]
-        return cast(Config, adapter.validate_json(json.dumps([values]), strict=True)[0])
-    except ConfigError as error:
-        refused = error
-    except ValidationError as error:
-        refused = _worded(kind, error.errors(include_url=False)[0], values)
-    raise _placed(refused, places.get(refused.key), prefix)
+def _placed(place: Place | None, error: ConfigError) -> UserError:
+    """Say an error by the file and line that set the key, where a file did."""
+    return error if place is None else InputError.at(*place, error.key or None, error.why)
 
 
 def _as_written(value: Any, hint: Any) -> Any:
@@ -346,23 +313,42 @@ def _is_empty(option: Option, value: Any) -> bool:
     return named and any(isinstance(text, str) and not text.strip() for text in texts)
 
 
-def _worded(kind: type, error: ErrorDetails, values: dict[str, Any]) -> ConfigError:
+def _made(kind: type[Config], values: YamlMapping) -> Config:
+    """Make a dataclass of nested values. Raises `UserError` by the place that set the key."""
+    from pydantic import ValidationError
+
+    adapter = _adapter(list[kind])  # type: ignore[valid-type]
+    try:
+        return cast(Config, adapter.validate_json(json.dumps([values]), strict=True)[0])
+    except ValidationError as error:
+        refused = _worded(options_of(kind), values, error.errors(include_url=False)[0])
+    raise _placed(_at(values, refused.key)[1], refused)
+
+
+def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> ConfigError:
     """Say an error of pydantic's as the key, its value and what is allowed."""
-    names, options = [str(part) for part in error["loc"][1:]], options_of(kind)
-    key, rule = ".".join(names), error.get("ctx", {}).get("error")
+    names, rule = [str(part) for part in error["loc"][1:]], error.get("ctx", {}).get("error")
+    if isinstance(rule, ConfigError):  # its key may name the groups that it stands in
+        first, dot, _ = rule.key.partition(".")
+        names = names[: names.index(first)] if dot and first in names else names
+        return ConfigError(".".join([*names, rule.key]), rule.value, rule.allowed)
+    key = ".".join(names)
     if error["type"] == "missing":
         return ConfigError(key, None, "a value", f"is required; give --{key}")
-    if isinstance(rule, ConfigError):  # its key may name the groups that it stands in
-        repeated = (".".join([*names[place:], ""]) for place in range(len(names)))
-        start = next((start for start in repeated if rule.key.startswith(start)), "")
-        within = f"{key}.".removesuffix(start) if names else ""
-        return ConfigError(within + rule.key, rule.value, rule.allowed)
-    if rule is not None:
-        return ConfigError(key or kind.__name__, error["input"], str(rule))
-    while key not in options:
+    while key and key not in options:
         key = key.rpartition(".")[0]
-    value = reduce(lambda group, name: group[name], key.split("."), values)
-    return ConfigError(key, value, allowed_words(options[key].hint))
+    value = _at(values, key)[0] if key else values
+    allowed = str(rule) if rule or not key else allowed_words(options[key].hint)
+    return ConfigError(key, value, allowed)
+
+
+def _at(values: Any, key: str) -> tuple[Any, Place | None]:
+    """Look up what a key is set to, and where; None for what is not there."""
+    place: Place | None = None
+    for name in key.split("."):
+        place = getattr(values, "places", {}).get(name)
+        values = values.get(name) if isinstance(values, dict) else None
+    return values, place
 
 
 @cache

@@ -22,9 +22,9 @@ Place = tuple[str, int]  # file and line
 class YamlMapping(dict[str, Any]):
     """Hold the values of a YAML mapping, and the place of each key."""
 
-    def __init__(self, values: Mapping[str, tuple[Any, Place]]) -> None:
-        super().__init__({key: value for key, (value, _) in values.items()})
-        self.places = {key: place for key, (_, place) in values.items()}
+    def __init__(self, values: Mapping[str, Any] = {}, places: Mapping[str, Place] = {}) -> None:
+        super().__init__(values)
+        self.places: dict[str, Place | None] = dict(places)
 
 
 class _Int(int):
@@ -54,16 +54,15 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> YamlMapping:
-        found: dict[str, tuple[Any, Place]] = {}
+        found = YamlMapping()
         for key, value in node.value:
-            name = key.value
             if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
                 raise self.problem(key, "a key must be plain text")
-            if name in found:
-                raise self.problem(key, f"{name}: is set twice in this file")
-            place = self.name, key.start_mark.line + 1
-            found[name] = self.construct_object(value), place
-        return YamlMapping(found)
+            if key.value in found:
+                raise self.problem(key, f"{key.value}: is set twice in this file")
+            found[key.value] = self.construct_object(value)
+            found.places[key.value] = self.name, key.start_mark.line + 1
+        return found
 
     def problem(self, node: yaml.Node, why: str) -> InputError:
         return InputError.at(self.name, node.start_mark.line + 1, why=why)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from claim2source.core.config import Above, Between, Settings, require
+from claim2source.core.config import Between, Settings, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.report import StageReport, SystemCost
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -100,7 +100,7 @@ class VerdictConfig(Settings):
         drop_unverifiable: hand in no evidence where the verdict is NOT ENOUGH INFO.
     """
 
-    threshold: Annotated[float, Above(0, HIGHEST)] = 0.4
+    threshold: Annotated[float, Between(0, HIGHEST, above=True)] = 0.4
     weights: Weights = "raw"
     drop_unverifiable: bool = False
 

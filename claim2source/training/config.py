@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from claim2source.core.config import (
     Amount,
-    Below,
     Between,
     Count,
     Number,
+    PartialShare,
     Positive,
     Repeats,
     Seed,
@@ -89,7 +89,7 @@ class LoraConfig(Settings):
 
     r: Annotated[int, Between(1, 10_000)] = 16
     alpha: Number = 64
-    dropout: Annotated[float, Below(1)] = 0.1
+    dropout: PartialShare = 0.1
     targets: tuple[str, ...] = ()
 
 
@@ -124,10 +124,10 @@ class StepsConfig(Settings):
     batch_size: Repeats = 32
     accumulation: Repeats = 1
     learning_rate: Positive = 5e-5
-    warmup_ratio: Annotated[float, Below(1)] = 0.05
+    warmup_ratio: PartialShare = 0.05
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
-    dropout: Annotated[float, Below(1)] | None = None
+    dropout: PartialShare | None = None
     train_embeddings: bool = True
     train_layers: Annotated[int, Between(1, 10_000)] | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
