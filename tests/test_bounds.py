@@ -3,13 +3,12 @@
 import dataclasses
 import importlib
 import math
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from annotated_types import Interval
 
 from claim2source.core.config import Count, Positive, Seed, Settings, Share
-from claim2source.core.config_types import hints_of
 from claim2source.core.errors import ConfigError
 from tests.shared_data import REPOSITORY
 
@@ -44,7 +43,7 @@ def is_unbounded(hint: Any) -> bool:
 def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None:
     bounded = set()
     for kind in configs():
-        for name, hint in hints_of(kind).items():
+        for name, hint in get_type_hints(kind, include_extras=True).items():
             assert name in ELSEWHERE or not is_unbounded(hint), f"{kind.__name__}.{name}: {hint}"
             if "Interval(" in repr(hint):
                 bounded.add(f"{kind.__name__}.{name}")

@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
-from claim2source.core.keys import with_places
+from claim2source.core.program import with_places
 from claim2source.pipeline import staged
 from claim2source.pipeline.baselines import named_systems
 from claim2source.pipeline.checkpoints import route_words

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import MISSING, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.config_types import (
-    Option,
-    allowed_words,
-    help_text,
-    hints_of,
-    is_text,
-    item_of,
-    options_of,
-    parts_of,
-)
 from claim2source.core.config_yaml import Place, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
@@ -40,6 +46,8 @@ MOST = 10**9  # of what is only counted
 _EMPTY = "a name or path; the current folder is ."
 _NO_OPTION = "is no option; --help explains every key"
 _PYDANTIC = {"extra": "forbid", "allow_inf_nan": False}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+_NAMES |= {str: "text", Path: "a path"}
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -67,12 +75,12 @@ class Settings:
     def __post_init__(self) -> None:
         from pydantic import ValidationError
 
-        for name, hint in hints_of(type(self)).items():
+        for name, option in options_of(type(self)).items():
             try:
-                if "Interval(" in repr(hint) or "Literal[" in repr(hint):
-                    _adapter(hint).validate_python(getattr(self, name))
+                if option.is_bounded and "." not in name:
+                    _adapter(option.hint).validate_python(getattr(self, name))
             except (ValidationError, OverflowError):
-                raise ConfigError(name, getattr(self, name), allowed_words(hint)) from None
+                raise ConfigError(name, getattr(self, name), allowed_words(option.hint)) from None
         self.check()
 
     def check(self) -> None:
@@ -107,32 +115,32 @@ def read_config(
     `--help` print and exit. With `common`, which says what the most usual keys are, `--help`
     prints these alone, and `--help=all` every key.
     """
-    words, options = list(sys.argv[1:] if argv is None else argv), options_of(kind)
+    words, keys = list(sys.argv[1:] if argv is None else argv), options_of(kind)
     if {"-h", "--help", "--help=all"} & {*words}:
         about, some = in_our_words(description or "", program), "--help=all" not in words
-        print(help_text(usage_of(program), about, options, common if some else None), end="")
+        print(_help(usage_of(program), about, _OWN | keys, common if some else None), end="")
         sys.exit(0)
-    given: list[tuple[str, list[str]]] = []
+    options: list[tuple[str, list[str]]] = []
     for word in words:
         key, equals, text = word[2:].partition("=")
         if word.startswith("--") and key:
-            given.append((key, [text] if equals else []))
-        elif given and not word.startswith("--"):
-            given[-1][1].append(word)
+            options.append((key, [text] if equals else []))
+        elif options and not word.startswith("--"):
+            options[-1][1].append(word)
         else:
             raise UserError(f"config: {word}: {_NO_OPTION}")
-    files = ["config", *(key for key, option in options.items() if option.is_file)]
-    given.sort(key=lambda one: files.index(one[0]) if one[0] in files else len(files))
-    values = YamlMapping()
-    for key, words in given:
-        if key == "config":
-            for path in (shipped(Path(word), program) for word in _checked(key, words, True)):
-                if (tree := read_yaml(path)) is not None:
-                    _merge(options, values, tree, (str(path), 1), program)
-        elif key != "print_config":
-            _merge(options, values, _nested(options, key, words), None, program)
+    files = ["config", *(key for key, option in keys.items() if option.is_file)]
+    options.sort(key=lambda one: files.index(one[0]) if one[0] in files else len(files))
+    values, printed = YamlMapping(), False
+    for key, texts in options:
+        given = _nested(_OWN | keys, key, texts)
+        printed |= bool(given.pop("print_config", False))
+        for path in (shipped(Path(text), program) for text in given.pop("config", [])):
+            if (content := read_yaml(path)) is not None:
+                _merge(keys, values, content, (str(path), 1), program)
+        _merge(keys, values, given, None, program)
     config = _made(kind, values)
-    if any(key == "print_config" for key, _ in given):
+    if printed:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
@@ -168,9 +176,8 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 
     Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
     """
-    nested = YamlMapping()
     try:
-        _merge(options_of(kind), nested, as_plain(values), None)
+        _merge(options_of(kind), nested := YamlMapping(), as_plain(values), None)
         return _made(kind, nested)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
@@ -200,18 +207,172 @@ def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
     require(value in allowed, key, value, ", ".join(allowed))
 
 
+@dataclass(frozen=True)
+class Option:
+    """Describe a key of a config, or a group of keys."""
+
+    hint: Any
+    default: Any  # MISSING where the key is required
+    help: str
+    group: type | None = None  # the dataclass of a group
+    within: str = ""  # the flag whose YAML file alone has the key
+
+    @property
+    def is_file(self) -> bool:
+        """Tell whether the flag takes a YAML file of the group's keys."""
+        return hasattr(self.group, "FLAGS")
+
+    @property
+    def is_flag(self) -> bool:
+        """Tell whether `--key` takes a value: of groups a file, or null."""
+        null = NoneType in parts_of(self.hint)
+        return not self.within and (self.group is None or self.is_file or null)
+
+    @cached_property
+    def is_bounded(self) -> bool:
+        """Tell whether the type leaves out some of a number's or a text's values."""
+        return "Interval(" in repr(self.hint) or "Literal[" in repr(self.hint)
+
+
+_CONFIG_HELP = "YAML files with what differs from the defaults; of several the later ones win"
+_OWN = {
+    "config": Option(list[Path], None, _CONFIG_HELP),
+    "print_config": Option(bool, False, "print every key and its value"),
+}
+
+
+@cache
+def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
+    """Map every key of a config to its description, a group's after the group itself.
+
+    Where a group's class names `FLAGS`, these alone of its keys are flags, and the group itself
+    takes a YAML file.
+    """
+    options: dict[str, Option] = {}
+    hints, helps = get_type_hints(kind, include_extras=True), _helps(kind)
+    for field in (field for field in dataclasses.fields(kind) if field.init):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        text = field.metadata.get("help") or helps.get(field.name, "")
+        group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
+        default, factory = field.default, field.default_factory
+        if group is None:
+            default = default if factory is MISSING else factory()
+            options[key] = Option(hint, default, text)
+            continue
+        inside = options_of(group, f"{key}.")
+        if flags := getattr(group, "FLAGS", None):
+            text = f"{text.rstrip('.')}: a YAML file of {', '.join(options_of(group))}"
+            files = {name for name in inside if name.removeprefix(f"{key}.") not in flags}
+            inside = inside | {name: replace(inside[name], within=key) for name in files}
+        options |= {key: Option(hint, None, text, group), **inside}
+    return options
+
+
+def _helps(kind: type) -> dict[str, str]:
+    """Read what a dataclass and its bases say of their fields, under `Args:`."""
+    helps: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        text = inspect.cleandoc(base.__doc__ or "")
+        _, _, args = re.sub("^Attributes:$", "Args:", text, flags=re.MULTILINE).partition("Args:\n")
+        for name, about in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", args, re.MULTILINE):
+            helps[name] = " ".join(about.split())
+    return helps
+
+
+def parts_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a value may have one of, each without bounds."""
+    if get_origin(hint) is Annotated:
+        return parts_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(part for inner in get_args(hint) for part in parts_of(inner))
+    return (hint,)
+
+
+def _item_of(hint: Any) -> Any:
+    """Return the type of a list's items; None of what is no list."""
+    lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
+    return next((get_args(part)[0] for part in lists), None)
+
+
+def _is_text(hint: Any) -> bool:
+    return {*parts_of(hint)} - {NoneType} in ({str}, {Path}, {str, Path})
+
+
+def allowed_words(hint: Any) -> str:
+    """Describe a type for a user."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [_bounds(mark) for mark in inner[1:] if isinstance(mark, Interval)]
+        return ", ".join([allowed_words(inner[0]), *bounds])
+    if origin is Literal:
+        return ", ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return " or ".join(allowed_words(part) for part in inner)
+    if origin in (list, tuple):
+        item = allowed_words(inner[0])
+        if "number" in item:
+            return f"a list of numbers, such as [1, 2], each {item}"
+        return "a list, such as [a, b]" if inner[0] in (str, Path) else f"a list of {item}"
+    if origin is dict:
+        return f"a mapping of names to {allowed_words(inner[1])}"
+    if dataclasses.is_dataclass(hint):
+        return f"its keys: {', '.join(field.name for field in dataclasses.fields(hint))}"
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _bounds(of: Interval) -> str:
+    low = f"above {of.gt}" if of.ge is None else of.ge
+    return f"{low} to {of.le}" if of.lt is None else f"{low} to below {of.lt}"
+
+
+def _help(
+    usage: str, about: str, options: Mapping[str, Option], common: Mapping[str, str] | None
+) -> str:
+    """Write the help of every flag, or of the keys in `common` alone, one line each."""
+    lines = [f"usage: {usage} [--config FILE] [--key value ...]", ""]
+    if common:
+        lines.append(f"The {len(common)} keys that people change most, and their defaults:")
+        width = max(map(len, common)) + 2
+        for key, what in common.items():
+            lines.append(f"  --{key:<{width}}{what} ({_shown(options[key].default)})")
+        lines += [
+            "",
+            f"  --config FILE ..   {_CONFIG_HELP}",
+            "  --help=all         explain every key",
+        ]
+        return "\n".join([*lines, "", about, ""])
+    lines.append(about)
+    for key, option in options.items():
+        value = allowed_words(Path if option.is_file else option.hint)
+        more = f", --no_{key}" if option.hint is bool else f" {value}"
+        default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
+        if option.is_flag:
+            lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
+            indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
+            lines += textwrap.wrap(f"{option.help} ({default})".strip(), 110, **indent)
+    return "\n".join([*lines, ""])
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, list | tuple):
+        return f"[{', '.join(map(str, default))}]"
+    return json.dumps(default) if default in (None, "", True, False) else str(default)
+
+
 def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
     """Return what a flag sets as nested keys: `--a.b X` as {a: {b: X}}."""
-    switch = options.get(key.removeprefix("no_"))
-    if switch is not None and switch.is_switch and not (words and key == switch.key):
-        key, words = switch.key, ["true" if key == switch.key else "false", *words]
-    option = options.get(key, Option(key, Any, None, ""))
+    on = key.removeprefix("no_")
+    if on in options and options[on].hint is bool and not (words and key == on):
+        key, words = on, ["true" if key == on else "false", *words]
+    option = options.get(key, Option(Any, None, ""))
+    item, value, place = _item_of(option.hint), None, None
     if option.within:
         why = f"is no flag; write it in a YAML file: --{option.within} FILE"
         raise UserError(f"config: --{key}: {why}")
-    item, value, place = item_of(option.hint), None, None
-    if words or key in options:
-        _checked(key, words, item is not None)
+    if key in options and not words:
+        raise UserError(f"config: --{key}: needs a value")
+    if len(words) > 1 and item is None:
+        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
     if option.is_file:
         path = shipped(Path(words[0]), key)
         value, place = read_yaml(path) or YamlMapping(), (str(path), 1)
@@ -224,19 +385,10 @@ def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMa
     return value
 
 
-def _checked(key: str, words: list[str], several: bool) -> list[str]:
-    """Return an option's words; raise `UserError` for none, or for more than it takes."""
-    if not words:
-        raise UserError(f"config: --{key}: needs a value")
-    if len(words) > 1 and not several:
-        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
-    return words
-
-
 def _read_word(key: str, hint: Any, word: str) -> Any:
     """Read a flag's word as YAML reads it; text stays as it is written."""
     try:
-        return word if is_text(hint) and word != "null" else read_yaml(word)
+        return word if _is_text(hint) and word != "null" else read_yaml(word)
     except InputError as error:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
@@ -279,14 +431,10 @@ def _merge(
             below = before if isinstance(before, YamlMapping) else YamlMapping()
             _merge(options, below, value, place, program, f"{key}.")
             value = below
-        elif isinstance(value, dict) and isinstance(before, dict) and place is None:
+        elif place is None and isinstance(value, dict) and isinstance(before, dict):
             value = {**before, **value}
-        elif (
-            isinstance(value, list)
-            and isinstance(before, list)
-            and place is into.places[name] is None
-        ):
-            value = [*before, *value]
+        elif isinstance(value, list) and name in into and into.places[name] is place is None:
+            value = [*(before or []), *value]
         into[name], into.places[name] = _as_written(value, option.hint), place
         if _is_empty(option, value):
             raise _placed(place, ConfigError(key, value, _EMPTY))
@@ -302,14 +450,14 @@ def _placed(place: Place | None, error: ConfigError) -> UserError:
 def _as_written(value: Any, hint: Any) -> Any:
     """Return a number as it is written where the type wants text."""
     if isinstance(value, list):
-        return [_as_written(part, item_of(hint)) for part in value]
-    return getattr(value, "text", value) if is_text(hint) else value
+        return [_as_written(part, _item_of(hint)) for part in value]
+    return getattr(value, "text", value) if _is_text(hint) else value
 
 
 def _is_empty(option: Option, value: Any) -> bool:
     """Tell whether a name or path is empty though its default is not."""
     texts = value if isinstance(value, list) else [value]
-    named = is_text(item_of(option.hint) or option.hint) and option.default != ""
+    named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
     return named and any(isinstance(text, str) and not text.strip() for text in texts)
 
 

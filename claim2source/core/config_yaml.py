@@ -27,14 +27,6 @@ class YamlMapping(dict[str, Any]):
         self.places: dict[str, Place | None] = dict(places)
 
 
-class _Int(int):
-    text = ""
-
-
-class _Float(float):
-    text = ""
-
-
 class _Loader(yaml.SafeLoader):
     """Read 5e-5 as a number, as everybody but YAML 1.1 does; no, off and dates as text.
 
@@ -49,8 +41,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(value, str) and NO_TEXT.search(value):
             raise self.problem(node, f"{value[:40]!r} holds a NUL character or half of one")
         if type(value) in (int, float):
-            value = _Int(value) if isinstance(value, int) else _Float(value)
-            value.text = node.value
+            return type("Number", (type(value),), {"text": node.value})(value)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> YamlMapping:

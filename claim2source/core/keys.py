@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 MOST_NAMED = 3
@@ -42,13 +42,3 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Write the names found as a question, with a space after it; nothing without any."""
     found = nearest(name, known)
     return f"did you mean {' or '.join(prefix + key for key in found)}? " if found else ""
-
-
-def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Write the first words that are no options as options: `demo` as `--source=demo`."""
-    found = list(words)
-    for place, name in enumerate(names):
-        if place == len(found) or found[place].startswith("--") or found[place] == "-h":
-            break
-        found[place] = f"--{name}={found[place]}"
-    return found
