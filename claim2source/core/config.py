@@ -30,7 +30,7 @@ from typing import (
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.config_yaml import Place, YamlMapping, read_yaml
+from claim2source.core.config_yaml import NO_TEXT, Place, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
 from claim2source.core.old_names import always_holds, successor
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
-_EMPTY = "a name or path; the current folder is ."
 _NO_OPTION = "is no option; --help explains every key"
 _PYDANTIC = {"extra": "forbid", "allow_inf_nan": False}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
@@ -146,19 +145,17 @@ def read_config(
     return config
 
 
-def read_entries(
-    kind: type[Config], path: Path, alone: str | None = None, folder: str = "systems"
-) -> dict[str, Config]:
+def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file with a list `alone` at its top is one entry, named as the file is. `folder` of
+    A file whose top has a list by a key of `kind` is one entry, named as the file is. `folder` of
     configs/ has the files that ship. Raises `UserError` with file, line and key.
     """
     path = shipped(path, folder)
     named = read_yaml(path)
     if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    if alone is not None and isinstance(named.get(alone), list):
+    if any(isinstance(value, list) and name in options_of(kind) for name, value in named.items()):
         named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
     made: dict[str, Config] = {}
     for name, values in named.items():
@@ -234,9 +231,9 @@ class Option:
         return "Interval(" in repr(self.hint) or "Literal[" in repr(self.hint)
 
 
-_CONFIG_HELP = "YAML files with what differs from the defaults; of several the later ones win"
+_FILES = "YAML files with what differs from the defaults; of several the later ones win"
 _OWN = {
-    "config": Option(list[Path], None, _CONFIG_HELP),
+    "config": Option(list[Path], None, _FILES),
     "print_config": Option(bool, False, "print every key and its value"),
 }
 
@@ -254,10 +251,9 @@ def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
         key, hint = f"{prefix}{field.name}", hints[field.name]
         text = field.metadata.get("help") or helps.get(field.name, "")
         group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
-        default, factory = field.default, field.default_factory
         if group is None:
-            default = default if factory is MISSING else factory()
-            options[key] = Option(hint, default, text)
+            factory = field.default_factory
+            options[key] = Option(hint, field.default if factory is MISSING else factory(), text)
             continue
         inside = options_of(group, f"{key}.")
         if flags := getattr(group, "FLAGS", None):
@@ -337,7 +333,7 @@ def _help(
             lines.append(f"  --{key:<{width}}{what} ({_shown(options[key].default)})")
         lines += [
             "",
-            f"  --config FILE ..   {_CONFIG_HELP}",
+            f"  --config FILE ..   {_FILES}",
             "  --help=all         explain every key",
         ]
         return "\n".join([*lines, "", about, ""])
@@ -388,7 +384,8 @@ def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMa
 def _read_word(key: str, hint: Any, word: str) -> Any:
     """Read a flag's word as YAML reads it; text stays as it is written."""
     try:
-        return word if _is_text(hint) and word != "null" else read_yaml(word)
+        text = _is_text(hint) and word != "null" and not NO_TEXT.search(word)
+        return word if text else read_yaml(word)
     except InputError as error:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
@@ -436,8 +433,10 @@ def _merge(
         elif isinstance(value, list) and name in into and into.places[name] is place is None:
             value = [*(before or []), *value]
         into[name], into.places[name] = _as_written(value, option.hint), place
-        if _is_empty(option, value):
-            raise _placed(place, ConfigError(key, value, _EMPTY))
+        texts = value if isinstance(value, list) else [value]
+        named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
+        if named and any(isinstance(text, str) and not text.strip() for text in texts):
+            raise _placed(place, ConfigError(key, value, "a name or path; the current folder is ."))
         if value is None is option.default and not null:  # as if it were not there
             del into[name]
 
@@ -452,13 +451,6 @@ def _as_written(value: Any, hint: Any) -> Any:
     if isinstance(value, list):
         return [_as_written(part, _item_of(hint)) for part in value]
     return getattr(value, "text", value) if _is_text(hint) else value
-
-
-def _is_empty(option: Option, value: Any) -> bool:
-    """Tell whether a name or path is empty though its default is not."""
-    texts = value if isinstance(value, list) else [value]
-    named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
-    return named and any(isinstance(text, str) and not text.strip() for text in texts)
 
 
 def _made(kind: type[Config], values: YamlMapping) -> Config:
@@ -486,7 +478,7 @@ def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> 
     while key and key not in options:
         key = key.rpartition(".")[0]
     value = _at(values, key)[0] if key else values
-    allowed = str(rule) if rule or not key else allowed_words(options[key].hint)
+    allowed = str(rule) if rule is not None or not key else allowed_words(options[key].hint)
     return ConfigError(key, value, allowed)
 
 

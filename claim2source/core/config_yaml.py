@@ -40,9 +40,8 @@ class _Loader(yaml.SafeLoader):
             raise self.problem(node, f"{node.value[:40]!r} cannot be read as a value") from None
         if isinstance(value, str) and NO_TEXT.search(value):
             raise self.problem(node, f"{value[:40]!r} holds a NUL character or half of one")
-        if type(value) in (int, float):
-            return type("Number", (type(value),), {"text": node.value})(value)
-        return value
+        number = type(value) in (int, float)
+        return type("Number", (type(value),), {"text": node.value})(value) if number else value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> YamlMapping:
         found = YamlMapping()

@@ -15,10 +15,12 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
     otherwise the most alike is found, by the whole name or by its part after the last dot.
     """
-    name, names = name.lower().replace("-", "_"), {key: key.replace("-", "_") for key in known}
-    ends, last = {key: key.rpartition(".")[2] for key in names.values()}, name.rpartition(".")[2]
-    same = [key for key, plain in names.items() if ends[plain] == last]
-    same = same or [key for key, plain in names.items() if _initials(ends[plain]) == last]
+    name, names = name.lower().replace("-", "_"), list(known)
+    last = name.rpartition(".")[2]
+    parts = {key: key.rpartition(".")[2].replace("-", "_").split("_") for key in names}
+    same = [key for key in names if "_".join(parts[key]) == last] or [
+        key for key in names if parts[key][1:] and "".join(part[:1] for part in parts[key]) == last
+    ]
     if len(same) > 1:  # those of the same group first, and those least deep
         same = [key for key in same if key.split(".")[0] == name.split(".")[0]] or same
         least = min(key.count(".") for key in same)
@@ -27,15 +29,11 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         return same[:MOST_NAMED]
 
     def alike(key: str) -> tuple[float, float]:
-        whole = SequenceMatcher(None, name, names[key]).ratio()
-        return max(whole, SequenceMatcher(None, last, ends[names[key]]).ratio()), whole
+        whole = SequenceMatcher(None, name, key.replace("-", "_")).ratio()
+        return max(whole, SequenceMatcher(None, last, "_".join(parts[key])).ratio()), whole
 
     best = max(names, key=alike)
     return [best] if alike(best)[0] >= ALIKE else []
-
-
-def _initials(name: str) -> str | None:
-    return "".join(part[:1] for part in name.split("_")) if "_" in name else None
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -210,7 +210,7 @@ def read_pipeline(
     Without `staged` the system needs no stages, and without a name it is the file's last. Raises
     `ConfigError` where it is not clear which one is meant.
     """
-    mine = read_entries(SystemConfig, file, alone="stages")
+    mine = read_entries(SystemConfig, file)
     try:
         systems = read_systems([file])
     except InputError:  # it may name others; a mistake is found again
