@@ -403,7 +403,7 @@ def _merge(
     allowed = ", ".join(name for group, _, name in parted if group == prefix[:-1])
     if not isinstance(values, dict):
         why = f"must be `key: value` lines; allowed keys: {allowed}"
-        raise _placed(place, ConfigError(prefix[:-1], values, allowed, why))
+        raise _with_place(place, ConfigError(prefix[:-1], values, allowed, why))
     for name, value in values.items():
         key, place = f"{prefix}{name}", getattr(values, "places", {}).get(name)
         option, before = None if "." in name else options.get(key), into.get(name)
@@ -414,7 +414,7 @@ def _merge(
             (part,) = value
             key, value = f"{key}.{part}", value[part]
         if now := successor(program, key) or successor(program, group):
-            raise _placed(place, ConfigError(key, value, allowed, f"is gone; {now}"))
+            raise _with_place(place, ConfigError(key, value, allowed, f"is gone; {now}"))
         if option is None:
             dashes = "--" if program and place is None else ""
             meant = did_you_mean(key, options, dashes)
@@ -422,7 +422,7 @@ def _merge(
                 meant = "write `{2}` below `{0}:`; ".format(*key.rpartition("."))
             more = "--help=all explains every key" if dashes else f"allowed: {allowed}"
             why = f"no such key; {meant}{more}"
-            raise _placed(place, ConfigError(f"{dashes}{key}", value, allowed, why))
+            raise _with_place(place, ConfigError(f"{dashes}{key}", value, allowed, why))
         null = value is None and NoneType in parts_of(option.hint)
         if option.group is not None and not null:
             below = before if isinstance(before, YamlMapping) else YamlMapping()
@@ -436,12 +436,14 @@ def _merge(
         texts = value if isinstance(value, list) else [value]
         named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
         if named and any(isinstance(text, str) and not text.strip() for text in texts):
-            raise _placed(place, ConfigError(key, value, "a name or path; the current folder is ."))
+            raise _with_place(
+                place, ConfigError(key, value, "a name or path; the current folder is .")
+            )
         if value is None is option.default and not null:  # as if it were not there
             del into[name]
 
 
-def _placed(place: Place | None, error: ConfigError) -> UserError:
+def _with_place(place: Place | None, error: ConfigError) -> UserError:
     """Say an error by the file and line that set the key, where a file did."""
     return error if place is None else InputError.at(*place, error.key or None, error.why)
 
@@ -462,7 +464,7 @@ def _made(kind: type[Config], values: YamlMapping) -> Config:
         return cast(Config, adapter.validate_json(json.dumps([values]), strict=True)[0])
     except ValidationError as error:
         refused = _worded(options_of(kind), values, error.errors(include_url=False)[0])
-    raise _placed(_at(values, refused.key)[1], refused)
+    raise _with_place(_at(values, refused.key)[1], refused)
 
 
 def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> ConfigError:

@@ -205,11 +205,11 @@ def stance(
             summaries=config.summaries,
             temperature=config.temperature,
         )
-        return judge.placed(store, device)
+        return judge.with_runtime(store, device)
     if config.by == "cosine":
-        return ScoredStance(Cosine(model=model).placed(store, device))
+        return ScoredStance(Cosine(model=model).with_runtime(store, device))
     if config.by == "nli":
-        return ScoredStance(NLI(model=model).placed(store, device))
+        return ScoredStance(NLI(model=model).with_runtime(store, device))
     return None
 
 
@@ -294,8 +294,9 @@ def run_rumors(
     stages.append(_stage(FIRST_STAGE, found.cost, found.failures))
     run = found.run
     if (ranker := reranker(system)) is not None:
-        placed = ranker.placed(store, device, progress)
-        again = placed.apply(dataset.claims, dataset.sources, run)
+        again = ranker.with_runtime(store, device, progress).apply(
+            dataset.claims, dataset.sources, run
+        )
         stages.append(_stage(RERANK, again.cost, again.failures))
         run = again.run
     run = run.top(system.keep)

@@ -23,10 +23,12 @@ from claim2source.retrieve.cache import read_or_search, request_key
 
 
 @runtime_checkable
-class Placed(Protocol):
+class UsesRuntime(Protocol):
     """Fit stages that keep more than their result in the store, or compute on a device."""
 
-    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+    def with_runtime(
+        self, store: Store | None, device: str | None, progress: bool = False
+    ) -> Stage:
         """Return the same stage with a store and a device."""
         ...
 
@@ -100,11 +102,13 @@ def named_stages(
     return named
 
 
-def placed(stage: Stage, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+def with_runtime(
+    stage: Stage, store: Store | None, device: str | None, progress: bool = False
+) -> Stage:
     """Give a stage a store and a device, if it takes them."""
     if isinstance(stage, Conditional):
-        return replace(stage, stage=placed(stage.stage, store, device, progress))
-    return stage.placed(store, device, progress) if isinstance(stage, Placed) else stage
+        return replace(stage, stage=with_runtime(stage.stage, store, device, progress))
+    return stage.with_runtime(store, device, progress) if isinstance(stage, UsesRuntime) else stage
 
 
 def apply_stage(
@@ -123,7 +127,7 @@ def apply_stage(
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
-    has `placed` keeps more in the store and computes on `device`. `earlier` is the run before
+    has `with_runtime` keeps more in the store and computes on `device`. `earlier` is the run before
     `before`. A result that a server has not answered wholly is not kept.
     """
     if isinstance(stage, Conditional):
@@ -136,7 +140,7 @@ def apply_stage(
             )
 
         return stage.applied(claims, before.run, earlier, of_asked)
-    stage = placed(stage, store, device, progress)
+    stage = with_runtime(stage, store, device, progress)
     key = None
     if store is not None:
         asked = request_key(

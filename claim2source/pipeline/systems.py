@@ -192,7 +192,7 @@ def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
         try:
             expanded({name: systems[name]}, systems)
         except ConfigError as error:
-            why = str(error).removeprefix("config: ")
+            why = f"{error.key}: {error.why}"
             raise InputError.at(shown, field=name, why=why) from None
     for name, system in systems.items():
         kind = "hybrid" if system.hybrid is not None else "routes"

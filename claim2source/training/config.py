@@ -258,7 +258,7 @@ class AfterConfig(Settings):
         try:
             return read_config(cls, ["--config", str(file)], program="after", description=None)
         except ConfigError as error:
-            raise InputError.at(file, why=str(error).removeprefix("config: ")) from None
+            raise InputError.at(file, None, error.key, error.why) from None
 
 
 @dataclass(frozen=True)
