@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -75,8 +75,9 @@ class Settings:
         from pydantic import ValidationError
 
         for name, option in options_of(type(self)).items():
+            hint = repr(option.hint)
             try:
-                if option.is_bounded and "." not in name:
+                if "." not in name and ("Interval(" in hint or "Literal[" in hint):
                     _adapter(option.hint).validate_python(getattr(self, name))
             except (ValidationError, OverflowError):
                 raise ConfigError(name, getattr(self, name), allowed_words(option.hint)) from None
@@ -225,11 +226,6 @@ class Option:
         null = NoneType in parts_of(self.hint)
         return not self.within and (self.group is None or self.is_file or null)
 
-    @cached_property
-    def is_bounded(self) -> bool:
-        """Tell whether the type leaves out some of a number's or a text's values."""
-        return "Interval(" in repr(self.hint) or "Literal[" in repr(self.hint)
-
 
 _FILES = "YAML files with what differs from the defaults; of several the later ones win"
 _OWN = {
@@ -331,11 +327,7 @@ def _help(
         width = max(map(len, common)) + 2
         for key, what in common.items():
             lines.append(f"  --{key:<{width}}{what} ({_shown(options[key].default)})")
-        lines += [
-            "",
-            f"  --config FILE ..   {_FILES}",
-            "  --help=all         explain every key",
-        ]
+        lines += ["", f"  --config FILE ..   {_FILES}", "  --help=all         every key"]
         return "\n".join([*lines, "", about, ""])
     lines.append(about)
     for key, option in options.items():
@@ -403,7 +395,7 @@ def _merge(
     allowed = ", ".join(name for group, _, name in parted if group == prefix[:-1])
     if not isinstance(values, dict):
         why = f"must be `key: value` lines; allowed keys: {allowed}"
-        raise _with_place(place, ConfigError(prefix[:-1], values, allowed, why))
+        raise ConfigError(prefix[:-1], values, allowed, why).at(place)
     for name, value in values.items():
         key, place = f"{prefix}{name}", getattr(values, "places", {}).get(name)
         option, before = None if "." in name else options.get(key), into.get(name)
@@ -411,10 +403,10 @@ def _merge(
             continue
         group = f"{key}." if option is None or isinstance(value, dict) else key
         while place is None is option and isinstance(value, dict) and value:  # the whole flag
-            (part,) = value
+            part = next(iter(value))
             key, value = f"{key}.{part}", value[part]
         if now := successor(program, key) or successor(program, group):
-            raise _with_place(place, ConfigError(key, value, allowed, f"is gone; {now}"))
+            raise ConfigError(key, value, allowed, f"is gone; {now}").at(place)
         if option is None:
             dashes = "--" if program and place is None else ""
             meant = did_you_mean(key, options, dashes)
@@ -422,7 +414,7 @@ def _merge(
                 meant = "write `{2}` below `{0}:`; ".format(*key.rpartition("."))
             more = "--help=all explains every key" if dashes else f"allowed: {allowed}"
             why = f"no such key; {meant}{more}"
-            raise _with_place(place, ConfigError(f"{dashes}{key}", value, allowed, why))
+            raise ConfigError(f"{dashes}{key}", value, allowed, why).at(place)
         null = value is None and NoneType in parts_of(option.hint)
         if option.group is not None and not null:
             below = before if isinstance(before, YamlMapping) else YamlMapping()
@@ -436,16 +428,9 @@ def _merge(
         texts = value if isinstance(value, list) else [value]
         named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
         if named and any(isinstance(text, str) and not text.strip() for text in texts):
-            raise _with_place(
-                place, ConfigError(key, value, "a name or path; the current folder is .")
-            )
+            raise ConfigError(key, value, "a name or path; the current folder is .").at(place)
         if value is None is option.default and not null:  # as if it were not there
             del into[name]
-
-
-def _with_place(place: Place | None, error: ConfigError) -> UserError:
-    """Say an error by the file and line that set the key, where a file did."""
-    return error if place is None else InputError.at(*place, error.key or None, error.why)
 
 
 def _as_written(value: Any, hint: Any) -> Any:
@@ -464,7 +449,7 @@ def _made(kind: type[Config], values: YamlMapping) -> Config:
         return cast(Config, adapter.validate_json(json.dumps([values]), strict=True)[0])
     except ValidationError as error:
         refused = _worded(options_of(kind), values, error.errors(include_url=False)[0])
-    raise _with_place(_at(values, refused.key)[1], refused)
+    raise refused.at(_at(values, refused.key)[1])
 
 
 def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> ConfigError:

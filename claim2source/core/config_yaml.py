@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
             if key.value in found:
                 raise self.problem(key, f"{key.value}: is set twice in this file")
             found[key.value] = self.construct_object(value)
-            found.places[key.value] = self.name, key.start_mark.line + 1
+            found.places[key.value] = (self.name, key.start_mark.line + 1) if self.name else None
         return found
 
     def problem(self, node: yaml.Node, why: str) -> InputError:
@@ -71,7 +71,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 
 def read_yaml(source: Path | str) -> Any:
     """Read a YAML file, or a text; None where it is empty. Raises `InputError`."""
-    line, name = None, str(source) if isinstance(source, Path) else "value"
+    line, name = None, str(source) if isinstance(source, Path) else ""
     try:
         if isinstance(source, Path):
             if why := why_not_file(source):

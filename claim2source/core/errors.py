@@ -110,6 +110,10 @@ class ConfigError(UserError, ValueError):
         self.why = why or f"{shown(value)} is not allowed; allowed: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
+    def at(self, place: tuple[str, int] | None) -> UserError:
+        """Return the error by the file and line that set the key, if a file did."""
+        return self if place is None else InputError.at(*place, self.key or None, self.why)
+
 
 def shown(value: object) -> str:
     """Write a value for a message, at most 200 characters of it."""
