@@ -7,8 +7,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from annotated_types import Interval
+from pydantic import TypeAdapter
 
-from claim2source.core.config import Count, Positive, Seed, Settings, Share
+from claim2source.core.config import Count, Positive, Seed, Settings, Share, options_of
 from claim2source.core.errors import ConfigError
 from tests.shared_data import REPOSITORY
 
@@ -48,6 +49,11 @@ def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None
             if "Interval(" in repr(hint):
                 bounded.add(f"{kind.__name__}.{name}")
                 assert issubclass(kind, Settings), kind
+        # A default is not checked where it is used.
+        for option in options_of(kind).values():
+            bounded_hint = "Interval(" in repr(option.hint) or "Literal[" in repr(option.hint)
+            if bounded_hint and option.default not in (None, dataclasses.MISSING):
+                TypeAdapter(option.hint).validate_python(option.default)
     assert {"BM25Config.k1", "OptimisationConfig.seed", "Config.repeats"} <= bounded
     assert len(bounded) > 70
 

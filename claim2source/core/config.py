@@ -72,15 +72,11 @@ class Settings:
     __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
 
     def __post_init__(self) -> None:
-        from pydantic import ValidationError
-
         for name, option in options_of(type(self)).items():
-            hint = repr(option.hint)
-            try:
-                if "." not in name and ("Interval(" in hint or "Literal[" in hint):
-                    _adapter(option.hint).validate_python(getattr(self, name))
-            except (ValidationError, OverflowError):
-                raise ConfigError(name, getattr(self, name), allowed_words(option.hint)) from None
+            if "." not in name and (value := getattr(self, name)) is not option.default:
+                hint = repr(option.hint)
+                if "Interval(" in hint or "Literal[" in hint:
+                    _check_value(option.hint, name, value)
         self.check()
 
     def check(self) -> None:
@@ -438,6 +434,16 @@ def _as_written(value: Any, hint: Any) -> Any:
     if isinstance(value, list):
         return [_as_written(part, _item_of(hint)) for part in value]
     return getattr(value, "text", value) if _is_text(hint) else value
+
+
+def _check_value(hint: Any, key: str, value: Any) -> None:
+    """Raise `ConfigError` for a value of Python's that is not of a type."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(hint).validate_python(value)
+    except (ValidationError, OverflowError):
+        raise ConfigError(key, value, allowed_words(hint)) from None
 
 
 def _made(kind: type[Config], values: YamlMapping) -> Config:
