@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
+Function = TypeVar("Function", bound=Callable[..., Any])
 MOST = 10**9  # of what is only counted
 _NO_OPTION = "is no option; --help explains every key"
-_PYDANTIC = {"extra": "forbid", "allow_inf_nan": False}
+_PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
 _NAMES |= {str: "text", Path: "a path"}
+
+
+def _cached(function: Function) -> Function:
+    return cast(Function, cache(function))  # of classes too, which mypy takes for unhashable
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -129,6 +134,8 @@ def read_config(
     options.sort(key=lambda one: files.index(one[0]) if one[0] in files else len(files))
     values, printed = YamlMapping(), False
     for key, texts in options:
+        if now := successor(program, key):
+            raise UserError(f"config: {key}: is gone; {now}")
         given = _nested(_OWN | keys, key, texts)
         printed |= bool(given.pop("print_config", False))
         for path in (shipped(Path(text), program) for text in given.pop("config", [])):
@@ -161,7 +168,8 @@ def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dic
             _merge(options_of(kind), entry, values, place)
             made[name] = _made(kind, entry)
         except ConfigError as error:
-            raise InputError.at(*place, name, f"{error.key}: {error.why}") from None
+            why = f"{error.key}: {error.why}"
+            raise ConfigError(name, values, "", why).at(place) from None
     return made
 
 
@@ -208,7 +216,7 @@ class Option:
     hint: Any
     default: Any  # MISSING where the key is required
     help: str
-    group: type | None = None  # the dataclass of a group
+    group: Any = None  # the dataclass of a group
     within: str = ""  # the flag whose YAML file alone has the key
 
     @property
@@ -230,7 +238,7 @@ _OWN = {
 }
 
 
-@cache
+@_cached
 def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
     """Map every key of a config to its description, a group's after the group itself.
 
@@ -332,8 +340,8 @@ def _help(
         default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
         if option.is_flag:
             lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
-            indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
-            lines += textwrap.wrap(f"{option.help} ({default})".strip(), 110, **indent)
+            text, gap = f"{option.help} ({default})".strip(), " " * 6
+            lines += textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
     return "\n".join([*lines, ""])
 
 
@@ -349,7 +357,7 @@ def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMa
     if on in options and options[on].hint is bool and not (words and key == on):
         key, words = on, ["true" if key == on else "false", *words]
     option = options.get(key, Option(Any, None, ""))
-    item, value, place = _item_of(option.hint), None, None
+    item, value, place = _item_of(option.hint), cast(Any, None), None
     if option.within:
         why = f"is no flag; write it in a YAML file: --{option.within} FILE"
         raise UserError(f"config: --{key}: {why}")
@@ -464,7 +472,7 @@ def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> 
     if isinstance(rule, ConfigError):  # its key may name the groups that it stands in
         first, dot, _ = rule.key.partition(".")
         names = names[: names.index(first)] if dot and first in names else names
-        return ConfigError(".".join([*names, rule.key]), rule.value, rule.allowed)
+        return ConfigError(".".join([*names, rule.key]), rule.value, rule.allowed, rule.why)
     key = ".".join(names)
     if error["type"] == "missing":
         return ConfigError(key, None, "a value", f"is required; give --{key}")
@@ -484,7 +492,7 @@ def _at(values: Any, key: str) -> tuple[Any, Place | None]:
     return values, place
 
 
-@cache
+@_cached
 def _adapter(hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 

@@ -22,7 +22,9 @@ Place = tuple[str, int]  # file and line
 class YamlMapping(dict[str, Any]):
     """Hold the values of a YAML mapping, and the place of each key."""
 
-    def __init__(self, values: Mapping[str, Any] = {}, places: Mapping[str, Place] = {}) -> None:
+    def __init__(
+        self, values: Mapping[str, Any] = {}, places: Mapping[str, Place | None] = {}
+    ) -> None:
         super().__init__(values)
         self.places: dict[str, Place | None] = dict(places)
 
@@ -43,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         number = type(value) in (int, float)
         return type("Number", (type(value),), {"text": node.value})(value) if number else value
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> YamlMapping:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         found = YamlMapping()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
