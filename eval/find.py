@@ -22,7 +22,7 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
-from claim2source.core.keys import with_places
+from claim2source.core.program import with_places
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_engine
 from claim2source.io.fetch import Fetcher, is_address

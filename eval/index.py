@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 
 from claim2source.core.config import Between, flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.keys import with_places
-from claim2source.core.program import command_of
+from claim2source.core.program import command_of, with_places
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.datasets import folder_of

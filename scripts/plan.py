@@ -34,7 +34,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from claim2source.core.config import Above, Between, Settings, read_config
+from claim2source.core.config import Between, PositiveShare, Settings, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
@@ -119,8 +119,8 @@ class PlanConfig(Settings):
     device: Device = "h200"
     data: str = "ct26-sized"
     processes: Annotated[int, Between(1, 10_000)] = 1
-    training_share: Annotated[float, Above(0, 1)] = 0.45
-    encoding_share: Annotated[float, Above(0, 1)] = 0.55
+    training_share: PositiveShare = 0.45
+    encoding_share: PositiveShare = 0.55
 
 
 @dataclass(frozen=True)

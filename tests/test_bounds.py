@@ -3,12 +3,13 @@
 import dataclasses
 import importlib
 import math
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
+from annotated_types import Interval
+from pydantic import TypeAdapter
 
-from claim2source.core.config import Count, Positive, Seed, Settings, Share
-from claim2source.core.config_types import Bounds, hints_of
+from claim2source.core.config import Count, Positive, Seed, Settings, Share, options_of
 from claim2source.core.errors import ConfigError
 from tests.shared_data import REPOSITORY
 
@@ -35,7 +36,7 @@ def is_unbounded(hint: Any) -> bool:
     """Tell whether a number may be of this type and has no bounds there."""
     if hint in (int, float):
         return True
-    if get_origin(hint) is Annotated and any(isinstance(m, Bounds) for m in get_args(hint)):
+    if get_origin(hint) is Annotated and any(isinstance(m, Interval) for m in get_args(hint)):
         return False
     return any(is_unbounded(part) for part in get_args(hint))
 
@@ -43,11 +44,16 @@ def is_unbounded(hint: Any) -> bool:
 def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None:
     bounded = set()
     for kind in configs():
-        for name, hint in hints_of(kind).items():
+        for name, hint in get_type_hints(kind, include_extras=True).items():
             assert name in ELSEWHERE or not is_unbounded(hint), f"{kind.__name__}.{name}: {hint}"
-            if "Bounds(" in repr(hint):
+            if "Interval(" in repr(hint):
                 bounded.add(f"{kind.__name__}.{name}")
                 assert issubclass(kind, Settings), kind
+        # A default is not checked where it is used.
+        for option in options_of(kind).values():
+            bounded_hint = "Interval(" in repr(option.hint) or "Literal[" in repr(option.hint)
+            if bounded_hint and option.default not in (None, dataclasses.MISSING):
+                TypeAdapter(option.hint).validate_python(option.default)
     assert {"BM25Config.k1", "OptimisationConfig.seed", "Config.repeats"} <= bounded
     assert len(bounded) > 70
 

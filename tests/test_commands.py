@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
-from claim2source.core.keys import with_places
+from claim2source.core.program import with_places
 from claim2source.pipeline import staged
 from claim2source.pipeline.baselines import named_systems
 from claim2source.pipeline.checkpoints import route_words
@@ -168,8 +168,7 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
         return dict(known[key])
 
     monkeypatch.setattr(staged, "read_systems", read_once)
-    alone = "stages" if "\nstages:" in path.read_text(encoding="utf-8") else None
-    names = list(read_entries(SystemConfig, path, alone=alone))
+    names = list(read_entries(SystemConfig, path))
     own, runs = str(path.relative_to(REPOSITORY)), 0
     for program, config in found:
         files = [getattr(config, "pipeline", ""), *(getattr(config, "files", None) or ())]

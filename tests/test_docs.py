@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +21,7 @@ import yaml
 
 import claim2source as c2s
 from claim2source.core import report as report_module
-from claim2source.core.config import read_config
-from claim2source.core.config_types import groups_of, options_of
+from claim2source.core.config import options_of, read_config
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets import load
@@ -205,15 +204,15 @@ def shown(default: Any) -> str:
 def settings_table(kind: type) -> str:
     """The keys of a config with default and meaning, as its program's --help has them."""
     rows = ["| key | default | what |", "|---|---|---|"]
-    options = options_of(kind)
+    options = {key: option for key, option in options_of(kind).items() if option.is_flag}
     # A group that may be absent is one row: its keys are those of a table elsewhere.
-    absent = tuple(f"{option.key}." for option in options if option.key in groups_of(kind))
-    for option in options:
-        if option.key.startswith(absent):
+    absent = tuple(f"{k}." for k, option in options.items() if option.group and "." not in k)
+    for key, option in options.items():
+        if key.startswith(absent):
             continue
         text = option.help.replace("|", "\\|").replace("<", "&lt;")
-        default = "" if option.required else shown(option.default)
-        rows.append(f"| `{option.key}` | {default} | {text} |")
+        default = "" if option.default is MISSING else shown(option.default)
+        rows.append(f"| `{key}` | {default} | {text} |")
     return "\n".join(rows)
 
 

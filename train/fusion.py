@@ -62,7 +62,7 @@ from claim2source.pipeline.stages import apply_stage
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.rerank.frame import DEEPEST, Place
+from claim2source.rerank.frame import DEEPEST, Runtime
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.text import ClaimForm
@@ -150,7 +150,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         device=config.device,
     )
     candidates = Candidates(systems, config.system, config.depth, config.checkpoint, config.claims)
-    scorer = Scorer(reported.sources, Place(settings.store, config.device, progress=True))
+    scorer = Scorer(reported.sources, Runtime(settings.store, config.device, progress=True))
     gathered = gather(views, candidates, reported, settings, scorer)
     base = list(views)[:2]
     for name in base:

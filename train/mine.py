@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import (
-    Below,
     Between,
+    PartialShare,
     Seed,
     Settings,
     flag,
@@ -55,7 +55,7 @@ class MineConfig(Settings):
     instruction: str = INSTRUCTION
     dataset: str = "demo"
     split: str = "train"
-    val_share: Annotated[float, Below(1)] = 0.1
+    val_share: PartialShare = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -3,64 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, cast, get_args, get_origin
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
+from annotated_types import Interval
 
-from claim2source.core.config_types import (
-    Bounds,
-    Option,
-    allowed_words,
-    groups_of,
-    hints_of,
-    is_list,
-    is_text,
-    items_of,
-    keys_of,
-    options_of,
-    parts_of,
-)
-from claim2source.core.config_yaml import compose, entries_of, is_null, line_of, plain_value
-from claim2source.core.errors import ConfigError, InputError, UserError, said_once, shown
-from claim2source.core.keys import did_you_mean, full_help, short_help
+from claim2source.core.config_yaml import NO_TEXT, Place, YamlMapping, read_yaml
+from claim2source.core.errors import ConfigError, InputError, UserError, said_once
+from claim2source.core.keys import did_you_mean
 from claim2source.core.old_names import always_holds, successor
 from claim2source.core.program import in_our_words, usage_of
 from claim2source.core.shipped import shipped
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
+Function = TypeVar("Function", bound=Callable[..., Any])
 MOST = 10**9  # of what is only counted
-_FLAG = "a flag"  # in place of file and line
-_EMPTY = "a name or path; the current folder is ."
+_NO_OPTION = "is no option; --help explains every key"
+_PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+_NAMES |= {str: "text", Path: "a path"}
 
 
-def Between(low: float, high: float) -> Bounds:
-    """Bound a number of a config: `Annotated[float, Between(0, 1)]`, ends included."""
-    return Bounds(low, high)
+def _cached(function: Function) -> Function:
+    return cast(Function, cache(function))  # of classes too, which mypy takes for unhashable
 
 
-def Above(low: float, high: float = MOST) -> Bounds:
-    """Bound a number of a config from below, without that end itself."""
-    return Bounds(low, high, above=True)
-
-
-def Below(high: float, low: float = 0) -> Bounds:
-    """Bound a number of a config from `low` to `high`, without `high` itself."""
-    return Bounds(low, high, below=True)
+def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
+    """Bound a number, ends included, but not `low` if `above` it and not `high` if `below` it."""
+    return Interval(**{"gt" if above else "ge": low, "lt" if below else "le": high})
 
 
 Count = Annotated[int, Between(0, MOST)]
 Number = Annotated[int, Between(1, MOST)]
 Amount = Annotated[float, Between(0, MOST)]
-Positive = Annotated[float, Above(0)]
+Positive = Annotated[float, Between(0, MOST, above=True)]
 Share = Annotated[float, Between(0, 1)]
-PositiveShare = Annotated[float, Above(0, 1)]
-SplitShare = Annotated[float, Bounds(0, 1, above=True, below=True)]  # not all, not nothing
+PositiveShare = Annotated[float, Between(0, 1, above=True)]
+PartialShare = Annotated[float, Between(0, 1, below=True)]
+SplitShare = Annotated[float, Between(0, 1, above=True, below=True)]  # not all, not nothing
 Seed = Annotated[int, Between(0, 2**32 - 1)]  # NumPy takes none below 0
 Repeats = Annotated[int, Between(1, 1_000_000)]
 
@@ -68,12 +74,14 @@ Repeats = Annotated[int, Between(1, 1_000_000)]
 class Settings:
     """Check a dataclass of settings when it is made: bounds of its types, then its own rules."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
 
     def __post_init__(self) -> None:
-        for name, hint in hints_of(cast(Any, type(self))).items():
-            if _is_bounded(hint):
-                _checked(hint, getattr(self, name), name, python=True)
+        for name, option in options_of(type(self)).items():
+            if "." not in name and (value := getattr(self, name)) is not option.default:
+                hint = repr(option.hint)
+                if "Interval(" in hint or "Literal[" in hint:
+                    _check_value(option.hint, name, value)
         self.check()
 
     def check(self) -> None:
@@ -103,101 +111,78 @@ def read_config(
 ) -> Config:
     """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
-    Flags stand over files, and what comes later over what came before. Unknown keys and wrong
-    values raise `UserError` naming the key;
-    `--print_config` and `--help` print and exit. With `common`, which says what the most usual
-    keys are, `--help` prints these alone, and `--help=all` every key.
+    Flags stand over files, a group's file over `--config`, and what comes later over what came
+    before. Unknown keys and wrong values raise `UserError` naming the key; `--print_config` and
+    `--help` print and exit. With `common`, which says what the most usual keys are, `--help`
+    prints these alone, and `--help=all` every key.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words, keys = list(sys.argv[1:] if argv is None else argv), options_of(kind)
     if {"-h", "--help", "--help=all"} & {*words}:
-        about = in_our_words(description or "", program)
-        name, options = usage_of(program), options_of(cast(Any, kind))
-        if common and "--help=all" not in words:
-            print(short_help(name, about, options, common), end="")
-        else:
-            print(full_help(name, about, options), end="")
+        about, some = in_our_words(description or "", program), "--help=all" not in words
+        print(_help(usage_of(program), about, _OWN | keys, common if some else None), end="")
         sys.exit(0)
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
-    rest = _files_first(kind, [word for word in words if word != "--print_config"])
-    while rest:
-        _take_option(kind, rest, values, places, program)
-    config = make(kind, values, places=places)
-    if "--print_config" in words:
+    options: list[tuple[str, list[str]]] = []
+    for word in words:
+        key, equals, text = word[2:].partition("=")
+        if word.startswith("--") and key:
+            options.append((key, [text] if equals else []))
+        elif options and not word.startswith("--"):
+            options[-1][1].append(word)
+        else:
+            raise UserError(f"config: {word}: {_NO_OPTION}")
+    files = ["config", *(key for key, option in keys.items() if option.is_file)]
+    options.sort(key=lambda one: files.index(one[0]) if one[0] in files else len(files))
+    values, printed = YamlMapping(), False
+    for key, texts in options:
+        if now := successor(program, key):
+            raise UserError(f"config: {key}: is gone; {now}")
+        given = _nested(_OWN | keys, key, texts)
+        printed |= bool(given.pop("print_config", False))
+        for path in (shipped(Path(text), program) for text in given.pop("config", [])):
+            if (content := read_yaml(path)) is not None:
+                _merge(keys, values, content, (str(path), 1), program)
+        _merge(keys, values, given, None, program)
+    config = _made(kind, values)
+    if printed:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
 
 
-def read_entries(
-    kind: type[Config], path: Path, alone: str | None = None, folder: str = "systems"
-) -> dict[str, Config]:
+def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file with a list `alone` at its top is one entry, named as the file is. `folder` of
-    configs/ has the files that ship.
-
-    Raises `UserError` with file, line and key as `read_config` does.
+    A file whose top has a list by a key of `kind` is one entry, named as the file is. `folder` of
+    configs/ has the files that ship. Raises `UserError` with file, line and key.
     """
     path = shipped(path, folder)
-    root = compose(path)
-    if not isinstance(root, yaml.MappingNode):
+    named = read_yaml(path)
+    if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    named = list(entries_of(root, path))
-    if any(name == alone and isinstance(node, yaml.SequenceNode) for name, _, node in named):
-        named = [(path.stem, 1, root)]
-    entries: dict[str, Config] = {}
-    for name, line, node in named:
-        places: dict[str, str] = {}
-        values = _plain_group(kind, node, path, places)
+    if any(isinstance(value, list) and name in options_of(kind) for name, value in named.items()):
+        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
+    made: dict[str, Config] = {}
+    for name, values in named.items():
+        place, entry = named.places[name], YamlMapping()
         try:
-            entries[name] = make(kind, values, places=places)
+            _merge(options_of(kind), entry, values, place)
+            made[name] = _made(kind, entry)
         except ConfigError as error:
-            why = str(error).removeprefix("config: ")
-            raise InputError.at(path, line, name, why) from None
-    return entries
+            why = f"{error.key}: {error.why}"
+            raise ConfigError(name, values, "", why).at(place) from None
+    return made
 
 
-def make(
-    kind: type[Config],
-    values: Mapping[str, Any],
-    prefix: str = "",
-    places: Mapping[str, str] | None = None,
-) -> Config:
+def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
     """Make a dataclass of plain values: mappings for its groups, lists, text, numbers.
 
-    `prefix` stands before the keys in messages, `places` maps keys to file and line.
-
-    Raises `ConfigError`, or `UserError` with the place, for what is unknown, missing or wrong.
+    Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
     """
-    hashable = cast(Any, kind)
-    hints, groups, places = hints_of(hashable), groups_of(hashable), places or {}
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
-    made: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if name not in fields:
-            _refuse(key, value, f"one of {', '.join(fields)}", places)
-        if name in groups and isinstance(value, Mapping):
-            made[name] = make(groups[name], value, f"{key}.", places)
-        elif name in groups and dataclasses.is_dataclass(value):
-            made[name] = value
-        else:
-            default = fields[name].default
-            if is_text(hints[name]) and default != "" and _is_empty(value):
-                _refuse(key, value, _EMPTY, places)
-            absent = value is None and default is None
-            made[name] = value if absent else _checked(hints[name], value, key, places=places)
-    no_default = dataclasses.MISSING
-    for name, field in fields.items():
-        missing = field.default is no_default and field.default_factory is no_default
-        if missing and name not in made:
-            raise UserError(f"config: {prefix}{name}: is required; give --{prefix}{name}")
     try:
-        return kind(**made)
+        _merge(options_of(kind), nested := YamlMapping(), as_plain(values), None)
+        return _made(kind, nested)
     except ConfigError as error:
-        key = error.key if error.key.startswith(prefix) else f"{prefix}{error.key}"
-        raise ConfigError(key, error.value, error.allowed) from None
+        raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
 
 
 def as_plain(value: Any) -> Any:
@@ -220,214 +205,295 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
         raise ConfigError(key, value, allowed)
 
 
-@cache
-def _is_bounded(hint: Any) -> bool:
-    return "Bounds(" in repr(hint) or "Literal[" in repr(hint)
+def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
+    require(value in allowed, key, value, ", ".join(allowed))
 
 
-@cache
-def _adapter(hint: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter
+@dataclass(frozen=True)
+class Option:
+    """Describe a key of a config, or a group of keys."""
 
-    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
+    hint: Any
+    default: Any  # MISSING where the key is required
+    help: str
+    group: Any = None  # the dataclass of a group
+    within: str = ""  # the flag whose YAML file alone has the key
+
+    @property
+    def is_file(self) -> bool:
+        """Tell whether the flag takes a YAML file of the group's keys."""
+        return hasattr(self.group, "FLAGS")
+
+    @property
+    def is_flag(self) -> bool:
+        """Tell whether `--key` takes a value: of groups a file, or null."""
+        null = NoneType in parts_of(self.hint)
+        return not self.within and (self.group is None or self.is_file or null)
 
 
-def _checked(
-    hint: Any,
-    value: Any,
-    key: str,
-    *,
-    places: Mapping[str, str] | None = None,
-    python: bool = False,
-) -> Any:
-    """Return a value as its type has it; raise naming the key where it is not allowed.
+_FILES = "YAML files with what differs from the defaults; of several the later ones win"
+_OWN = {
+    "config": Option(list[Path], None, _FILES),
+    "print_config": Option(bool, False, "print every key and its value"),
+}
 
-    Python's own values are checked and stay as they are.
+
+@_cached
+def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
+    """Map every key of a config to its description, a group's after the group itself.
+
+    Where a group's class names `FLAGS`, these alone of its keys are flags, and the group itself
+    takes a YAML file.
     """
+    options: dict[str, Option] = {}
+    hints, helps = get_type_hints(kind, include_extras=True), _helps(kind)
+    for field in (field for field in dataclasses.fields(kind) if field.init):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        text = field.metadata.get("help") or helps.get(field.name, "")
+        group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
+        if group is None:
+            factory = field.default_factory
+            options[key] = Option(hint, field.default if factory is MISSING else factory(), text)
+            continue
+        inside = options_of(group, f"{key}.")
+        if flags := getattr(group, "FLAGS", None):
+            text = f"{text.rstrip('.')}: a YAML file of {', '.join(options_of(group))}"
+            files = {name for name in inside if name.removeprefix(f"{key}.") not in flags}
+            inside = inside | {name: replace(inside[name], within=key) for name in files}
+        options |= {key: Option(hint, None, text, group), **inside}
+    return options
+
+
+def _helps(kind: type) -> dict[str, str]:
+    """Read what a dataclass and its bases say of their fields, under `Args:`."""
+    helps: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        text = inspect.cleandoc(base.__doc__ or "")
+        _, _, args = re.sub("^Attributes:$", "Args:", text, flags=re.MULTILINE).partition("Args:\n")
+        for name, about in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", args, re.MULTILINE):
+            helps[name] = " ".join(about.split())
+    return helps
+
+
+def parts_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a value may have one of, each without bounds."""
+    if get_origin(hint) is Annotated:
+        return parts_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(part for inner in get_args(hint) for part in parts_of(inner))
+    return (hint,)
+
+
+def _item_of(hint: Any) -> Any:
+    """Return the type of a list's items; None of what is no list."""
+    lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
+    return next((get_args(part)[0] for part in lists), None)
+
+
+def _is_text(hint: Any) -> bool:
+    return {*parts_of(hint)} - {NoneType} in ({str}, {Path}, {str, Path})
+
+
+def allowed_words(hint: Any) -> str:
+    """Describe a type for a user."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [_bounds(mark) for mark in inner[1:] if isinstance(mark, Interval)]
+        return ", ".join([allowed_words(inner[0]), *bounds])
+    if origin is Literal:
+        return ", ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return " or ".join(allowed_words(part) for part in inner)
+    if origin in (list, tuple):
+        item = allowed_words(inner[0])
+        if "number" in item:
+            return f"a list of numbers, such as [1, 2], each {item}"
+        return "a list, such as [a, b]" if inner[0] in (str, Path) else f"a list of {item}"
+    if origin is dict:
+        return f"a mapping of names to {allowed_words(inner[1])}"
+    if dataclasses.is_dataclass(hint):
+        return f"its keys: {', '.join(field.name for field in dataclasses.fields(hint))}"
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _bounds(of: Interval) -> str:
+    low = f"above {of.gt}" if of.ge is None else of.ge
+    return f"{low} to {of.le}" if of.lt is None else f"{low} to below {of.lt}"
+
+
+def _help(
+    usage: str, about: str, options: Mapping[str, Option], common: Mapping[str, str] | None
+) -> str:
+    """Write the help of every flag, or of the keys in `common` alone, one line each."""
+    lines = [f"usage: {usage} [--config FILE] [--key value ...]", ""]
+    if common:
+        lines.append(f"The {len(common)} keys that people change most, and their defaults:")
+        width = max(map(len, common)) + 2
+        for key, what in common.items():
+            lines.append(f"  --{key:<{width}}{what} ({_shown(options[key].default)})")
+        lines += ["", f"  --config FILE ..   {_FILES}", "  --help=all         every key"]
+        return "\n".join([*lines, "", about, ""])
+    lines.append(about)
+    for key, option in options.items():
+        value = allowed_words(Path if option.is_file else option.hint)
+        more = f", --no_{key}" if option.hint is bool else f" {value}"
+        default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
+        if option.is_flag:
+            lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
+            text, gap = f"{option.help} ({default})".strip(), " " * 6
+            lines += textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
+    return "\n".join([*lines, ""])
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, list | tuple):
+        return f"[{', '.join(map(str, default))}]"
+    return json.dumps(default) if default in (None, "", True, False) else str(default)
+
+
+def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
+    """Return what a flag sets as nested keys: `--a.b X` as {a: {b: X}}."""
+    on = key.removeprefix("no_")
+    if on in options and options[on].hint is bool and not (words and key == on):
+        key, words = on, ["true" if key == on else "false", *words]
+    option = options.get(key, Option(Any, None, ""))
+    item, value, place = _item_of(option.hint), cast(Any, None), None
+    if option.within:
+        why = f"is no flag; write it in a YAML file: --{option.within} FILE"
+        raise UserError(f"config: --{key}: {why}")
+    if key in options and not words:
+        raise UserError(f"config: --{key}: needs a value")
+    if len(words) > 1 and item is None:
+        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
+    if option.is_file:
+        path = shipped(Path(words[0]), key)
+        value, place = read_yaml(path) or YamlMapping(), (str(path), 1)
+    elif item is None or (len(words) == 1 and words[0].startswith("[")):
+        value = _read_word(key, option.hint, "".join(words))
+    else:
+        value = [_read_word(key, item, word) for word in words]
+    for name in reversed(key.split(".")):
+        value = YamlMapping({name: value}, {name: place})
+    return value
+
+
+def _read_word(key: str, hint: Any, word: str) -> Any:
+    """Read a flag's word as YAML reads it; text stays as it is written."""
+    try:
+        text = _is_text(hint) and word != "null" and not NO_TEXT.search(word)
+        return word if text else read_yaml(word)
+    except InputError as error:
+        raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
+
+
+def _merge(
+    options: Mapping[str, Option],
+    into: YamlMapping,
+    values: Any,
+    place: Place | None,
+    program: str = "",
+    prefix: str = "",
+) -> None:
+    """Set nested keys over others, group by group; a flag adds to its list and to mappings."""
+    parted = (key.rpartition(".") for key in options)
+    allowed = ", ".join(name for group, _, name in parted if group == prefix[:-1])
+    if not isinstance(values, dict):
+        why = f"must be `key: value` lines; allowed keys: {allowed}"
+        raise ConfigError(prefix[:-1], values, allowed, why).at(place)
+    for name, value in values.items():
+        key, place = f"{prefix}{name}", getattr(values, "places", {}).get(name)
+        option, before = None if "." in name else options.get(key), into.get(name)
+        if place is not None and always_holds(key, value, program):
+            continue
+        group = f"{key}." if option is None or isinstance(value, dict) else key
+        while place is None is option and isinstance(value, dict) and value:  # the whole flag
+            part = next(iter(value))
+            key, value = f"{key}.{part}", value[part]
+        if now := successor(program, key) or successor(program, group):
+            raise ConfigError(key, value, allowed, f"is gone; {now}").at(place)
+        if option is None:
+            dashes = "--" if program and place is None else ""
+            meant = did_you_mean(key, options, dashes)
+            if key in options:  # as on the command line
+                meant = "write `{2}` below `{0}:`; ".format(*key.rpartition("."))
+            more = "--help=all explains every key" if dashes else f"allowed: {allowed}"
+            why = f"no such key; {meant}{more}"
+            raise ConfigError(f"{dashes}{key}", value, allowed, why).at(place)
+        null = value is None and NoneType in parts_of(option.hint)
+        if option.group is not None and not null:
+            below = before if isinstance(before, YamlMapping) else YamlMapping()
+            _merge(options, below, value, place, program, f"{key}.")
+            value = below
+        elif place is None and isinstance(value, dict) and isinstance(before, dict):
+            value = {**before, **value}
+        elif isinstance(value, list) and name in into and into.places[name] is place is None:
+            value = [*(before or []), *value]
+        into[name], into.places[name] = _as_written(value, option.hint), place
+        texts = value if isinstance(value, list) else [value]
+        named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
+        if named and any(isinstance(text, str) and not text.strip() for text in texts):
+            raise ConfigError(key, value, "a name or path; the current folder is .").at(place)
+        if value is None is option.default and not null:  # as if it were not there
+            del into[name]
+
+
+def _as_written(value: Any, hint: Any) -> Any:
+    """Return a number as it is written where the type wants text."""
+    if isinstance(value, list):
+        return [_as_written(part, _item_of(hint)) for part in value]
+    return getattr(value, "text", value) if _is_text(hint) else value
+
+
+def _check_value(hint: Any, key: str, value: Any) -> None:
+    """Raise `ConfigError` for a value of Python's that is not of a type."""
     from pydantic import ValidationError
 
     try:
-        if python:
-            _adapter(hint).validate_python(value)
-            return value
-        return _adapter(hint).validate_json(json.dumps(value), strict=True)
-    except (ValidationError, OverflowError, ValueError):
-        _refuse(key, value, allowed_words(hint), places)
+        _adapter(hint).validate_python(value)
+    except (ValidationError, OverflowError):
+        raise ConfigError(key, value, allowed_words(hint)) from None
 
 
-def _is_empty(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return any(isinstance(one, str) and not one.strip() for one in values)
+def _made(kind: type[Config], values: YamlMapping) -> Config:
+    """Make a dataclass of nested values. Raises `UserError` by the place that set the key."""
+    from pydantic import ValidationError
 
-
-def _refuse(key: str, value: Any, allowed: str, places: Mapping[str, str] | None) -> NoReturn:
-    """Raise an error at the line that set `key`, or by the key alone."""
-    place = (places or {}).get(key, _FLAG)
-    if place != _FLAG:
-        raise UserError(f"{place}: {key}: {shown(value)} is not allowed; allowed: {allowed}")
-    raise ConfigError(key, value, allowed)
-
-
-def _merge(kind: type, into: dict[str, Any], values: Mapping[str, Any]) -> None:
-    groups = groups_of(kind)
-    for key, value in values.items():
-        if key in groups and isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(groups[key], into[key], value)
-        else:
-            into[key] = value
-
-
-def _files_first(kind: type, words: Sequence[str]) -> list[str]:
-    """Order options with their values: configs, then files of a group's keys, then the others."""
-    files = ["--config", *(f"--{option.key}" for option in options_of(kind) if option.file_of)]
-    options: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not options:
-            options.append([])
-        options[-1].append(word)
-
-    def rank(option: list[str]) -> int:
-        name = option[0].partition("=")[0]
-        return 2 - (name in files) - (name == "--config")
-
-    options.sort(key=rank)
-    return [word for option in options for word in option]
-
-
-def _take_option(
-    kind: type, rest: list[str], plain: dict[str, Any], places: dict[str, str], program: str
-) -> None:
-    """Take the first option of the words with its values, over what was given before."""
-    word, equals, text = rest.pop(0).partition("=")
-    key, options = word.removeprefix("--"), {option.key: option for option in options_of(kind)}
-    if not word.startswith("--") or not key:
-        raise UserError(f"config: {word}: is no option; --help explains every key")
-    if now := successor(program, key):
-        raise UserError(f"config: {key}: is gone; {now}")
-    if key == "config":
-        for name in [text] if equals else _words(rest, word, None):
-            path = shipped(Path(name), program)
-            if (root := compose(path)) is not None:
-                _merge(kind, plain, _plain_group(kind, root, path, places, program))
-        return
-    option, negated = options.get(key) or _entry_of(options, key), options.get(key[3:])
-    if option is None and key.startswith("no_") and negated is not None and negated.is_switch:
-        key, option, equals, text = negated.key, negated, "=", "false"
-    if option is None:
-        files = [o.key for o in options.values() if o.file_of and key.startswith(f"{o.key}.")]
-        if files:
-            meant = "" if key in keys_of(kind) else did_you_mean(key, options, "--")
-            why = f"{meant}write it in a YAML file: --{files[0]} FILE"
-            raise UserError(f"config: --{key}: is no flag; {why}")
-        if inside := [name for name in options if name.startswith(f"{key}.")]:
-            raise ConfigError(key, " ".join(rest[:1]), f"its keys, such as --{inside[0]}")
-        if now := successor(program, f"{key}."):
-            raise UserError(f"config: {key}: is gone; {now}")
-        meant = did_you_mean(key, options, "--")
-        raise UserError(f"config: --{key}: no such key; {meant}--help=all explains every key")
-    if option.is_switch and not equals and rest[:1] not in (["true"], ["false"]):
-        equals, text = "=", "true"
-    given = [text] if equals else _words(rest, word, None if is_list(option.hint) else 1)
-    *groups, name = key.split(".")
-    group = plain
-    for part in groups:
-        if not isinstance(group.get(part), dict):
-            group[part] = {}
-        group = group[part]
-    if option.file_of is not None:
-        path = shipped(Path(given[0]), key)
-        if (root := compose(path)) is not None:
-            found = _plain_group(option.file_of, root, path, places, prefix=f"{key}.")
-            group[name] = {**group.get(name, {}), **found}
-        return
-    value, before = _plain_words(option.hint, given, key), group.get(name)
-    if places.get(key) == _FLAG and isinstance(before, list) and isinstance(value, list):
-        value = [*before, *value]
-    group[name] = value
-    places[key] = _FLAG
-
-
-def _words(rest: list[str], option: str, most: int | None) -> list[str]:
-    """Take the values after an option: words up to the next one."""
-    taken: list[str] = []
-    while rest and not rest[0].startswith("--") and (most is None or len(taken) < most):
-        taken.append(rest.pop(0))
-    if not taken:
-        raise UserError(f"config: {option}: needs a value")
-    return taken
-
-
-def _entry_of(options: Mapping[str, Option], key: str) -> Option | None:
-    """Find the mapping that `--routes.de` puts an entry into."""
-    name, _, _ = key.rpartition(".")
-    option = options.get(name)
-    if option is None:
-        return None
-    for part in (option.hint, *get_args(option.hint)):
-        if get_origin(part) is dict:
-            return dataclasses.replace(option, key=key, hint=get_args(part)[1])
-    return None
-
-
-def _plain_words(hint: Any, words: list[str], key: str) -> Any:
-    """Read an option's words as YAML reads them; text stays as it is written."""
-    if is_list(hint) and not (len(words) == 1 and words[0].startswith("[")):
-        return [_plain_word(word, items_of(hint), key) for word in words]
-    return _plain_word(words[0], hint, key)
-
-
-def _plain_word(text: str, hint: Any, key: str) -> Any:
-    if is_text(hint) and not is_list(hint) and text != "null":
-        return text
+    adapter = _adapter(list[kind])  # type: ignore[valid-type]
     try:
-        node = compose(text)
-        return None if node is None else plain_value(node, hint, "value")
-    except InputError as error:
-        raise ConfigError(key, text, f"a value as YAML has it ({error.problems[0].why})") from None
+        return cast(Config, adapter.validate_json(json.dumps([values]), strict=True)[0])
+    except ValidationError as error:
+        refused = _worded(options_of(kind), values, error.errors(include_url=False)[0])
+    raise refused.at(_at(values, refused.key)[1])
 
 
-def _plain_group(
-    kind: type,
-    node: yaml.Node,
-    path: Path,
-    places: dict[str, str],
-    program: str = "",
-    prefix: str = "",
-    known: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Turn a YAML mapping into plain values by the keys of `kind`, noting the line of each."""
-    hints, groups = hints_of(kind), groups_of(kind)
-    known = known or keys_of(kind)
-    names = [f.name for f in dataclasses.fields(kind)]
-    if not isinstance(node, yaml.MappingNode):
-        why = f"must be `key: value` lines; allowed keys: {', '.join(names)}"
-        raise InputError.at(path, line_of(node), prefix.rstrip(".") or None, why)
-    values: dict[str, Any] = {}
-    for name, line, value in entries_of(node, path, prefix):
-        key = f"{prefix}{name}"
-        if always_holds(key, plain_value(value, Any, path, f"{key}."), program):
-            continue
-        below = f"{key}." if isinstance(value, yaml.MappingNode) else key
-        if now := successor(program, key) or successor(program, below):
-            raise InputError.at(path, line, key, f"is gone; {now}")
-        if name not in names:
-            meant = did_you_mean(key, known)
-            if key in known:  # as on the command line
-                group, _, last = key.rpartition(".")
-                meant = f"write `{last}` below `{group}:`; "
-            why = f"no such key; {meant}allowed: {', '.join(names)}"
-            raise InputError.at(path, line, key, why)
-        places[key] = f"{path}:{line}"
-        optional = type(None) in parts_of(hints[name])
-        if name in groups and not (is_null(value) and optional):
-            values[name] = _plain_group(
-                groups[name], value, path, places, program, f"{key}.", known
-            )
-        else:
-            values[name] = plain_value(value, hints[name], path)
-    return values
+def _worded(options: Mapping[str, Option], values: Any, error: ErrorDetails) -> ConfigError:
+    """Say an error of pydantic's as the key, its value and what is allowed."""
+    names, rule = [str(part) for part in error["loc"][1:]], error.get("ctx", {}).get("error")
+    if isinstance(rule, ConfigError):  # its key may name the groups that it stands in
+        first, dot, _ = rule.key.partition(".")
+        names = names[: names.index(first)] if dot and first in names else names
+        return ConfigError(".".join([*names, rule.key]), rule.value, rule.allowed, rule.why)
+    key = ".".join(names)
+    if error["type"] == "missing":
+        return ConfigError(key, None, "a value", f"is required; give --{key}")
+    while key and key not in options:
+        key = key.rpartition(".")[0]
+    value = _at(values, key)[0] if key else values
+    allowed = str(rule) if rule is not None or not key else allowed_words(options[key].hint)
+    return ConfigError(key, value, allowed)
 
 
-def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ConfigError(key, value, ", ".join(allowed))
+def _at(values: Any, key: str) -> tuple[Any, Place | None]:
+    """Look up what a key is set to, and where; None for what is not there."""
+    place: Place | None = None
+    for name in key.split("."):
+        place = getattr(values, "places", {}).get(name)
+        values = values.get(name) if isinstance(values, dict) else None
+    return values, place
+
+
+@_cached
+def _adapter(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(hint, config=ConfigDict(**_PYDANTIC, arbitrary_types_allowed=True))

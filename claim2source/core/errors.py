@@ -99,12 +99,20 @@ class InputError(UserError):
         return cls([Problem(str(file), line, field, why)])
 
 
-class ConfigError(UserError):
-    """Report a setting that is not allowed: the key, the value and what is allowed."""
+class ConfigError(UserError, ValueError):
+    """Report a setting that is not allowed: the key, the value and what is allowed.
 
-    def __init__(self, key: str, value: object, allowed: str) -> None:
+    A ValueError, of which pydantic says the group that it stands in.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"config: {key}: {shown(value)} is not allowed; allowed: {allowed}")
+        self.why = why or f"{shown(value)} is not allowed; allowed: {allowed}"
+        super().__init__(f"config: {key}: {self.why}")
+
+    def at(self, place: tuple[str, int] | None) -> UserError:
+        """Return the error by the file and line that set the key, if a file did."""
+        return self if place is None else InputError.at(*place, self.key or None, self.why)
 
 
 def shown(value: object) -> str:

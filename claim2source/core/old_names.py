@@ -121,13 +121,14 @@ def refuse_old_program(name: str) -> None:
 
 def successor(program: str, key: str) -> str | None:
     """Say what to do in place of a program's key that is gone; None where it is not."""
-    dots = [at for at, sign in enumerate(key) if sign == "."]
-    names = (key, *(key[: at + 1] for at in dots))
-    found = (OLD_KEYS.get((owner, name)) for name in names for owner in (program, ""))
-    now = next((now for now in found if now is not None), None)
-    if now is None and (program, key) in ALWAYS:
+    groups = [key[: at + 1] for at, sign in enumerate(key) if sign == "."]
+    for name in (key, *groups):
+        for owner in (program, ""):
+            if (owner, name) in OLD_KEYS:
+                return OLD_KEYS[owner, name]
+    if (program, key) in ALWAYS:
         return f"it is always {shown(ALWAYS[program, key])} now; leave it out"
-    return now
+    return None
 
 
 def always_holds(key: str, value: object, program: str | None = None) -> bool:

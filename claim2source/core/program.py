@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = "claim2source"
@@ -37,6 +38,16 @@ def in_our_words(text: str, program: str) -> str:
         launched = f"-m {PACKAGE}.train"
     text = text.replace(f"accelerate launch {TRAINER}", f"accelerate launch {launched}")
     return text.replace(f"python {program}", command_of(program))
+
+
+def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Write the first words that are no options as options: `demo` as `--source=demo`."""
+    found = list(words)
+    for place, name in enumerate(names):
+        if place == len(found) or found[place].startswith("--") or found[place] == "-h":
+            break
+        found[place] = f"--{name}={found[place]}"
+    return found
 
 
 def _own(program: str) -> str:

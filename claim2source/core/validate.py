@@ -8,7 +8,7 @@ import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from claim2source.core.errors import InputError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import why_not_file
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _why(error: ErrorDetails) -> str:
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return "no such field"
     if error["type"] == "value_error":
-        return error["msg"].removeprefix("Value error, ")
+        rule = error["ctx"]["error"]
+        return f"{rule.key}: {rule.why}" if isinstance(rule, ConfigError) else str(rule)
     allowed = error["msg"].removeprefix("Input should be ")
     if error["type"] == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")

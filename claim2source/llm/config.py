@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from claim2source.core.config import Above, Between, PositiveShare, Settings, require
+from claim2source.core.config import Between, PositiveShare, Settings, require
 from claim2source.core.errors import UserError
 from claim2source.llm.api_key import is_plain, read_key, require_key_env
 
@@ -47,7 +47,7 @@ class LLMConfig(Settings):
     max_tokens: Annotated[int, Between(1, 1_000_000)] = 1024
     thinking: bool | None = False
     concurrency: Annotated[int, Between(1, 1024)] = 16
-    timeout: Annotated[float, Above(0, 86_400)] = 120.0
+    timeout: Annotated[float, Between(0, 86_400, above=True)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6
     max_wait: Annotated[float, Between(0, 86_400)] = 900.0
     max_requests: Annotated[int, Between(0, 10**9)] | None = None

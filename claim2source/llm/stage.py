@@ -29,7 +29,7 @@ class LLMStage(Settings):
     def check(self) -> None:
         require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
 
-    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
         """Return the same stage, which keeps the answers in the store's folder."""
         copy = replace(self)
         copy.__dict__["_answers"] = None if store is None else store.root / ANSWERS

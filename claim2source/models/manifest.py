@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from claim2source.core.config import Settings
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, why_not_file, write_json
 from claim2source.core.validate import read_json, validated
 from claim2source.models.config import EncoderSettings, Identity
@@ -195,16 +195,13 @@ def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
                 raise InputError.at(path, field=f"{part}.{key}", why="is missing")
-    try:
-        return validated(kind, json.dumps(raw), path)
-    except ConfigError as error:
-        raise InputError.at(path, why=str(error)) from None
+    return validated(kind, json.dumps(raw), path)
 
 
-def placed(base: Base, data: DataRecord, folder: Path) -> tuple[Base, DataRecord]:
-    """Say where the base and the data set of a checkpoint's folder lie on this machine."""
-    place = find_base(base.name, base.sha256, folder)
-    return replace(base, name=place), replace(data, dataset=find_dataset(data.dataset, folder))
+def locate(base: Base, data: DataRecord, folder: Path) -> tuple[Base, DataRecord]:
+    """Find the base and the data set of a checkpoint's folder on this machine."""
+    name = find_base(base.name, base.sha256, folder)
+    return replace(base, name=name), replace(data, dataset=find_dataset(data.dataset, folder))
 
 
 def _parse(path: Path, extra: bool = False) -> Manifest:
@@ -218,7 +215,7 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
     if extra:
         raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
     found = parsed(Manifest, raw, path)
-    base, data = placed(found.base, found.data, path.parent)
+    base, data = locate(found.base, found.data, path.parent)
     sources = found.source_model
     if sources is not None:
         name = find_base(sources.name, sources.sha256, path.parent, "teacher")

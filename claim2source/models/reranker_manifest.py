@@ -19,8 +19,8 @@ from claim2source.models.manifest import (
     Manifest,
     ScoreTable,
     Weights,
+    locate,
     parsed,
-    placed,
     read_raw,
     recorded,
 )
@@ -89,7 +89,7 @@ class RerankerManifest:
         if RERANKER not in raw:
             raise InputError.at(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
         found = parsed(cls, raw, path)
-        base, data = placed(found.base, found.data, path.parent)
+        base, data = locate(found.base, found.data, path.parent)
         return replace(found, base=base, data=data)
 
 

@@ -22,7 +22,7 @@ from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
-from claim2source.pipeline.stages import apply_stage, counts_terms, informed, over, placed
+from claim2source.pipeline.stages import apply_stage, counts_terms, informed, over, with_runtime
 from claim2source.pipeline.systems import SystemConfig, Systems, load_stages, stage_depth
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
@@ -114,7 +114,7 @@ class Finder:
             self.system = self._checked(*pipeline)
             # Once: a stage loads its model when it is first applied, and keeps it.
             self.stages = [
-                (name, placed(stage, store, device, progress))
+                (name, with_runtime(stage, store, device, progress))
                 for name, stage in load_stages(self.system.stages)
             ]
             self._depth = max(DEEPEST, self.system.depth or 0, stage_depth(self.system))

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from claim2source.core.config import Above, Between, Settings, require
+from claim2source.core.config import Between, Settings, require
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.report import StageReport, SystemCost
 from claim2source.core.run import Cost, Failure, Result, Run
@@ -100,7 +100,7 @@ class VerdictConfig(Settings):
         drop_unverifiable: hand in no evidence where the verdict is NOT ENOUGH INFO.
     """
 
-    threshold: Annotated[float, Above(0, HIGHEST)] = 0.4
+    threshold: Annotated[float, Between(0, HIGHEST, above=True)] = 0.4
     weights: Weights = "raw"
     drop_unverifiable: bool = False
 
@@ -205,11 +205,11 @@ def stance(
             summaries=config.summaries,
             temperature=config.temperature,
         )
-        return judge.placed(store, device)
+        return judge.with_runtime(store, device)
     if config.by == "cosine":
-        return ScoredStance(Cosine(model=model).placed(store, device))
+        return ScoredStance(Cosine(model=model).with_runtime(store, device))
     if config.by == "nli":
-        return ScoredStance(NLI(model=model).placed(store, device))
+        return ScoredStance(NLI(model=model).with_runtime(store, device))
     return None
 
 
@@ -294,8 +294,9 @@ def run_rumors(
     stages.append(_stage(FIRST_STAGE, found.cost, found.failures))
     run = found.run
     if (ranker := reranker(system)) is not None:
-        placed = ranker.placed(store, device, progress)
-        again = placed.apply(dataset.claims, dataset.sources, run)
+        again = ranker.with_runtime(store, device, progress).apply(
+            dataset.claims, dataset.sources, run
+        )
         stages.append(_stage(RERANK, again.cost, again.failures))
         run = again.run
     run = run.top(system.keep)

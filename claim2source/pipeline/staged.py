@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from yaml import MappingNode, ScalarNode
 
 from claim2source.core.config import as_plain, list_field, read_entries, require
-from claim2source.core.config_yaml import compose
+from claim2source.core.config_yaml import read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, Choice, Report
@@ -196,11 +195,10 @@ def pipeline_words(words: Sequence[str]) -> list[str]:
 def _names_pipeline(file: Path) -> bool:
     """Tell whether a YAML file is a program's config, as `--print_config` writes it."""
     try:
-        root = compose(file)
+        root = read_yaml(file)
     except InputError:  # found again by who reads it
         return False
-    pairs = root.value if isinstance(root, MappingNode) else []
-    return any(key.value == "pipeline" and isinstance(of, ScalarNode) for key, of in pairs)
+    return isinstance(root, dict) and not isinstance(root.get("pipeline", {}), list | dict)
 
 
 def read_pipeline(
@@ -212,7 +210,7 @@ def read_pipeline(
     Without `staged` the system needs no stages, and without a name it is the file's last. Raises
     `ConfigError` where it is not clear which one is meant.
     """
-    mine = read_entries(SystemConfig, file, alone="stages")
+    mine = read_entries(SystemConfig, file)
     try:
         systems = read_systems([file])
     except InputError:  # it may name others; a mistake is found again

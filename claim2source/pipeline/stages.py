@@ -29,10 +29,12 @@ _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 
 
 @runtime_checkable
-class Placed(Protocol):
+class UsesRuntime(Protocol):
     """Fit stages that keep more than their result in the store, or compute on a device."""
 
-    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+    def with_runtime(
+        self, store: Store | None, device: str | None, progress: bool = False
+    ) -> Stage:
         """Return the same stage with a store and a device."""
         ...
 
@@ -106,11 +108,13 @@ def named_stages(
     return named
 
 
-def placed(stage: Stage, store: Store | None, device: str | None, progress: bool = False) -> Stage:
+def with_runtime(
+    stage: Stage, store: Store | None, device: str | None, progress: bool = False
+) -> Stage:
     """Give a stage a store and a device, if it takes them."""
     if isinstance(stage, Conditional):
-        return replace(stage, stage=placed(stage.stage, store, device, progress))
-    return stage.placed(store, device, progress) if isinstance(stage, Placed) else stage
+        return replace(stage, stage=with_runtime(stage.stage, store, device, progress))
+    return stage.with_runtime(store, device, progress) if isinstance(stage, UsesRuntime) else stage
 
 
 def apply_stage(
@@ -129,7 +133,7 @@ def apply_stage(
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
-    has `placed` keeps more in the store and computes on `device`. `earlier` is the run before
+    has `with_runtime` keeps more in the store and computes on `device`. `earlier` is the run before
     `before`. A result that a server has not answered wholly is not kept.
     """
     if isinstance(stage, Conditional):
@@ -145,7 +149,7 @@ def apply_stage(
         when = {key: value for key, value in asdict(stage.when).items() if value}
         return replace(result, settings={**stage_settings(inner), "when": when})
     settings = stage_settings(stage)
-    stage = placed(stage, store, device, progress)
+    stage = with_runtime(stage, store, device, progress)
     key = None
     if store is not None:
         asked = request_key(

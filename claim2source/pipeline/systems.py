@@ -180,19 +180,19 @@ def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
     """
     systems: Systems = {}
     for path in files:
-        for name, system in read_entries(SystemConfig, path, alone="stages").items():
+        for name, system in read_entries(SystemConfig, path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
                 raise InputError.at(path, field=name, why="a name must be fit for a folder")
             if systems.setdefault(name, system) != system:
                 raise InputError.at(path, field=name, why="is another system in another file")
     for path in beside:
-        systems = read_entries(SystemConfig, path, alone="stages") | systems
+        systems = read_entries(SystemConfig, path) | systems
     shown = ", ".join(map(str, files))
     for name in [name for name, one in systems.items() if one.retrieve is not None]:
         try:
             expanded({name: systems[name]}, systems)
         except ConfigError as error:
-            why = str(error).removeprefix("config: ")
+            why = f"{error.key}: {error.why}"
             raise InputError.at(shown, field=name, why=why) from None
     for name, system in systems.items():
         kind = "hybrid" if system.hybrid is not None else "routes"

@@ -28,7 +28,7 @@ class Cosine(EncoderReranker):
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score all pairs at once; each text is encoded once, and kept in the store."""
-        store = self.place.store
+        store = self.runtime.store
         claims, read = self.encoder.encode([pair.claim for pair in pairs], "claim", store=store)
         sources, also = self.encoder.encode([pair.source for pair in pairs], "source", store=store)
         lengths = np.linalg.norm(claims, axis=1) * np.linalg.norm(sources, axis=1)

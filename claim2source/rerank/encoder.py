@@ -50,7 +50,7 @@ class EncoderReranker(Reranker):
     @cached_property
     def encoder(self) -> Encoder:
         """Load the model."""
-        return resolve(self.config, self.place.device).encoder
+        return resolve(self.config, self.runtime.device).encoder
 
     def described(self, kind: str) -> Mapping[str, object]:
         """Describe the encoder and its prefixes, as what a score of this kind depends on."""

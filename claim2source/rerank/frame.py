@@ -77,7 +77,7 @@ class SourceScores:
 
 
 @dataclass(frozen=True)
-class Place:
+class Runtime:
     """Say where a re-ranker keeps its scores, and which device computes them."""
 
     store: Store | None = None
@@ -85,30 +85,30 @@ class Place:
     progress: bool = False
 
 
-class Placeable(Settings):
-    """Keep where a stage, a dataclass, stores scores and computes, beside its settings."""
+class WithRuntime(Settings):
+    """Hold where a stage, a dataclass, stores scores and computes, beside its settings."""
 
     @property
-    def place(self) -> Place:
+    def runtime(self) -> Runtime:
         """Return where scores are kept and computed."""
-        place: Place = self.__dict__.get("_place") or Place()
-        return place
+        runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
+        return runtime
 
-    def placed(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
         """Return the same stage, which keeps its scores in a store and runs on a device.
 
-        One that is there already is returned itself, with the model that it has loaded.
+        One that has this runtime already is returned itself, with the model that it has loaded.
         """
-        place = Place(store, device, progress)
-        if self.__dict__.get("_place") == place:
+        runtime = Runtime(store, device, progress)
+        if self.__dict__.get("_runtime") == runtime:
             return self
         copy = replace(self)  # type: ignore[type-var]
-        copy.__dict__["_place"] = place
+        copy.__dict__["_runtime"] = runtime
         return copy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reranker(Placeable, ABC):
+class Reranker(WithRuntime, ABC):
     """Rank the first sources of every claim anew.
 
     A re-ranker is a dataclass of this type with `identity`, `label` and `score`.
@@ -217,7 +217,7 @@ class Reranker(Placeable, ABC):
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         if not pairs:
             return PairScores(scores, {})
-        store = None if fresh else self.place.store
+        store = None if fresh else self.runtime.store
         space = store.pair_scores(self.identity, self.label) if store is not None else None
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
@@ -227,7 +227,7 @@ class Reranker(Placeable, ABC):
                 scores[kept] = space.get([keys[place] for place in kept])[:, 0]
         why: dict[int, str] = {}
         tokens, new, written = 0, [], time.monotonic()
-        name = f"pairs by {self.label}" if self.place.progress else None
+        name = f"pairs by {self.label}" if self.runtime.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
                 for batch in self.score([pairs[place] for place in todo]) if todo else ():

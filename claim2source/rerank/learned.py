@@ -25,7 +25,7 @@ from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.core.validate import read_json, validated
-from claim2source.rerank.frame import DEEPEST, Placeable, ranked_by
+from claim2source.rerank.frame import DEEPEST, WithRuntime, ranked_by
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.retrieve.bm25 import FORMATS
 
@@ -118,7 +118,7 @@ def known(scores: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(Placeable):
+class Learned(WithRuntime):
     """Re-rank by the fitted weights of several similarities.
 
     Args:
@@ -144,7 +144,7 @@ class Learned(Placeable):
     @cached_property
     def _models(self) -> Models:
         """Hold the model that was read last, for the next call."""
-        return Models(self.place)
+        return Models(self.runtime)
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -164,8 +164,8 @@ class Learned(Placeable):
         What it is given must be in the pool. It is asked again and again: all models are held.
         """
         copy = replace(self)
-        copy.__dict__["_place"] = self.place
-        copy.__dict__["_scorer"] = Scorer(pool, models=Models(self.place, several=True))
+        copy.__dict__["_runtime"] = self.runtime
+        copy.__dict__["_scorer"] = Scorer(pool, models=Models(self.runtime, several=True))
         copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
         return copy
 

@@ -150,7 +150,7 @@ class LocalReranker(Reranker):
         dtype = self.dtype
         if self.trained is not None and dtype == LocalReranker.dtype:
             dtype = self.trained[1].reranker.dtype
-        settings = LoadSettings(dtype, self.place.device, own_code, adapter, labels)
+        settings = LoadSettings(dtype, self.runtime.device, own_code, adapter, labels)
         identity: dict[str, object] = {
             "weights": base.sha256,
             "files": content_hash(beside),

@@ -18,7 +18,7 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Place
+from claim2source.rerank.frame import Runtime
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25Config, BM25Index
@@ -111,23 +111,23 @@ class ViewConfig(Settings):
 class Encoded(NamedTuple):
     """Hold the vectors of texts by text."""
 
-    place: Mapping[str, int]
+    rows: Mapping[str, int]
     vectors: np.ndarray
 
     def of(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of some texts, [texts, dimensions]."""
-        found: np.ndarray = self.vectors[[self.place[text] for text in texts]]
+        found: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
         return found
 
 
 class Models:
     """Load the models of views, and hold the last one; `several` holds them all.
 
-    What computes them, and where re-rankers keep their scores, is said by `place`.
+    What computes them, and where re-rankers keep their scores, is said by `runtime`.
     """
 
-    def __init__(self, place: Place | None = None, *, several: bool = False) -> None:
-        self.place = place or Place()
+    def __init__(self, runtime: Runtime | None = None, *, several: bool = False) -> None:
+        self.runtime = runtime or Runtime()
         self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
         self._stages: dict[ViewConfig, PairStage] = {}
@@ -136,7 +136,7 @@ class Models:
         """Load an encoder."""
         if model not in self._encoders:
             self._let_go()
-            self._encoders[model] = resolve(model, self.place.device)
+            self._encoders[model] = resolve(model, self.runtime.device)
         return self._encoders[model]
 
     def stage(self, view: ViewConfig) -> PairStage:
@@ -159,8 +159,8 @@ class Models:
                 settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
             if encoder is None:
                 self._let_go()
-            stage = kind(**settings).placed(
-                self.place.store, self.place.device, self.place.progress
+            stage = kind(**settings).with_runtime(
+                self.runtime.store, self.runtime.device, self.runtime.progress
             )
             if encoder is not None:
                 stage.__dict__["encoder"] = encoder
@@ -180,10 +180,13 @@ class Scorer:
     """
 
     def __init__(
-        self, sources: Sequence[Source], place: Place | None = None, models: Models | None = None
+        self,
+        sources: Sequence[Source],
+        runtime: Runtime | None = None,
+        models: Models | None = None,
     ) -> None:
         self._sources = {source.id: source for source in sources}
-        self.models = models or Models(place)
+        self.models = models or Models(runtime)
         self._lexical: dict[ViewConfig, BM25Index] = {}
 
     def resolved(self, view: ViewConfig) -> Resolved:
@@ -274,7 +277,7 @@ class Scorer:
         ids = list(dict.fromkeys(source for one in asked for source in one))
         known = [_only(self._sources[source], view.part) for source in ids]
         texts = dict(zip(ids, texts_of(known, rendering), strict=True))
-        store = self.models.place.store
+        store = self.models.runtime.store
         sources = self._encoded(
             resolved, [t for one in texts.values() for t in one], "source", store
         )
@@ -300,7 +303,7 @@ class Scorer:
         store: Store | None,
     ) -> Encoded:
         distinct = list(dict.fromkeys(texts))
-        progress = f"{side}s" if self.models.place.progress else None
+        progress = f"{side}s" if self.models.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         if not len(vectors):
             return Encoded({}, np.zeros((0, 1), np.float32))

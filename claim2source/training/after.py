@@ -33,8 +33,7 @@ def check_after(config: FinetuneConfig) -> None:
             named_systems(after.files, after.baselines)
     except ConfigError as error:
         key = "baselines" if error.key == "systems" else error.key
-        error = ConfigError(key, error.value, error.allowed)
-        raise InputError.at(str(config.after), why=str(error).removeprefix("config: ")) from None
+        raise InputError.at(str(config.after), None, key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:

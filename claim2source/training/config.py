@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from claim2source.core.config import (
     Amount,
-    Below,
     Between,
     Count,
     Number,
+    PartialShare,
     Positive,
     Repeats,
     Seed,
@@ -90,7 +90,7 @@ class LoraConfig(Settings):
 
     r: Annotated[int, Between(1, 10_000)] = 16
     alpha: Number = 64
-    dropout: Annotated[float, Below(1)] = 0.1
+    dropout: PartialShare = 0.1
     targets: tuple[str, ...] = ()
 
 
@@ -125,10 +125,10 @@ class StepsConfig(Settings):
     batch_size: Repeats = 32
     accumulation: Repeats = 1
     learning_rate: Positive = 5e-5
-    warmup_ratio: Annotated[float, Below(1)] = 0.05
+    warmup_ratio: PartialShare = 0.05
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
-    dropout: Annotated[float, Below(1)] | None = None
+    dropout: PartialShare | None = None
     train_embeddings: bool = True
     train_layers: Annotated[int, Between(1, 10_000)] | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -259,7 +259,7 @@ class AfterConfig(Settings):
         try:
             return read_config(cls, ["--config", str(file)], program="after", description=None)
         except ConfigError as error:
-            raise InputError.at(file, why=str(error).removeprefix("config: ")) from None
+            raise InputError.at(file, None, error.key, error.why) from None
 
 
 _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()

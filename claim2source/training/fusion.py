@@ -70,7 +70,7 @@ class Candidates:
             object.__setattr__(self, "systems", {**self.systems, self.name: before})
 
     @property
-    def placed(self) -> Systems:
+    def with_checkpoint(self) -> Systems:
         """Put the checkpoint in the place of the dense model, if one is given."""
         if self.checkpoint is None:
             return self.systems
@@ -79,21 +79,21 @@ class Candidates:
     @property
     def models(self) -> list[ModelConfig]:
         """List the dense models that find the candidates."""
-        systems = self.placed
+        systems = self.with_checkpoint
         models = (systems[part].model for part in all_parts(self.name, systems))
         return [model for model in models if model is not None]
 
     @property
     def rerankers(self) -> list[str]:
         """Name the models of the stages that re-rank the candidates before they are taken."""
-        systems = self.placed
+        systems = self.with_checkpoint
         parts = (systems[part] for part in all_parts(self.name, systems))
         stages = (stage for part in parts for _, stage in load_stages(part.stages))
         return [model for stage in stages for model in models_of(stage)]
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
         """Rank claims; what the system chooses, it chooses for the `reported` split, off it."""
-        runner = SystemRunner(self.placed, reported, replace(settings, depth=self.depth))
+        runner = SystemRunner(self.with_checkpoint, reported, replace(settings, depth=self.depth))
         return runner.run(self.name, self.form, data)
 
 

@@ -60,7 +60,7 @@ def run(config: Config) -> Measured:
         peer = Peer(base, num_labels=1, **raw)
         peer.model.classifier.weight.data *= 20  # scores that differ enough to be compared
         peer.save_pretrained(made)
-        stage = CrossEncoder(model=made).placed(None, "cpu")
+        stage = CrossEncoder(model=made).with_runtime(None, "cpu")
         predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
         sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
         sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}

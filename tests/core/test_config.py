@@ -10,7 +10,7 @@ import yaml
 
 from claim2source.core import config
 from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ REFUSED = {
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
     "group:\n  drop: x\n": "2: group.drop: 'x' is not allowed; allowed: a number or null",
-    "group:\n  steps: 4\n  steps: 5\n": "3: group.steps: is set twice",
-    "group:\n- steps\n": "2: group: must be `key: value` lines",
+    "group:\n  steps: 4\n  steps: 5\n": "3: steps: is set twice",
+    "group:\n- steps\n": "1: group: must be `key: value` lines",
     "run: r.txt\n": "1: run: 'r.txt' is not allowed; allowed: a list, such as [a, b]",
     "group: {rate: null}\n": "1: group.rate: null is not allowed; allowed: a number",
     "resume: maybe\n": "1: resume: 'maybe' is not allowed; allowed: true or false",
@@ -234,8 +234,11 @@ BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in 
 
 
 def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
-    for text in ("out: &a [*a]\n", f"a0: &a0 [x]\n{BOMB}out: *a9\n"):
-        with pytest.raises(UserError, match=r"0\.yaml: holds more than 100000 values"):
+    for text, said in (
+        ("out: &a [*a]\n", r"0\.yaml:1: not YAML: found .* recursive"),
+        (f"a0: &a0 [x]\n{BOMB}out: *a9\n", r"0\.yaml: holds more than 100000 values"),
+    ):
+        with pytest.raises(UserError, match=said):
             read(text)
 
 
@@ -403,7 +406,10 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path, capsys):
     assert read(printed, kind=Asking).server == Server("m", 5)
     for text, said in (
         ("depth: -1\n", "server.yaml:1: server.depth: -1 is not allowed"),
-        ("model: m\ndeepth: 1\n", "server.yaml:2: server.deepth: no such key; did you mean depth?"),
+        (
+            "model: m\ndeepth: 1\n",
+            "server.yaml:2: server.deepth: no such key; did you mean server.depth?",
+        ),
         ("server:\n  depth: 1\n", "server.yaml:1: server.server: no such key"),
         ("- depth\n", "server.yaml:1: server: must be `key: value` lines"),
     ):
@@ -421,3 +427,79 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path, capsys):
         read("--help", kind=Asking)
     said = capsys.readouterr().out
     assert "--server a path" in said and "--server.model" in said and "--server.depth" not in said
+
+
+@dataclass(frozen=True)
+class Ruled(config.Settings):
+    low: config.Share = 0.1
+    high: config.Share = 0.9
+
+    def check(self) -> None:
+        require(self.low < self.high, "low", self.low, f"below high, {self.high}")
+
+
+@dataclass(frozen=True)
+class Mixed:
+    one: Ruled = field(default_factory=Ruled)
+    two: Ruled | None = field(default_factory=Ruled)
+    free: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    name: str = "n"
+
+
+def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read, tmp_path):
+    file = tmp_path / "0.yaml"
+    for words, said in (
+        (["one:\n  low: 0.95\n"], f"{file}:2: one.low: 0.95 is not allowed; allowed: below"),
+        (["two:\n  low: 0.95\n"], f"{file}:2: two.low: 0.95 "),
+        (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # which no file set
+        (["one: {low: 0.5}\n", "--one.low=0.95"], "config: one.low: 0.95 "),
+        (["--two", "{low: 0.95}"], "config: two.low: 0.95 "),
+        (
+            ["one: {low: 1.5}\n"],
+            f"{file}:1: one.low: 1.5 is not allowed; allowed: a number, 0 to 1",
+        ),
+    ):
+        with pytest.raises(UserError) as caught:
+            read(*words, kind=Mixed)
+        assert str(caught.value).startswith(said)
+
+
+def test_flags_add_to_a_mapping_and_files_replace_it(read):
+    first, second = "free: {a: 1, b: 2}\n", "free: {c: 3}\n"
+    assert read(first, second, kind=Mixed).free == {"c": 3}
+    assert read(first, "--free.b", "4", "--free.d=5", kind=Mixed).free == {"a": 1, "b": 4, "d": 5}
+    assert read(first, "--free", "{b: 4}", kind=Mixed).free == {"a": 1, "b": 4}
+    with pytest.raises(UserError, match=r"config: free: \{'a': 'x'\} is not allowed"):
+        read("--free.a", "x", kind=Mixed)
+
+
+def test_an_alias_is_a_copy_and_null_is_not_the_default(read):
+    text = "one: &group {low: 0.2}\ntwo: *group\n"
+    found = read(text, "--one.low", "0.3", kind=Mixed)
+    assert (found.one.low, found.two.low) == (0.3, 0.2)
+    assert read("two: null\n", kind=Mixed).two is None
+    assert read(text, "--two", "null", kind=Mixed).two is None
+    assert read("two: null\n", "--two.low=0.3", kind=Mixed).two == Ruled(0.3)
+
+
+def test_a_text_that_no_file_can_hold_is_refused(read):
+    for words in (["--name", "\udcff"], ['name: "\\ud800"\n'], ['tags: {a: "\\0"}\n']):
+        with pytest.raises(UserError) as caught:
+            read(*words, kind=Mixed)
+        assert len(caught.value.lines) == 1
+    assert read("name: 007\n", kind=Mixed).name == "007"
+
+
+def test_plain_values_are_made_with_a_prefix_before_the_keys():
+    assert config.make(Mixed, {"two": Ruled(0.3), "free": {"a": 1}}).two == Ruled(0.3)
+    for values, said in (
+        ({"one": {"low": 0.95}}, r"config: stages\.0\.one\.low: 0\.95 "),
+        ({"lots": {"a": 1, "b": 2}}, r"config: stages\.0\.lots.*: no such key; .*one, two, free"),
+        ({"one": 3}, r"config: stages\.0\.one: must be `key: value` lines"),
+        ({"name": " "}, r"config: stages\.0\.name: ' ' is not allowed; allowed: a name"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            config.make(Mixed, values, "stages.0.")
+    with pytest.raises(ConfigError, match=r"config: s\.out: is required"):
+        config.make(Required, {}, "s.")

@@ -198,7 +198,7 @@ def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> Non
     [
         ("stages: [{retrieve: nothing}]", "'nothing' is not allowed; allowed: bm25, dense, hybrid"),
         ("stages: [{retrieve: bm25, checkpoint: A}]", "none with bm25"),
-        ("stages: [{retrieve: bm25, dept: 3}]", "one of depth, checkpoint"),
+        ("stages: [{retrieve: bm25, dept: 3}]", "dept: no such key; did you mean depth"),
         ("stages: [{retrieve: bm25}]\nbm25: {}", "routes or none"),
         ("stages: [{retrieve: bm25}]\nroutes: {de: bm25}", "routes.de.*{retrieve: ..}"),
         ("bm25: {}", "names, each with its keys|bm25"),

@@ -25,7 +25,7 @@ def test_scores_are_sentence_transformers_cosines(tmp_path: Path) -> None:
     model = st.SentenceTransformer(str(folder), device="cpu")
     vectors = {text: model.encode(text) for text in CLAIMS + SOURCES}
     expected = [float(st.util.cos_sim(vectors[p.claim], vectors[p.source])) for p in PAIRS]
-    stage = Cosine(model=str(folder)).placed(Store(tmp_path / "store"), "cpu")
+    stage = Cosine(model=str(folder)).with_runtime(Store(tmp_path / "store"), "cpu")
     found = stage.pair_scores(PAIRS)
     assert np.allclose(found.scores, expected, atol=1e-5) and len(set(np.round(expected, 3))) > 4
     assert found.tokens and not found.why and not found.reused
@@ -41,7 +41,7 @@ def test_vectors_that_are_not_of_length_one_are_made_so(tmp_path: Path) -> None:
     model = st.SentenceTransformer(str(folder), device="cpu")
     one, other = model.encode([PAIRS[0].claim, PAIRS[0].source])
     assert np.linalg.norm(one) > 1.1
-    found = Cosine(model=str(folder)).placed(None, "cpu").pair_scores(PAIRS[:1])
+    found = Cosine(model=str(folder)).with_runtime(None, "cpu").pair_scores(PAIRS[:1])
     assert found.scores[0] == pytest.approx(float(st.util.cos_sim(one, other)), abs=1e-5)
 
 

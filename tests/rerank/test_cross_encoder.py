@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
 
 
 def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
-    return scored_by(stage.placed(None, "cpu"), pairs)
+    return scored_by(stage.with_runtime(None, "cpu"), pairs)
 
 
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_logits_are_those_of_sentence_transformers(folder: Path, tmp_path: Path)
 
 def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
     """The same logits, also beside padding; the oracle above is the model as it is."""
-    stage = CrossEncoder(model=str(folder)).placed(None, "cpu")
+    stage = CrossEncoder(model=str(folder)).with_runtime(None, "cpu")
     model: Any = stage.network[0].auto_model
     shapes: list[tuple[int, ...]] = []
     for layer in model.bert.encoder.layer:
@@ -145,7 +145,9 @@ def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path
     for path in folder.iterdir():
         (other / path.name).write_bytes(path.read_bytes())
     (other / "config.json").write_text(json.dumps(said | kind))
-    found, plain = (CrossEncoder(model=str(place)).placed(None, "cpu") for place in (other, folder))
+    found, plain = (
+        CrossEncoder(model=str(place)).with_runtime(None, "cpu") for place in (other, folder)
+    )
     assert np.array_equal(scored(found), scored(plain))
     # Other files may mean other scores: they are not taken from the store.
     assert found.identity != plain.identity
@@ -165,7 +167,7 @@ def test_a_pair_that_is_no_number_fails_alone(tmp_path: Path, tiny_folder: Path)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     sources = [Source("a", "a"), Source("b", "query"), Source("c", "c b")]
     run = Run.from_lists({"0": [("a", 3.0), ("b", 2.0), ("c", 1.0)]})
-    stage = CrossEncoder(model=str(folder), sources="title_abstract").placed(None, "cpu")
+    stage = CrossEncoder(model=str(folder), sources="title_abstract").with_runtime(None, "cpu")
     found = stage.apply([Claim("0", "claim")], sources, run)
     assert found.failure_counts() == {NOT_A_NUMBER: 1} and found.sources("0")[1] == "b"
     expected = predicted(folder, [Pair("claim", "a"), Pair("claim", "c b")])
@@ -196,7 +198,7 @@ def test_scores_are_kept_and_other_weights_have_their_own(
     run = Run.from_lists({"0": [(s.id, -float(s.id)) for s in sources]})
 
     def reused(**settings: Any) -> int:
-        stage = CrossEncoder(**{"model": str(folder)} | settings).placed(store, "cpu")
+        stage = CrossEncoder(**{"model": str(folder)} | settings).with_runtime(store, "cpu")
         return stage.apply([Claim("0", "claim works")], sources, run).cost.reused
 
     assert [reused(depth=5), reused(depth=30), reused(depth=30)] == [0, 5, 30]

@@ -60,7 +60,7 @@ def run_of(*orders: str) -> Run:
 
 def apply(stage: Reranker, *orders: str, store: Store | None = None) -> Result:
     claims = [Claim(str(i), f"claim {i}") for i in range(len(orders))]
-    return stage.placed(store, "cpu").apply(claims, SOURCES, run_of(*orders))
+    return stage.with_runtime(store, "cpu").apply(claims, SOURCES, run_of(*orders))
 
 
 def order(result: Result, claim: str = "0") -> str:

@@ -164,7 +164,7 @@ def applied(
         {str(i): [(s.id, -float(n)) for n, s in enumerate(sources)] for i in range(claims)}
     )
     asked = [Claim(str(i), f"claim {i}") for i in range(claims)]
-    return one.placed(store, None).apply(asked, sources, run)
+    return one.with_runtime(store, None).apply(asked, sources, run)
 
 
 SOURCES = [Source(str(i), abstract="x" * (i + 1)) for i in range(10)]

@@ -85,7 +85,7 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
     assert over.apply(claims, given, run).run.scored("c") == expected
     # What the store keeps is found by the pool too, and a place does not end it.
     assert over.identity != stage.identity != stage.over(pool[:4]).identity != over.identity
-    assert over.placed(None, None).identity == over.identity
+    assert over.with_runtime(None, None).identity == over.identity
     years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
     assert not Learned(file=years).counts_terms
 

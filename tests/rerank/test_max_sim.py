@@ -72,7 +72,7 @@ def test_another_model_or_length_has_scores_of_its_own(
     sources = [Source("a", "a b claim works"), Source("b", "vaccine paper b c a b c a b c")]
 
     def reused(**settings: Any) -> int:
-        stage = MaxSim(**{"model": str(tiny_folder), "max_length": 64} | settings).placed(
+        stage = MaxSim(**{"model": str(tiny_folder), "max_length": 64} | settings).with_runtime(
             store, "cpu"
         )
         return stage.apply([Claim("0", "a claim b")], sources, run).cost.reused

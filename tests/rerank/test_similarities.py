@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair, Place, Scored
+from claim2source.rerank.frame import Pair, Runtime, Scored
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig, year_of
 from claim2source.retrieve import BM25, BM25Config
@@ -161,14 +161,14 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
         scorer.key(view)
         return np.concatenate(kept)
 
-    scorer = Scorer(SOURCES, Place(Store(tmp_path / "store"), "cpu"))
+    scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
     for turn in (1, 2):
         for view in views.values():
             asked_of(scorer, view)
         # MaxSim of the same encoder is no other model.
         assert counts == {"encoders": turn, "cross-encoders": turn}
     counts.clear()
-    every = Scorer(SOURCES, models=Models(Place(None, "cpu"), several=True))
+    every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
     found = [asked_of(every, view) for _ in range(2) for view in views.values()]
     assert counts == {"encoders": 1, "cross-encoders": 1}
     assert all((one == again).all() for one, again in zip(found[:3], found[3:], strict=True))
@@ -202,7 +202,7 @@ def test_fresh_scores_are_neither_read_from_the_store_nor_written(
 ) -> None:
     cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
     view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
-    scorer = Scorer(SOURCES, Place(Store(tmp_path / "store"), "cpu"))
+    scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
     asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
 
     def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[Scored]:

@@ -48,7 +48,7 @@ def recorded_pairs() -> list[Pair]:
 
 def stage(**settings: Any) -> YesNo:
     asked = {"model": str(shared("vllm/model")), "instruction": TOLD} | settings
-    return YesNo(**asked).placed(None, "cpu")
+    return YesNo(**asked).with_runtime(None, "cpu")
 
 
 def test_the_prompt_is_the_models_own() -> None:
@@ -119,7 +119,7 @@ def test_the_real_tokenizers_ids() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.convert_tokens_to_ids(["yes", "no"]) == [9693, 2152]
-    one = YesNo(model=str(folder)).placed(None, "cpu")
+    one = YesNo(model=str(folder)).with_runtime(None, "cpu")
     ids = tokenizer(GOLDEN, add_special_tokens=False)["input_ids"]
     assert one.tokens([PAIR]) == [ids]
 

@@ -84,7 +84,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 
 def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
-    cosine = Cosine(model=str(save_t5(tmp_path, bias=False))).placed(None, "cpu")
+    cosine = Cosine(model=str(save_t5(tmp_path, bias=False))).with_runtime(None, "cpu")
     pairs = [Pair("the user", "a b"), Pair("the user", "the user"), Pair("the user", "a b")]
     found = ScoredStance(cosine).stances(pairs)
     assert found.values[1] == pytest.approx(1) and found.values[0] == found.values[2] < 0.99
@@ -124,7 +124,7 @@ def test_inference_reads_the_post_as_premise_and_labels_by_name(
     ):
         settings = {"num_labels": 3, "id2label": labels}
         folder = save_cross_encoder(tmp_path / name, tiny_folder, **settings)
-        found = ScoredStance(NLI(model=str(folder)).placed(None, "cpu")).stances(pairs)
+        found = ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances(pairs)
         stances[name] = found.values
         assert (np.abs(found.values) <= 2).all() and not found.why
     assert np.allclose(stances["one"], premise_and_hypothesis(tmp_path / "one", pairs), atol=1e-4)
@@ -136,8 +136,8 @@ def test_inference_reads_the_post_as_premise_and_labels_by_name(
 def test_models_that_are_not_for_inference_are_refused(tmp_path: Path, tiny_folder: Path) -> None:
     folder = save_cross_encoder(tmp_path / "one", tiny_folder)
     with pytest.raises(UserError, match="1 scores for a pair; 3 are needed"):
-        ScoredStance(NLI(model=str(folder)).placed(None, "cpu")).stances([Pair("a", "b")])
+        ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances([Pair("a", "b")])
     settings = {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "neutral"}}
     folder = save_cross_encoder(tmp_path / "three", tiny_folder, **settings)
     with pytest.raises(InputError, match="id2label: good, bad, neutral: entailment and"):
-        ScoredStance(NLI(model=str(folder)).placed(None, "cpu")).stances([Pair("a", "b")])
+        ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances([Pair("a", "b")])

@@ -113,7 +113,7 @@ class TrainedReranker(ABC):
 
         It reads texts as they are trained on, and keeps nothing in the store.
         """
-        stage = self.empty_stage(depth).placed(None, str(self.device))
+        stage = self.empty_stage(depth).with_runtime(None, str(self.device))
         own: dict[str, Any] = {"trained": None, "rendering": self.config.rendering, "identity": {}}
         # In the place of what it would load and read: see functools.cached_property.
         stage.__dict__.update(own | self.live())
@@ -184,7 +184,7 @@ class CrossEncoderToTrain(TrainedReranker):
         """Load the model; a head that its files do not have begins random, by the seed."""
         config = self.config.model
         self.labels = config.labels
-        settings = self.located(self.empty_stage(1).placed(None, self.config.device))
+        settings = self.located(self.empty_stage(1).with_runtime(None, self.config.device))
         pl.seed_everything(self.config.optimisation.seed, verbose=False)
         labels, length = config.labels, config.max_length
         self.network = load_cross_encoder(self.folder, settings, length, labels, trains=True)
@@ -285,7 +285,7 @@ class YesNoToTrain(TrainedReranker):
     def load(self) -> None:
         """Load the model and its tokenizer."""
         config = self.config.model
-        settings = self.located(self.empty_stage(1).placed(None, self.config.device))
+        settings = self.located(self.empty_stage(1).with_runtime(None, self.config.device))
         self.network = load_causal(self.folder, settings)
         self.model = self.network[0]
         self.model.config.use_cache = False

@@ -58,7 +58,7 @@ def pipeline(made: dict[str, Path], stage: Reranker, part: str) -> float:
     if part == "val":
         _, data = carve_val(data, 0.4, 13)
     first = BM25(BM25Config()).index(data.sources).search(data.claims)
-    ranked = stage.placed(None, "cpu").apply(data.claims, data.sources, first.run)
+    ranked = stage.with_runtime(None, "cpu").apply(data.claims, data.sources, first.run)
     by_lang = []
     for lang in {claim.lang for claim in data.claims}:
         ids = [claim.id for claim in data.claims if claim.lang == lang]
@@ -413,7 +413,7 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
         folder = out / "checkpoints" / f"epoch-{number}"
         ((_, stage),) = load_stages([{"rerank": name, "model": str(folder), "depth": 10}])
         assert isinstance(stage, Reranker)
-        stage = stage.placed(None, "cpu")
+        stage = stage.with_runtime(None, "cpu")
         # In training the weights that are there were scored, here those of the folder.
         assert pipeline(made, stage, "val") == pytest.approx(entry.score)
         claims = stage.rendering.claim_texts(data.claims[:2])
