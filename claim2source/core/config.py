@@ -134,7 +134,7 @@ def read_entries(
 ) -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file with a list `alone` at its top is one entry, named as the file is. `folder` of
+    A file with the key `alone` at its top is one entry, named as the file is. `folder` of
     configs/ has the files that ship.
 
     Raises `UserError` with file, line and key as `read_config` does.
@@ -144,7 +144,7 @@ def read_entries(
     if not isinstance(root, yaml.MappingNode):
         raise InputError.at(path, why="must be names, each with its keys below it")
     named = list(entries_of(root, path))
-    if any(name == alone and isinstance(node, yaml.SequenceNode) for name, _, node in named):
+    if any(name == alone for name, _, _ in named):
         named = [(path.stem, 1, root)]
     entries: dict[str, Config] = {}
     for name, line, node in named:

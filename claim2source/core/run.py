@@ -350,7 +350,7 @@ class Result:
 
     `stored`: the run was read from the store, and the cost is what it took to make. `index`
     describes the index of a dense run. `details` are a verifier's numbers by claim, such as
-    `asks`, `tokens` and `none`.
+    `asks`, `tokens` and `none`; `parts` the named results that were fused or joined.
     """
 
     run: Run
@@ -360,6 +360,7 @@ class Result:
     stored: bool = False
     index: IndexNotes | None = None
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    parts: tuple[tuple[str, Result], ...] = ()
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """Ids of a claim's first `k` sources, best first."""

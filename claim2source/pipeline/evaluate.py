@@ -39,8 +39,8 @@ from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
-from claim2source.pipeline.results import DEPTH, SystemResult
 from claim2source.retrieve import Dense
+from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
 from claim2source.text.render import missing_translations
 
