@@ -132,11 +132,9 @@ class AttachedRun:
             runner.run(system),
             system,
             self.dataset,
-            self.scoring.repeats,
-            self.scoring.seed,
+            self.scoring,
             name=self.settings.dataset,
             program=self.program,
-            metrics=self.scoring.metrics,
         )
 
     def _named(

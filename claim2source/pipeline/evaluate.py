@@ -153,6 +153,11 @@ def score_system(
 ) -> ScoredSystem:
     """Score what a system gave, with its stages, choices and cost."""
     scored = score_result(name, found.result, dataset, settings)
+    return replace(scored, report=with_whole(scored.report, found, dataset))
+
+
+def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> SystemReport:
+    """Describe a whole system: its stages, choices and cost."""
     stages = tuple(
         StageReport(
             stage.name,
@@ -161,8 +166,8 @@ def score_system(
         )
         for stage in found.stages
     )
-    report = replace(
-        scored.report,
+    return replace(
+        report,
         system=found.system,
         claims=found.form,
         sources=found.sources,
@@ -173,7 +178,6 @@ def score_system(
         ),
         without_translation=len(missing_translations(dataset.claims, found.form)),
     )
-    return replace(scored, report=report)
 
 
 def seen_and_unseen(

@@ -23,7 +23,6 @@ from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.pipeline.evaluate import (
-    METRICS,
     ScoredSystem,
     Scoring,
     add_tests,
@@ -230,7 +229,12 @@ def evaluate_staged(
     found = runner.run(system, config.claims)
     repeats = config.repeats if config.tests else 0
     stages = score_stages(
-        found, system, dataset, repeats, config.seed, name=config.dataset, program=program
+        found,
+        system,
+        dataset,
+        Scoring(repeats=repeats, seed=config.seed),
+        name=config.dataset,
+        program=program,
     )
     loaded = [stage for _, stage in system.loaded_stages()]
     versions = score_versions(
@@ -258,17 +262,14 @@ def score_stages(
     found: SystemResult,
     system: System,
     dataset: Dataset,
-    repeats: int,
-    seed: int,
+    scoring: Scoring,
     *,
     name: str | None = None,
     program: str = "",
-    metrics: Sequence[str] = METRICS,
 ) -> ScoredStages:
     """Score every stage of what a system gave, and test each against the one before.
 
     A simulated stage, and what follows one, says so and is not tested.
-    `repeats` is the number of bootstrap draws and permutations, 0 for no intervals and tests.
     """
     settings = system.stages
     results = found.stages[-len(settings) - 1 :]
@@ -277,7 +278,7 @@ def score_stages(
     names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
     scored: dict[str, ScoredSystem] = {}
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
-        score = score_result(stage, one.result, dataset, Scoring(metrics, repeats, seed))
+        score = score_result(stage, one.result, dataset, scoring)
         folder = f"runs/{place}"
         described = replace(
             score.report,
@@ -303,14 +304,14 @@ def score_stages(
             verifiers[stage] = work
             said.append(f"{stage}: {work.sentence()}.")
     report = replace(report, notes=tuple(said))
-    if repeats and dataset.golds:
+    if scoring.repeats and dataset.golds:
         tested = names[: real + 1]
         pairs = [(tested[i], tested[i - 1]) for i in range(1, len(tested))]
         if len(tested) > 2:
             pairs.append((tested[-1], tested[0]))
         families = [Family("Each stage against the one before", tuple(pairs))] if pairs else []
         shown = {stage: scored[stage] for stage in tested}
-        report = add_tests(report, shown, families, dataset, repeats, seed)
+        report = add_tests(report, shown, families, dataset, scoring.repeats, scoring.seed)
     return ScoredStages(report, scored, moves, verifiers)
 
 

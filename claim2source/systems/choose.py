@@ -25,7 +25,7 @@ from claim2source.evaluation.metrics import (
 from claim2source.evaluation.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
-from claim2source.systems.when import WhenConfig
+from claim2source.systems.when import MARGIN, WhenConfig
 
 # As deep as the metric that settings are chosen by.
 CUT = 5
@@ -55,7 +55,6 @@ UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.
 
 # The default asks about no claim; each further one asks about more.
 MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-MARGIN = "margin_below"
 Setting = TypeVar("Setting")
 SEEN, UNSEEN = "seen", "unseen"
 

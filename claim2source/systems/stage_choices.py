@@ -1,92 +1,90 @@
-"""Choose a re-ranker's mix and a verifier's margin on claims that are not reported."""
+"""Choose what a stage leaves to be fitted: a re-ranker's mix, the margin of a doubtful ranking."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from claim2source.core.config import require
 from claim2source.core.records import Dataset
 from claim2source.core.report import Choice, Rule
+from claim2source.core.run import Result
 from claim2source.systems.choose import MARGIN, choose, choose_margin
 from claim2source.systems.heldout import SelectionData
-from claim2source.systems.stages import WHEN, apply_stage, load_stages
-from claim2source.systems.system import System, SystemRunner
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.stages import FIT, MIX, WHEN, applied, is_fit
 from claim2source.systems.when import WhenConfig
-from claim2source.text import ClaimForm
 
-_KIND = "rerank"
+# The default, nothing of the stage before, is the first.
+MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+Entry = Mapping[str, Any]
 
 
-def choose_mix(
-    runner: SystemRunner,
-    system: System,
-    form: ClaimForm | None,
+def fit_stages(
+    entries: Sequence[Entry],
+    before: Sequence[tuple[str, Result]],
+    data: Dataset,
     selection: SelectionData,
-    mixes: Sequence[float],
-) -> tuple[System, Choice]:
-    """Choose the `mix` of a system's last re-ranker, by MRR@5 on val; stages after it are cut.
+    runtime: Runtime,
+    rule: Rule = "one_se",
+) -> tuple[tuple[Entry, ...], list[Choice]]:
+    """Choose the `mix` and `when.margin_below` that are `fit`, by MRR@5 on claims of val.
 
-    Its own mix is the default of the rule. Pairs are scored once: their scores are in the store.
-    Raises `ConfigError` for a system without a re-ranker.
+    `before` are the named results of the first stage for `data`, the claims of val with a gold.
+    Pairs are scored once: their scores are in the store.
     """
-    places = [place for place, entry in enumerate(system.stages) if _KIND in entry]
-    require(bool(places), "choose_mix", list(mixes), "nothing: the system has no re-ranker")
-    place = places[-1]
-    entry, bare = system.stages[place], replace(system, stages=system.stages[:place])
-    judged = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
-    found = runner.run(bare, form, judged).result
-    weighing = selection.weighing(judged)
-    own = float(getattr(load_stages([entry])[0][1], "mix", 0.0))
-    tried = {}
-    for mix in dict.fromkeys([own, *mixes]):
-        ((_, stage),) = load_stages([{**entry, "mix": mix}])
-        result = apply_stage(
-            stage,
-            judged.claims,
-            judged.sources,
-            found,
-            runner.runtime.store,
-            device=runner.runtime.device,
-            progress=runner.runtime.progress,
-        )
-        tried[mix] = weighing.of(result.run)
-    chosen, choice = choose(
-        "mix",
-        tried,
+    named, fitted, choices = list(before), list[Entry](), list[Choice]()
+    last = max((place for place, entry in enumerate(entries) if is_fit(entry)), default=-1)
+    for place, entry in enumerate(entries):
+        if entry.get(MIX) == FIT:
+            entry, choice = _with_mix(entry, named, data, selection, runtime, rule)
+            choices.append(choice)
+        if is_fit(entry):
+            entry, choice = _with_margin(entry, named, data, runtime, rule)
+            choices.append(choice)
+        fitted.append(entry)
+        if place < last:
+            named += applied([entry], named, data.claims, data.sources, runtime)
+    return tuple(fitted), choices
+
+
+def _with_mix(
+    entry: Entry,
+    named: Sequence[tuple[str, Result]],
+    data: Dataset,
+    selection: SelectionData,
+    runtime: Runtime,
+    rule: Rule,
+) -> tuple[Entry, Choice]:
+    weighing = selection.weighing(data)
+
+    def of(mix: float) -> Result:
+        stages = [{**entry, MIX: mix}]
+        ((_, result),) = applied(stages, named, data.claims, data.sources, runtime)
+        return result
+
+    mix, choice = choose(
+        MIX,
+        {mix: weighing.of(of(mix).run) for mix in MIXES},
         weighing,
-        settings=lambda mix: {"mix": mix},
-        distance=lambda mix: abs(mix - own),
-        rule=runner.settings.choosing.rule,
+        settings=lambda mix: {MIX: mix},
+        distance=lambda mix: mix,
+        rule=rule,
         trials=True,
         note=selection.note,
     )
-    stages = (*system.stages[:place], {**entry, "mix": chosen}, *system.stages[place + 1 :])
-    return replace(system, stages=stages), choice
+    return {**entry, MIX: mix}, choice
 
 
-def with_chosen_margin(
-    system: System,
-    runner: SystemRunner,
-    form: ClaimForm | None,
+def _with_margin(
+    entry: Entry,
+    named: Sequence[tuple[str, Result]],
     data: Dataset,
-    rule: Rule = "one_se",
-) -> tuple[System, Choice]:
-    """Choose the margin of a system's last stage on the claims of `data`; return both.
-
-    Raises `ConfigError` for a system without stages.
-    """
-    require(bool(system.stages), "system", system.name, "a system with stages")
-    last = system.stages[-1]
-    everywhere = {key: value for key, value in last.items() if key != WHEN}
-    stages = runner.run(
-        replace(system, stages=(*system.stages[:-1], everywhere)), form, data
-    ).stages
-    given = last.get(WHEN) or {}
-    when = WhenConfig(1.0, bool(given.get("disagree", False)))
-    earlier = stages[-3].result.run if len(stages) > 2 else None
-    margin, choice = choose_margin(
-        stages[-2].result.run, stages[-1].result.run, data, when, earlier, rule=rule
-    )
-    changed = {**last, WHEN: {**given, MARGIN: margin}}
-    return replace(system, stages=(*system.stages[:-1], changed)), choice
+    runtime: Runtime,
+    rule: Rule,
+) -> tuple[Entry, Choice]:
+    everywhere = {key: value for key, value in entry.items() if key != WHEN}
+    ((_, after),) = applied([everywhere], named, data.claims, data.sources, runtime)
+    when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
+    earlier = named[-2][1].run if len(named) > 1 else None
+    margin, choice = choose_margin(named[-1][1].run, after.run, data, when, earlier, rule=rule)
+    return {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}, choice

@@ -24,11 +24,14 @@ from claim2source.io.store import Store
 from claim2source.llm.work import is_unanswered
 from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
-from claim2source.systems.when import Conditional, WhenConfig
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.when import MARGIN, Conditional, WhenConfig
 
 # Packages of stages that a system may name; each stage is one module of them.
 STAGE_KINDS = ("rerank", "verify")
-WHEN = "when"
+WHEN, MIX = "when", "mix"
+# In place of a stage's mix or margin: it is chosen on held-out claims.
+FIT = "fit"
 # Of the last stages: what a made-up server says is in no comparison.
 SIMULATED = "simulated"
 # Settings of stages that say how they are run: they change no score.
@@ -184,6 +187,35 @@ def apply_stage(
     return read_or_search(store, key, apply, is_answered)
 
 
+def is_fit(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a stage leaves its mix or its margin to be chosen."""
+    return entry.get(MIX) == FIT or (entry.get(WHEN) or {}).get(MARGIN) == FIT
+
+
+def applied(
+    entries: Sequence[Mapping[str, Any]],
+    before: Sequence[tuple[str, Result]],
+    claims: Sequence[Claim],
+    sources: Sequence[Source],
+    runtime: Runtime,
+) -> list[tuple[str, Result]]:
+    """Apply stages one after another to the last result of `before`; return each with its name."""
+    named = list(before)
+    for name, stage in load_stages(entries):
+        result = apply_stage(
+            informed(stage, named, claims),
+            claims,
+            sources,
+            named[-1][1],
+            runtime.store,
+            device=runtime.device,
+            progress=runtime.progress,
+            earlier=named[-2][1].run if len(named) > 1 else None,
+        )
+        named.append((name, result))
+    return named[len(before) :]
+
+
 def is_answered(result: Result) -> bool:
     """Tell whether servers have answered, well or not, all that a stage asked."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
@@ -206,6 +238,8 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         kind = _stage_type(f"stages.{place}.{kinds[0]}", kinds[0], name)
         known = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in known}
+        if settings.get(MIX) == FIT:
+            del settings[MIX]
         stage: Stage = make(kind, settings, f"stages.{place}.")
         if WHEN in entry:
             stage = Conditional(stage, _when(entry[WHEN], place))
@@ -217,6 +251,8 @@ def _when(given: Any, place: int) -> WhenConfig:
     """Read for which claims a stage is asked."""
     key = f"stages.{place}.{WHEN}"
     require(isinstance(given, Mapping), key, given, "such as {margin_below: 0.2}")
+    # Where the margin is chosen, the stage is asked about every claim until then.
+    given = {**given, MARGIN: 1.0} if given.get(MARGIN) == FIT else given
     when: WhenConfig = make(WhenConfig, given, f"{key}.")
     first = place == 0 and when.disagree
     require(not first, f"{key}.disagree", True, "false: no stage is before the first one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from claim2source.systems.nodes import (
     with_checkpoint,
 )
 from claim2source.systems.runtime import Runtime
+from claim2source.systems.stage_choices import fit_stages
 from claim2source.systems.stages import (
-    apply_stage,
-    informed,
+    applied,
+    is_fit,
     label_of_stage,
     load_stages,
     models_of,
@@ -93,7 +94,7 @@ class System:
     @property
     def is_fit(self) -> bool:
         """Tell whether anything of it is chosen on train or on claims held out of it."""
-        return self.first.is_fit
+        return self.first.is_fit or any(map(is_fit, self.stages))
 
     @property
     def reason_not_to_run(self) -> str | None:
@@ -118,8 +119,10 @@ class System:
         taken = self.stages if stages is None else self.stages[:stages]
         if self.label is not None and taken == self.stages:
             return self.label
-        first = self.first.label_of()
-        return " + ".join([first, *(label_of_stage(*stage) for stage in load_stages(taken))])
+        labels = [self.first.label_of()]
+        for entry, stage in zip(taken, load_stages(taken), strict=True):
+            labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
+        return " + ".join(labels)
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
@@ -168,7 +171,8 @@ class System:
         with local_models(runtime.models):
             first, choices = self.first.fit(fitting)
             own = first.form_of(form, runtime)
-        return FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
+        fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
+        return fitted.fit_stages(held_out) if any(map(is_fit, self.stages)) else fitted
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,26 @@ class FittedSystem:
         """Index sources; the first search builds it."""
         return SystemIndex(self, sources)
 
+    def fit_stages(self, held_out: HeldOut) -> FittedSystem:
+        """Choose what its stages leave to be fitted, on claims that no model of it knows."""
+        selection = choosing_claims(self.system, self.runtime, held_out)
+        judged = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
+        bare = replace(self, system=replace(self.system, stages=(), depth=self._depth()))
+        found = bare.index(judged.sources).search(judged.claims)
+        stages, choices = fit_stages(
+            self.system.stages,
+            [(one.name, one.result) for one in found.stages],
+            judged,
+            selection,
+            self.runtime,
+            held_out.choosing.rule,
+        )
+        system = replace(self.system, stages=stages)
+        return replace(self, system=system, choices=(*self.choices, *choices))
+
+    def _depth(self) -> int:
+        return self.system.first_depth(DEPTH)
+
 
 class SystemIndex:
     """Search the sources that a fitted system has indexed, and apply its stages."""
@@ -206,7 +230,7 @@ class SystemIndex:
             result = index.search(claims, system.first_depth(k))
             stages = first_stages(system.first, result)
             read = runtime.claims(claims, fitted.form)
-            stages += applied(system.loaded_stages(), stages, read, self.sources, runtime)
+            stages += applied(system.stages, stages, read, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -228,30 +252,6 @@ def first_stages(first: AnyNode, result: Result) -> list[tuple[str, Result]]:
     """Name the results of a first stage: its parts', then its own."""
     name = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(first.kind, RETRIEVE)
     return [*result.parts, (name, result)]
-
-
-def applied(
-    stages: Iterable[tuple[str, Any]],
-    before: Sequence[tuple[str, Result]],
-    claims: Sequence[Claim],
-    sources: Sequence[Source],
-    runtime: Runtime,
-) -> Iterator[tuple[str, Result]]:
-    """Apply stages one after another to the last result of `before`; yield each with its name."""
-    named = list(before)
-    for name, stage in stages:
-        result = apply_stage(
-            informed(stage, named, claims),
-            claims,
-            sources,
-            named[-1][1],
-            runtime.store,
-            device=runtime.device,
-            progress=runtime.progress,
-            earlier=named[-2][1].run if len(named) > 1 else None,
-        )
-        named.append((name, result))
-        yield name, result
 
 
 @dataclass(frozen=True)
@@ -314,18 +314,8 @@ class SystemRunner:
         return self._last.search(data.claims, self.settings.depth)
 
     def choosing_claims(self, system: System) -> SelectionData:
-        """Find the claims that a whole system may be fitted on: no model of it knows them.
-
-        Raises `NothingToChooseOn` where there are none.
-        """
-        dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-        with local_models(self.settings.models):
-            manifests = [self.runtime.pool.facts(model).record for model in dense]
-            others = [manifest_of(model) for model in system.models()]
-        try:
-            return self.held_out.claims([*manifests, *others])
-        except NothingToChooseOn as error:
-            raise NothingToChooseOn(f"{system.name}: {error}") from None
+        """Find the claims that a whole system may be fitted on: no model of it knows them."""
+        return choosing_claims(system, self.runtime, self.held_out)
 
 
 def run_system(
@@ -344,6 +334,21 @@ def run_system(
         ['retrieve']
     """
     return SystemRunner(dataset, settings).run(system, form)
+
+
+def choosing_claims(system: System, runtime: Runtime, held_out: HeldOut) -> SelectionData:
+    """Find the claims that a whole system may be fitted on: no model of it was trained on them.
+
+    Raises `NothingToChooseOn` where there are none.
+    """
+    dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
+    with local_models(runtime.models):
+        manifests = [runtime.pool.facts(model).record for model in dense]
+        others = [manifest_of(model) for model in system.models()]
+    try:
+        return held_out.claims([*manifests, *others])
+    except NothingToChooseOn as error:
+        raise NothingToChooseOn(f"{system.name}: {error}") from None
 
 
 def _taken(node: AnyNode, languages: Iterable[str]) -> list[AnyNode]:
