@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from claim2source.pipeline.evaluate import evaluate as evaluate
     from claim2source.pipeline.evaluate_systems import evaluate_systems as evaluate_systems
     from claim2source.pipeline.evaluator import Evaluator as Evaluator
-    from claim2source.pipeline.runner import run_system as run_system
     from claim2source.retrieve import BM25 as BM25
     from claim2source.retrieve import Dense as Dense
     from claim2source.retrieve import Hybrid as Hybrid
     from claim2source.retrieve import fuse as fuse
     from claim2source.retrieve import load_index as load_index
+    from claim2source.systems.nodes import BM25Node as BM25Node
+    from claim2source.systems.nodes import DenseNode as DenseNode
+    from claim2source.systems.nodes import HybridNode as HybridNode
+    from claim2source.systems.system import System as System
+    from claim2source.systems.system import run_system as run_system
 
 __version__ = "0.2.0"
 
@@ -55,7 +59,11 @@ _MODULES = {
     "evaluate": "pipeline.evaluate",
     "Evaluator": "pipeline.evaluator",
     "evaluate_systems": "pipeline.evaluate_systems",
-    "run_system": "pipeline.runner",
+    "run_system": "systems.system",
+    "System": "systems.system",
+    "BM25Node": "systems.nodes",
+    "DenseNode": "systems.nodes",
+    "HybridNode": "systems.nodes",
 }
 __all__ = [*_MODULES]
 

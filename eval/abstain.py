@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from claim2source.core.config import Between, as_plain, list_field, read_config
-from claim2source.core.errors import ConfigError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -31,10 +31,8 @@ from claim2source.pipeline.abstain import (
     SCORES,
     Asked,
     Fitted,
-    RemovingRunner,
     Target,
     ask,
-    choosing_claims,
     fit_abstention,
 )
 from claim2source.pipeline.evaluate import (
@@ -45,12 +43,11 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, read_systems
 from claim2source.pipeline.views import write_markdown
+from claim2source.systems.read import named_systems
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
 
 PROGRAM = "eval/abstain.py"
@@ -98,9 +95,8 @@ def abstain(config: AbstainConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, [config.system])
-    systems = read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    if config.system not in systems:
-        raise ConfigError("system", config.system, f"one of {', '.join(systems)}")
+    systems, _ = named_systems(config.files, [config.system])
+    system = systems[config.system]
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),
@@ -108,10 +104,10 @@ def abstain(config: AbstainConfig) -> str:
         store=config.open_store(),
         device=config.device,
     )
-    runner = RemovingRunner(systems, dataset, settings)
-    train = choosing_claims(runner, config.system).val
-    known = ask(runner, config.system, config.claims, train)
-    asked = ask(runner, config.system, config.claims, dataset) if dataset.golds else None
+    runner = SystemRunner(dataset, settings)
+    train = runner.choosing_claims(system).val
+    known = ask(runner, system, config.claims, train)
+    asked = ask(runner, system, config.claims, dataset) if dataset.golds else None
     kinds: list[Target] = ["present", "right"]
     said = f" of {train.name or config.dataset}, {train.split}"
     fitted = {
@@ -134,13 +130,13 @@ def abstain(config: AbstainConfig) -> str:
         parts += unjudged(dataset)
     parts += [f"{name}: {fit_line(one)}" for name, one in fitted.items()]
     ranked = score_system(
-        config.system, runner.run(config.system, config.claims), dataset, Scoring(repeats=0)
+        config.system, runner.run(system, config.claims), dataset, Scoring(repeats=0)
     )
     write_runs(ranked.run, dataset, config.out / "runs")
     write_submissions(ranked.run, dataset, config.out)
-    system = replace(ranked.report, runs="runs")
+    described = replace(ranked.report, runs="runs")
     make_report(
-        dataset, {config.system: system}, config.system, name=config.dataset, program=PROGRAM
+        dataset, {config.system: described}, config.system, name=config.dataset, program=PROGRAM
     ).write(config.out)
     parts += submit(config.submit, ranked.run, dataset)
     write_markdown(config.out, "Abstention", parts)

@@ -25,15 +25,12 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOptions
+from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import HybridConfig as Parts
-from claim2source.pipeline.systems import SystemConfig, label_of
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.retrieve import BM25Config
+from claim2source.systems.nodes import AnyNode, BM25Node, DenseNode, HybridNode
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 
 
@@ -81,15 +78,15 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, ["hybrid"])
-    systems = {
-        "bm25": SystemConfig(bm25=config.bm25, claims=config.bm25.claims, tune=True),
-        "dense": SystemConfig(
-            model=replace(config.model, name=config.checkpoint),
-            sources=(config.rendering or Rendering()).sources,
-            rendering=config.rendering,
-        ),
-        "hybrid": SystemConfig(hybrid=Parts("bm25", "dense"), tune=True),
-    }
+    bm25 = BM25Node(name="bm25", bm25=config.bm25, claims=config.bm25.claims, fits=True)
+    dense = DenseNode(
+        name="dense",
+        model=replace(config.model, name=config.checkpoint),
+        sources_form=(config.rendering or Rendering()).sources,
+        rendering=config.rendering,
+    )
+    hybrid = HybridNode(name="hybrid", sparse=bm25, dense=dense, fits=True)
+    nodes: tuple[AnyNode, ...] = (bm25, dense, hybrid)
     settings = RunSettings(
         config.dataset,
         config.choosing(config.val),
@@ -97,14 +94,22 @@ def evaluate_hybrid(config: HybridConfig) -> str:
         store=config.open_store(),
         device=config.device,
     )
-    runner = SystemRunner(systems, dataset, settings)
+    runner = SystemRunner(dataset, settings)
+    fitted = runner.fitted(System("hybrid", hybrid))
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     # All three run before anything is written.
-    found = {name: runner.run(name) for name in systems}
+    first = fitted.system.first
+    found = {
+        node.shown: runner.run(System(node.shown, node), fitted.form if node == first else None)
+        for node in (*first.parts, first)
+    }
+    chosen = {"bm25": fitted.choices[:1], "hybrid": fitted.choices}
+    labels = {node.shown: node.label_of() for node in nodes}
     scored: dict[str, ScoredSystem] = {}
     for name, result in found.items():
+        result = replace(result, choices=chosen.get(name, ()))
         one = score_system(name, result, dataset, scoring)
-        labelled = replace(one.report, model=label_of(name, systems), runs=f"runs/{name}")
+        labelled = replace(one.report, model=labels[name], runs=f"runs/{name}")
         scored[name] = replace(one, report=labelled)
         write_runs(one.run, dataset, config.out / "runs" / name)
     write_submissions(scored["hybrid"].run, dataset, config.out)

@@ -13,14 +13,14 @@ from claim2source.core.folders import require_output
 from claim2source.core.terminal import say
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.checkpoints import route_words
-from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
+from claim2source.pipeline.options import ChoosingOptions
 from claim2source.pipeline.staged import (
     StagedOptions,
     evaluate_staged,
     pipeline_words,
     read_pipeline,
 )
-from claim2source.pipeline.systems import on_checkpoint
+from claim2source.systems.heldout import ChoosingOn
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_pipeline(config: PipelineConfig) -> str:
     """Run a file's pipeline, score and test each stage; write `config.out`, return the tables."""
     require_output(config.out)
-    systems, name = read_pipeline(config.pipeline, config.system, config.files)
+    system = read_pipeline(config.pipeline, config.system, config.files)
     if config.checkpoint is not None:
-        systems = on_checkpoint(systems, name, config.checkpoint, config.routes)
-    dataset = config.reported([name])
-    return evaluate_staged(config, dataset, systems, name, program="eval/pipeline.py", heading=name)
+        system = system.on_checkpoint(config.checkpoint, config.routes)
+    dataset = config.reported([system.name])
+    return evaluate_staged(config, dataset, system, program="eval/pipeline.py", heading=system.name)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from claim2source.core.folders import require_output
 from claim2source.core.report import Choice
 from claim2source.core.terminal import say
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.abstain import choosing_claims
-from claim2source.pipeline.mixing import choose_mix
-from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
+from claim2source.pipeline.options import ChoosingOptions
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.stage_choices import choose_mix
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,19 @@ def rerank(config: RerankConfig) -> str:
     Raises `UserError` for a system that is not there.
     """
     require_output(config.out)
-    systems = read_staged(config.files, config.system, config.run)
+    system = read_staged(config.files, config.system, config.run)
     dataset = config.reported([config.system])
     choices: tuple[Choice, ...] = ()
     if config.choose_mix:
         require(config.run is None, "choose_mix", config.choose_mix, "nothing with --run: no train")
-        runner = config.runner(systems, dataset)
-        selection = choosing_claims(runner, config.system)
-        chosen = choose_mix(runner, config.system, config.claims, selection, config.choose_mix)
-        systems[config.system], choices = chosen[0], (chosen[1],)
+        runner = config.runner(dataset)
+        selection = runner.choosing_claims(system)
+        system, choice = choose_mix(runner, system, config.claims, selection, config.choose_mix)
+        choices = (choice,)
     return evaluate_staged(
         config,
         dataset,
-        systems,
-        config.system,
+        system,
         program="eval/rerank.py",
         heading="Re-ranking",
         choices=choices,

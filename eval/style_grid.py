@@ -16,16 +16,14 @@ from claim2source.core.terminal import say
 from claim2source.evaluation.style_grid import CLAIM, SOURCE, cell_name
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.baselines import named_systems
-from claim2source.pipeline.evaluate_systems import ALL_FORMS
+from claim2source.pipeline.evaluate_systems import ALL_FORMS, ordered
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.style_grid import GridRun
 from claim2source.pipeline.style_texts import StyleOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import all_parts, label_of, ordered
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.read import named_systems
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
 
 PROGRAM = "eval/style_grid.py"
@@ -92,7 +90,7 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
         how = "choose with --systems, --claim_styles and --source_styles, and one version of texts"
         require_submittable(config.submit, dataset, cells, how)
     if config.dry_run:
-        return render(grid_run.plan(names, systems, form))
+        return render(grid_run.plan([systems[name] for name in names], form))
     settings = RunSettings(
         config.dataset,
         ChoosingOn(lenient=config.lenient),
@@ -100,10 +98,9 @@ def evaluate_style_grid(config: StyleGridConfig) -> str:
         store=config.open_store(),
         device=config.device,
     )
-    needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
-    runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
-    for name in watched(ordered(names, systems), "systems", len(names)):
-        grid_run.add(runner, name, form, model=label_of(name, systems))
+    runner = SystemRunner(dataset, settings)
+    for name in watched(ordered({name: systems[name] for name in names}), "systems", len(names)):
+        grid_run.add(runner, systems[name], form, model=systems[name].label_of())
     grid = grid_run.grid(names, name=config.dataset, program=PROGRAM)
     title = f"Styles: {config.dataset}, {config.split}"
     grid_run.write(grid, config.out, title)

@@ -52,18 +52,11 @@ from claim2source.pipeline.evaluate import (
     score_result,
     write_runs,
 )
-from claim2source.pipeline.results import DEPTH
-from claim2source.pipeline.selection import (
-    BM25_B,
-    BM25_K1,
-    BM25_TITLE_WEIGHT,
-    TRAIN_SPLIT,
-    VAL_SEED,
-    VAL_SHARE,
-    choose_bm25,
-)
 from claim2source.pipeline.views import tests_parts, write_markdown
 from claim2source.retrieve import BM25, BM25Config, BM25Index
+from claim2source.systems.choose import BM25_B, BM25_K1, BM25_TITLE_WEIGHT, choose_bm25
+from claim2source.systems.heldout import TRAIN_SPLIT, VAL_SEED, VAL_SHARE
+from claim2source.systems.system import DEPTH
 
 TUNED, DEFAULT = "bm25-tuned", "bm25-default"
 

@@ -17,9 +17,9 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.margins import with_chosen_margin, without_when
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 from claim2source.pipeline.sweep import evaluate_sweep
+from claim2source.systems.stage_choices import with_chosen_margin
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def verify(config: VerifyConfig) -> str:
     Raises `UserError` for a system that is not there.
     """
     require_output(config.out)
-    systems = read_staged(config.files, config.system, config.run)
+    system = read_staged(config.files, config.system, config.run)
     allowed = "none with --run"
     require(config.run is None or config.choose_on is None, "choose_on", config.choose_on, allowed)
     if config.vary:
         require(config.choose_on is None, "choose_on", config.choose_on, "none with vary")
-        return evaluate_sweep(config, systems, config.system, config.vary, program="eval/verify.py")
+        return evaluate_sweep(config, system, config.vary, program="eval/verify.py")
     dataset = config.reported([config.system])
     choices: list[Choice] = []
     if config.choose_on is not None:
@@ -71,16 +71,13 @@ def verify(config: VerifyConfig) -> str:
         require(config.choose_on != config.split, "choose_on", config.choose_on, allowed)
         val = load(config.dataset, config.choose_on, lenient=config.lenient)
         require(bool(val.golds), "choose_on", config.choose_on, "a split with golds")
-        runner = config.runner(without_when(systems, config.system), val)
-        systems, choice = with_chosen_margin(
-            systems, config.system, runner, config.claims, config.rule
-        )
+        runner = config.runner(val)
+        system, choice = with_chosen_margin(system, runner, config.claims, val, config.rule)
         choices.append(choice)
     return evaluate_staged(
         config,
         dataset,
-        systems,
-        config.system,
+        system,
         program="eval/verify.py",
         heading="Verification",
         choices=choices,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import SystemConfig
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
@@ -16,7 +17,7 @@ from claim2source.pipeline import staged
 from claim2source.pipeline.baselines import named_systems
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
-from claim2source.pipeline.systems import SystemConfig, Systems, read_systems
+from claim2source.systems.read import Systems, read_systems
 from eval.index import index_words
 from scripts.bench import CASES
 from scripts.bench import read_options as read_bench

@@ -22,6 +22,7 @@ FLOORS = (
     ("rerank",),
     ("verify",),
     ("evaluation",),
+    ("systems",),
     ("pipeline",),
     ("training",),
     ("serve",),

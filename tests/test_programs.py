@@ -8,7 +8,7 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.errors import UserError
-from claim2source.pipeline.systems import SYSTEMS_FOLDER
+from claim2source.systems.read import SYSTEMS_FOLDER
 
 MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"

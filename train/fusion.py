@@ -43,7 +43,6 @@ from claim2source.evaluation.significance import (
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.abstain import choosing_claims
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -53,18 +52,17 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import RunSettings, StageResult, SystemResult
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOptions, NothingToChooseOn
+from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.staged import FIRST_STAGE
-from claim2source.pipeline.stages import apply_stage
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, expanded, label_of, read_systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.rerank.frame import DEEPEST, Runtime
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.systems.heldout import NothingToChooseOn
+from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.stages import apply_stage
+from claim2source.systems.system import RunSettings, StageResult, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
@@ -137,9 +135,12 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
     views = read_views(config.views, config.checkpoint)
-    systems = expanded(read_systems(config.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+    systems, _ = named_systems(config.files, None)
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
+    system = systems[config.system]
+    if config.checkpoint is not None:
+        system = system.on_checkpoint(config.checkpoint)
     reported = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, reported, [LEARNED])
     settings = RunSettings(
@@ -149,7 +150,8 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         store=config.open_store(),
         device=config.device,
     )
-    candidates = Candidates(systems, config.system, config.depth, config.checkpoint, config.claims)
+    candidates = Candidates(system, config.depth, config.claims)
+    against = {name: systems[name] for name in config.against}
     scorer = Scorer(reported.sources, Runtime(settings.store, config.device, progress=True))
     gathered = gather(views, candidates, reported, settings, scorer)
     base = list(views)[:2]
@@ -157,13 +159,13 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         require(name in gathered.columns, "views", name, "first two that tell candidates apart")
     views = {name: views[name] for name in gathered.columns}
     fitting = Fitting(gathered, views, base, config.folds, config.fold_seed, config.rule)
-    rows = compare_rankers(fitting, others(config, candidates, gathered, reported, settings))
+    rows = compare_rankers(fitting, others(config, against, gathered, reported, settings))
     fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)
     found = candidates.run(reported, reported, settings)
-    runner = SystemRunner(systems, reported, settings)
+    runner = SystemRunner(reported, settings)
     results = {FIRST_STAGE: found}
-    results |= {name: runner.run(name, config.claims) for name in config.against}
+    results |= {name: runner.run(one, config.claims) for name, one in against.items()}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
     ranked = apply_stage(
         stage, reported.claims, reported.sources, found.result, settings.store, device=config.device
@@ -175,7 +177,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     weights = {one.name: round(one.weight, 6) for one in fusion.views}
     described = replace(
         described,
-        model=f"learned:{label_of(config.system, systems)}",
+        model=f"learned:{systems[config.system].label_of()}",
         choices=(*described.choices, choice),
         settings={"ranker": fusion.ranker, "weights": weights},
     )
@@ -219,7 +221,7 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
 
 def others(
     config: LearnedFusionConfig,
-    candidates: Candidates,
+    against: Systems,
     gathered: Gathered,
     reported: Dataset,
     settings: RunSettings,
@@ -229,16 +231,16 @@ def others(
     A system of which a model was trained on some of these claims is left out.
     """
     found = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
-    runner = SystemRunner(candidates.systems, reported, settings)
+    runner = SystemRunner(reported, settings)
     asked = {claim.id for claim in gathered.data.claims}
-    for name in config.against:
+    for name, system in against.items():
         try:
-            unknown = {claim.id for claim in choosing_claims(runner, name).val.claims}
+            unknown = {claim.id for claim in runner.choosing_claims(system).val.claims}
         except NothingToChooseOn:
             continue
         if not asked <= unknown:
             continue
-        run = runner.run(name, config.claims, gathered.data).result.run
+        run = runner.run(system, config.claims, gathered.data).result.run
         found[name] = Row(gathered.weighing.of(run))
     return found
 

@@ -31,7 +31,6 @@ from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE
-from claim2source.pipeline.choosing import choose
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -40,13 +39,14 @@ from claim2source.pipeline.evaluate import (
     score_encoder,
 )
 from claim2source.pipeline.options import StoreOptions
-from claim2source.pipeline.selection import (
+from claim2source.pipeline.views import write_markdown
+from claim2source.systems.choose import choose
+from claim2source.systems.heldout import (
     ChoosingOn,
     NothingToChooseOn,
     SelectionData,
     selection_data,
 )
-from claim2source.pipeline.views import write_markdown
 from claim2source.training.curve import curve_table, draw
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (

@@ -152,14 +152,20 @@ def read_config(
 def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dict[str, Config]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file whose top has a list by a key of `kind` is one entry, named as the file is. `folder` of
-    configs/ has the files that ship. Raises `UserError` with file, line and key.
+    A file with a key at its top that `kind` requires, or a list by one of its keys, is one entry,
+    named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
+    file, line and key.
     """
     path = shipped(path, folder)
     named = read_yaml(path)
     if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
-    if any(isinstance(value, list) and name in options_of(kind) for name, value in named.items()):
+    keys = options_of(kind)
+    alone = (
+        name in keys and (isinstance(one, list) or keys[name].default is dataclasses.MISSING)
+        for name, one in named.items()
+    )
+    if any(alone):
         named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
     made: dict[str, Config] = {}
     for name, values in named.items():

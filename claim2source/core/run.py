@@ -350,7 +350,8 @@ class Result:
 
     `stored`: the run was read from the store, and the cost is what it took to make. `index`
     describes the index of a dense run. `details` are a verifier's numbers by claim, such as
-    `asks`, `tokens` and `none`. `settings` are those of the stage, for a report.
+    `asks`, `tokens` and `none`. `settings` are those of the stage, for a report; `parts` the named
+    results that were fused or joined.
     """
 
     run: Run
@@ -361,6 +362,7 @@ class Result:
     index: IndexNotes | None = None
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[tuple[str, Result], ...] = ()
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
         """Ids of a claim's first `k` sources, best first."""

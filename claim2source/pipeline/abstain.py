@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
-from claim2source.core.run import Result, Run
+from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
-from claim2source.models.local import local_models
-from claim2source.models.reranker_manifest import manifest_of
-from claim2source.pipeline.results import SystemResult
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import (
-    NothingToChooseOn,
-    SelectionData,
-    unknown_claims,
-)
-from claim2source.pipeline.stages import models_of, named_stages
-from claim2source.pipeline.systems import all_parts, load_stages
-from claim2source.text import ClaimForm, Rendering
+from claim2source.systems.stages import named_stages
+from claim2source.systems.system import System, SystemResult, SystemRunner
+from claim2source.text import ClaimForm
 from claim2source.verify.abstain import (
     NONE,
     AbstainModel,
@@ -41,44 +31,15 @@ SCORES = (1, 2, 5, 10)
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
 
 
-class RemovingRunner(SystemRunner):
-    """Run systems as if some sources were not there, by claim.
+def without(dataset: Dataset, removed: Mapping[str, frozenset[str]]) -> Dataset:
+    """Rank each claim as if its removed sources were not there.
 
-    `removed` maps a claim to the ids that its rankings lack. First stages rank as many sources
-    more, which are taken out before anything is fused or re-ranked: what is left is what the
-    system ranks in a pool without them. (BM25's statistics stay those of the whole pool.)
+    BM25's statistics stay those of the whole pool.
     """
-
-    removed: Mapping[str, frozenset[str]] = MappingProxyType({})
-    spare = 0
-
-    def removing(self, papers: Mapping[str, frozenset[str]], *, spare: bool = False) -> None:
-        """Set what is removed from now on; with `spare` nothing yet, but it could be."""
-        # The deepest lists serve all: what is ranked once is not ranked again.
-        self.spare = max([self.spare, *map(len, papers.values())])
-        self.removed = {} if spare else papers
-
-    def _ranked(
-        self, name: str, asked: ClaimForm | None, dataset: Dataset
-    ) -> tuple[Result, Rendering]:
-        result, rendering = super()._ranked(name, asked, dataset)
-        # All lists are as deep as ever: their depth must not tell which ones lack sources.
-        return without(result, self.removed).top(super()._depth), rendering
-
-    @property
-    def _depth(self) -> int:
-        return super()._depth + self.spare
-
-
-def without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
-    if not removed:
-        return result
-    run = result.run
-    rows = [row for row in run if row[1] not in removed.get(row[0], ())]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    kept = Run.from_rows(*columns, claim_ids=run.claim_ids, pool=run.pool)
-    return replace(result, run=kept)
+    return dataset.with_claims(
+        replace(claim, excluded=tuple(sorted({*claim.excluded, *removed.get(claim.id, ())})))
+        for claim in dataset.claims
+    )
 
 
 def papers_of_claims(
@@ -136,7 +97,7 @@ class Asked:
         )
 
 
-def ask(runner: RemovingRunner, name: str, form: ClaimForm | None, dataset: Dataset) -> Asked:
+def ask(runner: SystemRunner, system: System, form: ClaimForm | None, dataset: Dataset) -> Asked:
     """Run a system for the claims with a gold, with and without their papers.
 
     Raises `UserError` where no claim has a gold.
@@ -146,14 +107,9 @@ def ask(runner: RemovingRunner, name: str, form: ClaimForm | None, dataset: Data
         raise UserError(
             f"{dataset.name or 'the data set'}: no claim of {dataset.split!r} has a gold"
         )
-    removed = papers_of_claims(judged)
-    runner.removing(removed, spare=True)
-    found = _stages(runner.run(name, form, judged), judged)
-    runner.removing(removed)
-    try:
-        bare = _stages(runner.run(name, form, judged), judged)
-    finally:
-        runner.removing({})
+    bare_of_papers = without(judged, papers_of_claims(judged))
+    found = _stages(runner.run(system, form, judged), judged)
+    bare = _stages(runner.run(system, form, bare_of_papers), judged)
     ids = tuple(claim.id for claim in judged.claims)
     last = list(found.values())[-1].run
     right = np.array(
@@ -169,24 +125,6 @@ def ask(runner: RemovingRunner, name: str, form: ClaimForm | None, dataset: Data
 
 def _stages(found: SystemResult, dataset: Dataset) -> dict[str, Result]:
     return named_stages([(one.name, one.result) for one in found.stages], dataset.claims)
-
-
-def choosing_claims(runner: SystemRunner, name: str) -> SelectionData:
-    """Find the claims that a system may be fitted on: those no model of it was trained on.
-
-    Raises `UserError` where there are none.
-    """
-    settings, systems = runner.settings, runner.systems
-    parts = all_parts(name, systems)
-    dense = [runner.model(part).record for part in parts if systems[part].model is not None]
-    stages = (stage for part in parts for _, stage in load_stages(systems[part].stages))
-    with local_models(settings.models):
-        others = [manifest_of(model) for stage in stages for model in models_of(stage)]
-    manifests = [*dense, *others]
-    try:
-        return unknown_claims(settings.dataset, runner.reported.split, settings.choosing, manifests)
-    except NothingToChooseOn as error:
-        raise NothingToChooseOn(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,9 @@ from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
-from claim2source.pipeline.stages import apply_stage, counts_terms, informed, over, with_runtime
-from claim2source.pipeline.systems import SystemConfig, Systems, load_stages, stage_depth
+from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.stages import apply_stage, counts_terms, informed, over, with_runtime
+from claim2source.systems.system import System
 from claim2source.text.language import detect
 from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
 
@@ -86,8 +87,7 @@ class _Stages:
 class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
-    `pipeline` are expanded systems and the name of the one whose stages follow the index, in
-    place of its own first stage. `threshold` replaces that of the model of abstention. `told` is
+    `pipeline` is the system whose stages follow the index, in place of its own first stage. `threshold` replaces that of the model of abstention. `told` is
     called with the name of each part of the work when it begins. Raises `UserError` where the
     pipeline's first stage is not the index's.
     """
@@ -95,7 +95,7 @@ class Finder:
     def __init__(
         self,
         engine: Engine,
-        pipeline: tuple[Systems, str] | None = None,
+        pipeline: System | None = None,
         *,
         threshold: float | None = None,
         store: Store | None = None,
@@ -106,18 +106,18 @@ class Finder:
         self.engine, self.store, self.device, self.progress = engine, store, device, progress
         self.sentences, self.threshold = sentences, threshold
         self.told: Callable[[str], None] = lambda part: None
-        self.system: SystemConfig | None = None
+        self.system = pipeline
         self._depth = DEEPEST
         self._pool: dict[str, Source] = {}
         self.stages: list[tuple[str, Stage]] = []
         if pipeline is not None:
-            self.system = self._checked(*pipeline)
+            self._check(pipeline)
             # Once: a stage loads its model when it is first applied, and keeps it.
             self.stages = [
                 (name, with_runtime(stage, store, device, progress))
-                for name, stage in load_stages(self.system.stages)
+                for name, stage in pipeline.loaded_stages()
             ]
-            self._depth = max(DEEPEST, self.system.depth or 0, stage_depth(self.system))
+            self._depth = max(DEEPEST, pipeline.first_depth(0))
         fitted, self.abstain = engine.manifest.abstain, None
         if fitted is not None:
             self.abstain = AbstainModel.of_plain(fitted, Path(engine.where))
@@ -129,25 +129,21 @@ class Finder:
                 *(engine.where, unbuilt),
             )
 
-    def _checked(self, systems: Systems, name: str) -> SystemConfig:
+    def _check(self, system: System) -> None:
         """Take a pipeline's fusion, and refuse another BM25, model or first stage."""
-        system, engine = systems[name], self.engine
-        parts = [name]
-        if system.hybrid is not None:
-            parts = [system.hybrid.sparse, system.hybrid.dense]
-            engine.fusion = system.hybrid.fusion
-        require(not system.tune, "tune", True, "false: an index has no claims to choose on")
-        for part in parts:
-            one = systems[part]
-            if one.bm25 is not None:
-                engine.manifest.check_analyser(one.bm25, engine.where)
-            elif one.model is None:
-                allowed = "bm25, model or hybrid: the index is the first stage"
-                require(False, "system", name, allowed)
-            # Without a checkpoint of its own a stage `retrieve` takes the index's.
-            elif one.unsupported is None and one.model != engine.manifest.model:
-                engine.use(resolve(one.model, self.device).encoder)
-        return system
+        engine, first = self.engine, system.first
+        if isinstance(first, HybridNode):
+            engine.fusion = first.fusion
+        require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
+        for part in first.parts or (first,):
+            if isinstance(part, BM25Node):
+                engine.manifest.check_analyser(part.bm25, engine.where)
+            elif not isinstance(part, DenseNode) or isinstance(first, RouteNode):
+                allowed = "bm25, dense or hybrid: the index is the first stage"
+                require(False, "system", system.name, allowed)
+            # `dense: checkpoint` is the index's own.
+            elif part.unsupported is None and part.model != engine.manifest.model:
+                engine.use(resolve(part.model, self.device).encoder)
 
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
         """Find `k` papers for every post, in order.
@@ -224,11 +220,12 @@ class Finder:
         named = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
         if system is None:
             return _Stages(found, tuple(named))
-        if system.hybrid is not None:
-            names = (system.hybrid.sparse, system.hybrid.dense, "fuse")
+        first = system.first
+        if isinstance(first, HybridNode):
+            names = (first.sparse.shown, first.dense.shown, FUSE)
             named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
         else:
-            named = [("retrieve", found.lexical if system.bm25 is not None else found.dense)]
+            named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
         for name, stage in self.stages:

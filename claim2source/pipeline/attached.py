@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.errors import ConfigError, UserError
@@ -12,59 +12,62 @@ from claim2source.core.report import NotRun
 from claim2source.evaluation.families import Family
 from claim2source.pipeline.evaluate import ScoredSystem, Scoring, unjudged
 from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.staged import ScoredStages, read_pipeline, score_stages
 from claim2source.pipeline.style_texts import STAGES
-from claim2source.pipeline.systems import SystemConfig, Systems, on_checkpoint
 from claim2source.pipeline.views import write_markdown
+from claim2source.systems.nodes import AnyNode, DenseNode, HybridNode, RouteNode
+from claim2source.systems.system import RunSettings, System, SystemRunner
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """Hold a pipeline's systems, `expanded`, and the name of the one to run."""
+def on_checkpoint(
+    system: System,
+    checkpoint: str,
+    routes: Mapping[str, str],
+    dense: Callable[[str], DenseNode],
+) -> System:
+    """Put a checkpoint in the place of the first stage's dense model, by `routes` others.
 
-    name: str
-    systems: Systems
+    `dense` describes how a model is read, the same for all that is said of a checkpoint.
+    """
+    read = {str(Path(path)): dense(path) for path in (checkpoint, *routes.values())}
 
-    def on(
-        self, checkpoint: str, routes: Mapping[str, str], dense: Callable[[str], SystemConfig]
-    ) -> Systems:
-        """Put a checkpoint in the place of the first stage's dense model, by `routes` others.
+    def as_read(node: AnyNode) -> AnyNode:
+        if isinstance(node, DenseNode) and (own := read.get(node.model.name)) is not None:
+            return replace(
+                node, model=own.model, sources_form=own.sources_form, rendering=own.rendering
+            )
+        if isinstance(node, HybridNode):
+            return replace(node, sparse=as_read(node.sparse), dense=as_read(node.dense))
+        if isinstance(node, RouteNode):
+            parts = {lang: tuple(map(as_read, each)) for lang, each in node.routes.items()}
+            return replace(node, routes=parts)
+        return node
 
-        `dense` describes how a model is read, the same for all that is said of a checkpoint.
-        """
-        found = on_checkpoint(self.systems, self.name, checkpoint, routes)
-        read = {str(Path(path)): dense(path) for path in (checkpoint, *routes.values())}
-        for name, system in found.items():
-            if system.model is not None and (own := read.get(system.model.name)) is not None:
-                found[name] = replace(
-                    system, model=own.model, sources=own.sources, rendering=own.rendering
-                )
-        return found
+    found = system.on_checkpoint(checkpoint, routes)
+    return replace(found, first=as_read(found.first))
 
 
-def read_attached(key: str, stages: Sequence[str]) -> list[Pipeline]:
+def read_attached(key: str, stages: Sequence[str]) -> list[System]:
     """Read the pipelines' files among what is attached to checkpoints.
 
     Raises `ConfigError` for a file that is no pipeline, whose first stage has no dense model, or
     whose name another one has.
     """
-    found: dict[str, Pipeline] = {}
+    found: dict[str, System] = {}
     for file in stages:
         if file in STAGES:
             continue
         try:
-            systems, name = read_pipeline(Path(file))
-            on_checkpoint(systems, name, "")
+            system = read_pipeline(Path(file))
+            system.on_checkpoint("checkpoint")
         except UserError as error:
             why = str(error).splitlines()[0].removeprefix("config: ")
             if isinstance(error, ConfigError) and error.key == "checkpoint":
                 why = error.allowed
             raise ConfigError(key, file, f"the file of a pipeline ({why})") from None
-        if name in found:
-            raise ConfigError(key, file, f"one pipeline of the name {name}")
-        found[name] = Pipeline(name, systems)
+        if system.name in found:
+            raise ConfigError(key, file, f"one pipeline of the name {system.name}")
+        found[system.name] = system
     return list(found.values())
 
 
@@ -77,7 +80,7 @@ class AttachedRun:
 
     def __init__(
         self,
-        pipelines: Sequence[Pipeline],
+        pipelines: Sequence[System],
         dataset: Dataset,
         settings: RunSettings,
         scoring: Scoring | None = None,
@@ -99,7 +102,7 @@ class AttachedRun:
         checkpoint: str,
         path: str,
         routes: Mapping[str, str],
-        dense: Callable[[str], SystemConfig],
+        dense: Callable[[str], DenseNode],
     ) -> dict[str, ScoredSystem]:
         """Score every stage of each pipeline on a checkpoint, and return the rows.
 
@@ -108,14 +111,14 @@ class AttachedRun:
         added: dict[str, ScoredSystem] = {}
         for pipeline in self.pipelines:
             whole = f"{checkpoint}+{pipeline.name}"
-            systems = pipeline.on(path, routes, dense)
-            runner = SystemRunner(systems, self.dataset, self.settings)
+            system = on_checkpoint(pipeline, path, routes, dense)
+            runner = SystemRunner(self.dataset, self.settings)
             try:
-                stages = self._scored(runner, pipeline.name)
+                stages = self._scored(runner, system)
             except (UserError, MemoryError, RuntimeError) as error:
                 # One pipeline's failure is not the checkpoint's.
-                form = form_of_failed(runner, pipeline.name)
-                row = not_run_row(Cell(pipeline.name, form), systems, error)
+                form = form_of_failed(system, runner.runtime)
+                row = not_run_row(Cell(pipeline.name, form), system, error)
                 self.not_run.append(replace(row, system=whole))
                 continue
             stages.write(self.dataset, self.out / whole)
@@ -124,16 +127,14 @@ class AttachedRun:
         self.rows |= added
         return added
 
-    def _scored(self, runner: SystemRunner, name: str) -> ScoredStages:
+    def _scored(self, runner: SystemRunner, system: System) -> ScoredStages:
         return score_stages(
-            runner.run(name),
-            runner.systems,
+            runner.run(system),
+            system,
             self.dataset,
-            self.scoring.repeats,
-            self.scoring.seed,
+            self.scoring,
             name=self.settings.dataset,
             program=self.program,
-            metrics=self.scoring.metrics,
         )
 
     def _named(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from claim2source.core.config import as_plain, list_field, require, require_one_of
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import require_output
 from claim2source.core.report import Report, SystemReport
@@ -33,30 +33,19 @@ from claim2source.pipeline.evaluate_systems import (
     run_cells,
     score_cell,
 )
-from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import DEPTH, RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOptions
-from claim2source.pipeline.stages import models_of
+from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import (
-    PAPERS_LABEL,
-    SYSTEMS_FOLDER,
-    SystemConfig,
-    Systems,
-    all_parts,
-    is_tuned,
-    label_of,
-    load_stages,
-    read_systems,
-)
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.retrieve.saved import SavedRunConfig
+from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode, RunNode
+from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text.render import FORMS
 from claim2source.text.rewrites import read_rewrites
 
 PROGRAM = "eval/baselines.py"
 # Counted up when the same settings would give another report.
-_FORMAT = 6
+_FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -114,16 +103,16 @@ def evaluate_baselines(config: BaselinesConfig, train_split: str | None = None) 
         store=config.open_store(),
         device=config.device,
     )
-    needed = dict.fromkeys(part for name in names for part in all_parts(name, systems))
-    runner = SystemRunner({name: systems[name] for name in needed}, dataset, settings)
+    systems = {name: systems[name] for name in names}
+    runner = SystemRunner(dataset, settings)
     forms, notes = distinct_forms(config.claims, dataset)
-    rows = [cell.name for cell in cells_of(names, runner.systems, forms)]
+    rows = [cell.name for cell in cells_of(names, systems, forms)]
     require_submittable(config.submit, dataset, rows, "choose with --systems and --claims")
     table = run_cells(
-        runner,
-        names,
+        dataset,
+        systems,
         forms,
-        lambda cell: _cell(config, runner, cell),
+        lambda cell: _cell(config, runner, systems[cell.system], cell),
         name=config.dataset,
         program=PROGRAM,
         notes=notes,
@@ -153,36 +142,20 @@ def evaluate_baselines(config: BaselinesConfig, train_split: str | None = None) 
     return f"{title}\n{render(parts)}"
 
 
-def named_systems(
-    files: Sequence[Path] | None, names: Sequence[str] | None
-) -> tuple[Systems, list[str]]:
-    """Read all systems of the files, by default the shipped ones, and name those asked for.
-
-    Raises `ConfigError` for a name that no file has.
-    """
-    files = list(files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    for path in files:
-        if path.parent.name == "baselines" and not path.exists():
-            raise InputError.at(path, why=f"no such file; it is {path.parent.parent}/systems now")
-    systems = read_systems(files)
-    for name in names or ():
-        if name not in systems:
-            raise ConfigError("systems", name, ", ".join(systems))
-    return systems, list(dict.fromkeys(names or systems))
-
-
-def _cell(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> ScoredSystem:
+def _cell(
+    config: BaselinesConfig, runner: SystemRunner, system: System, cell: Cell
+) -> ScoredSystem:
     """Take a cell from its folder, if it was made with the same settings, or make it."""
-    folder, key = config.out / cell.name, _key(config, runner, cell)
-    data = runner.data(cell.form)
+    folder, key, data = config.out / cell.name, _key(config, runner, system, cell), runner.reported
     if (known := _known(folder, key, data.languages)) is not None:
         return known
     # A report of other settings must not stand beside these runs if this stops halfway.
     (folder / "report.json").unlink(missing_ok=True)
-    scored = score_cell(runner, cell, Scoring(repeats=config.repeats, seed=config.seed))
+    scoring = Scoring(repeats=config.repeats, seed=config.seed)
+    scored = score_cell(runner, system, cell, scoring)
     report = replace(
         scored.report,
-        settings=_given(as_plain(runner.systems[cell.system])),
+        settings=_given(as_plain(system)),
         rewrites=str(config.rewrites) if config.rewrites else None,
         # Appended to the claims: none of the papers' styles, which replace them.
         style="rewritten" if config.rewrites else "S0C0",
@@ -217,48 +190,36 @@ def _given(value: Any) -> Any:
     return {key: _given(item) for key, item in value.items() if item not in (None, "", [])}
 
 
-def _key(config: BaselinesConfig, runner: SystemRunner, cell: Cell) -> str:
+def _key(config: BaselinesConfig, runner: SystemRunner, system: System, cell: Cell) -> str:
     """Hash all that makes a cell: another key, another report."""
-    systems = runner.systems
-    names = all_parts(cell.system, systems)
+    nodes, data = list(system.first.walk()), runner.reported
+    dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
     parts: dict[str, Any] = {
         "format": _FORMAT,
-        "systems": {name: as_plain(systems[name]) for name in names},
-        "weights": {
-            name: None if (model := systems[name].model) is None else _weights(model.name)
-            for name in names
-        },
+        "system": as_plain(system),
+        "weights": {name: _weights(name) for name in dense},
         "claims": cell.form,
-        "split": runner.reported.split,
-        "data": runner.data(cell.form).fingerprint,
+        "split": data.split,
+        "data": data.fingerprint,
+        "rewrites": content_hash(dict(runner.settings.rewrites)),
         "depth": DEPTH,
         "bootstrap": [config.repeats, config.seed],
     }
     # One that a stage reads may lie in a folder, where another may lie by now.
-    behind = [model for name in names for model in _behind(systems[name])]
+    behind = [] if system.unsupported is not None else system.models()
     if any(Path(local_name(model)).is_dir() for model in behind):
         parts["weights behind"] = {model: _weights(model) for model in behind}
-    if files := [path for name in names for path in _run_files(systems[name])]:
+    if files := [path for node in nodes if isinstance(node, RunNode) for path in _files(node.run)]:
         parts["runs"] = [file_hash(path) if path.is_file() else None for path in files]
-    if any(systems[name].model is not None for name in names):
+    if dense:
         parts["search"] = config.vectors
-    if is_tuned(cell.system, systems):
-        train = runner.data(cell.form, runner.train())
-        parts["chosen on"] = [train.fingerprint, config.val, config.rule]
+    if system.is_fit:
+        parts["chosen on"] = [runner.held_out.train().fingerprint, config.val, config.rule]
     return content_hash(parts)
 
 
-def _run_files(system: SystemConfig) -> list[Path]:
-    if system.run is None:
-        return []
-    selections = system.run.selections
-    return [*system.run.files.values(), *([] if selections is None else [selections])]
-
-
-def _behind(system: SystemConfig) -> list[str]:
-    """Name the models of a system's stages; of one that cannot run there are none."""
-    stages = [] if system.unsupported is not None else load_stages(system.stages)
-    return [model for _, stage in stages for model in models_of(stage)]
+def _files(run: SavedRunConfig) -> list[Path]:
+    return [*run.files.values(), *([] if run.selections is None else [run.selections])]
 
 
 def _weights(model: str) -> Any:
@@ -280,13 +241,13 @@ def declared_families(reports: Mapping[str, SystemReport], systems: Systems) -> 
     ran = _ran(reports)
     dense, hybrids, sparse, forms = [], [], [], []
     for (system, form), name in ran.items():
-        settings = systems[system]
+        first = systems[system].first
         if form != "original" and (original := ran.get((system, "original"))):
             forms.append((name, original))
-        if settings.hybrid is not None:
-            if part := ran.get((settings.hybrid.dense, form)):
+        if isinstance(first, HybridNode):
+            if part := ran.get((first.dense.name, form)):
                 hybrids.append((name, part))
-        elif settings.bm25 is not None:
+        elif isinstance(first, BM25Node):
             if (papers := _papers_bm25(ran, systems, form)) not in (None, name):
                 sparse.append((name, str(papers)))
         else:
@@ -307,9 +268,9 @@ def untested_hybrids(reports: Mapping[str, SystemReport], systems: Systems) -> l
     ran = _ran(reports)
     found: dict[str, str] = {}
     for system, form in ran:
-        hybrid = systems[system].hybrid
-        if hybrid is not None and (hybrid.dense, form) not in ran:
-            found[system] = f"{system} ({hybrid.dense})"
+        first = systems[system].first
+        if isinstance(first, HybridNode) and (first.dense.name, form) not in ran:
+            found[system] = f"{system} ({first.dense.shown})"
     listed = ", ".join(found.values())
     return [f"Not tested, their dense part not being among --systems: {listed}."] if found else []
 
@@ -328,7 +289,7 @@ def _papers_bm25(ran: Mapping[tuple[str, str], str], systems: Systems, form: str
     names = (
         name
         for (system, its_form), name in ran.items()
-        if its_form == form and label_of(system, systems) == PAPERS_LABEL
+        if its_form == form and systems[system].label_of() == PAPERS_LABEL
     )
     return next(names, None)
 
@@ -339,7 +300,7 @@ def _nearest_bm25(
     """Find the first BM25 over like sources, plain before tuned; where there is none, any."""
     found: list[tuple[tuple[bool, bool], str]] = []
     for (system, its_form), name in ran.items():
-        settings = systems[system]
-        if settings.bm25 is not None and its_form == form:
-            found.append(((settings.bm25.metadata is not rich, settings.tune), name))
+        first = systems[system].first
+        if isinstance(first, BM25Node) and its_form == form:
+            found.append(((first.bm25.metadata is not rich, first.is_fit), name))
     return min(found, key=lambda one: one[0])[1] if found else None

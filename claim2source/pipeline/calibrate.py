@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset
-from claim2source.core.run import Result
+from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import connected_groups
 from claim2source.engines import Engine, Found
 from claim2source.evaluation.abstention import Outcomes
-from claim2source.pipeline.abstain import Asked, fit_abstention, papers_of_claims, without
+from claim2source.pipeline.abstain import Asked, fit_abstention, papers_of_claims
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.verify.abstain import DEEPEST, AbstainModel
 
@@ -46,11 +47,19 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     removed = papers_of_claims(dataset.with_claims(claims))
     found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     bare = replace(
-        found, lexical=without(found.lexical, removed), dense=without(found.dense, removed)
+        found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
     )
     asked = _asked(claims, stages_of(found), stages_of(bare))
     said = f" of {dataset.name}, {dataset.split}; {engine.stats().papers} in the index"
     return fit_abstention(asked, seed=seed, said=said).model
+
+
+def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
+    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+    rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)
+    return replace(result, run=run)
 
 
 def _asked(claims: list[Claim], stages: dict[str, Result], bare: dict[str, Result]) -> Asked:

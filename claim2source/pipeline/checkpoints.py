@@ -29,7 +29,7 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
-from claim2source.pipeline.attached import AttachedRun, Pipeline, read_attached
+from claim2source.pipeline.attached import AttachedRun, read_attached
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,
@@ -41,13 +41,21 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import DEPTH, RunSettings
-from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_grid import GridRun, with_cells
 from claim2source.pipeline.style_texts import StyleOptions, require_stage
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import PAPERS_BM25, HybridConfig, SystemConfig, Systems
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.systems.nodes import (
+    DEFAULT,
+    PAPERS_BM25,
+    AnyNode,
+    BM25Node,
+    DenseNode,
+    HybridNode,
+    RouteNode,
+)
+from claim2source.systems.read import Systems
+from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.render import why_same_forms
 
@@ -251,7 +259,7 @@ def checkpoints_of(config: CheckpointConfig) -> tuple[list[Checkpoint], str | No
 
 
 def _submitted(
-    config: CheckpointConfig, checkpoints: Sequence[str], pipelines: Sequence[Pipeline]
+    config: CheckpointConfig, checkpoints: Sequence[str], pipelines: Sequence[System]
 ) -> list[str]:
     """Name what could be submitted: a pipeline's last stage stands for its first one."""
     behind = [f"{name}+{one.name}" for name in checkpoints for one in pipelines]
@@ -286,16 +294,16 @@ def evaluate_checkpoint(
     """
     name = checkpoint.name
     systems = _systems_of(config, checkpoint)
-    runner = SystemRunner(systems, dataset, _run_settings(config))
-    own = runner.form_of(name, None)
-    names = [name, f"H-{name}"] if config.hybrid else [name]
+    runner = SystemRunner(dataset, _run_settings(config))
+    own = systems[name].form_of(None, runner.runtime)
+    names = list(systems)
     scoring = _scoring(config)
     scored: dict[str, ScoredSystem] = {}
     for form in (own, *_other_forms(config, dataset, own)):
         for system in names:
             cell = system if form == own else f"{system}.{form}"
             # Routed checkpoints of different forms are each run with their own.
-            found = runner.run(system, None if form == own else form)
+            found = runner.run(systems[system], None if form == own else form)
             model = found.untrained_base or config.label or checkpoint.path
             one = score_system(cell, found, dataset, scoring)
             out = checkpoint.out if cell == name else config.out / cell
@@ -317,7 +325,7 @@ def evaluate_checkpoint(
                 ).write(out)
     if grid is not None:
         for system in names:
-            grid.add(runner, system, model=scored[system].report.model)
+            grid.add(runner, systems[system], model=scored[system].report.model)
     return scored
 
 
@@ -335,26 +343,29 @@ def _scoring(config: CheckpointConfig) -> Scoring:
     return Scoring(config.metrics, config.repeats if config.compares else 0, config.seed)
 
 
-def _dense(config: CheckpointConfig, path: str) -> SystemConfig:
-    return SystemConfig(
+def _dense(config: CheckpointConfig, path: str) -> DenseNode:
+    return DenseNode(
         model=replace(config.model, name=path),
-        sources=(config.rendering or Rendering()).sources,
+        sources_form=(config.rendering or Rendering()).sources,
         rendering=config.rendering,
     )
 
 
 def _systems_of(config: CheckpointConfig, checkpoint: Checkpoint) -> Systems:
     name = checkpoint.name
-    systems = {_BM25: SystemConfig(bm25=PAPERS_BM25)}
+    first: AnyNode = replace(_dense(config, checkpoint.path), name=name)
     if config.routes:
-        paths = {"default": config.checkpoint, **config.routes}
-        # One system per checkpoint, so that a checkpoint of two languages is counted once.
-        systems |= {f"of {path}": _dense(config, path) for path in paths.values()}
-        systems[name] = SystemConfig(routes={lang: f"of {path}" for lang, path in paths.items()})
-    else:
-        systems[name] = _dense(config, checkpoint.path)
+        paths = {DEFAULT: config.checkpoint, **config.routes}
+        routes = {
+            lang: (replace(_dense(config, path), name=f"of {path}"),)
+            for lang, path in paths.items()
+        }
+        first = RouteNode(name=name, routes=routes)
+    systems = {name: System(name, first)}
     if config.hybrid:
-        systems[f"H-{name}"] = SystemConfig(hybrid=HybridConfig(_BM25, name))
+        sparse = BM25Node(name=_BM25, bm25=PAPERS_BM25)
+        hybrid = HybridNode(name=f"H-{name}", sparse=sparse, dense=first)
+        systems[hybrid.name] = System(hybrid.name, hybrid)
     return systems
 
 

@@ -40,8 +40,8 @@ from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
-from claim2source.pipeline.results import DEPTH, SystemResult
 from claim2source.retrieve import Dense
+from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
 from claim2source.text.render import missing_translations
 
@@ -164,6 +164,11 @@ def score_system(
 ) -> ScoredSystem:
     """Score what a system gave, with its stages, choices and cost."""
     scored = score_result(name, found.result, dataset, settings)
+    return replace(scored, report=with_whole(scored.report, found, dataset))
+
+
+def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> SystemReport:
+    """Describe a whole system: its stages, choices and cost."""
     stages = tuple(
         StageReport(
             stage.name,
@@ -173,8 +178,8 @@ def score_system(
         )
         for stage in found.stages
     )
-    report = replace(
-        scored.report,
+    return replace(
+        report,
         system=found.system,
         claims=found.form,
         sources=found.sources,
@@ -185,7 +190,6 @@ def score_system(
         ),
         without_translation=len(missing_translations(dataset.claims, found.form)),
     )
-    return replace(scored, report=report)
 
 
 def seen_and_unseen(

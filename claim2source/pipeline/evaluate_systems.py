@@ -20,18 +20,11 @@ from claim2source.pipeline.evaluate import (
     score_system,
     with_depth_notes,
 )
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import NothingToChooseOn
-from claim2source.pipeline.systems import (
-    SystemConfig,
-    Systems,
-    dense_of,
-    label_of,
-    ordered,
-    parts_of,
-    read_systems,
-)
+from claim2source.systems.heldout import NothingToChooseOn
+from claim2source.systems.nodes import AnyNode, RouteNode
+from claim2source.systems.read import Systems, read_systems
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.render import FORMS, why_same_forms
 
@@ -61,7 +54,7 @@ class SystemsTable:
 
 
 def evaluate_systems(
-    systems: Mapping[str, SystemConfig] | str | Path,
+    systems: Mapping[str, System] | str | Path,
     dataset: Dataset,
     forms: Sequence[ClaimForm] = ("original",),
     settings: RunSettings | None = None,
@@ -75,43 +68,39 @@ def evaluate_systems(
 
     Example:
         >>> import claim2source as c2s
-        >>> from claim2source.pipeline.systems import SystemConfig
-        >>> from claim2source.retrieve import BM25Config
-        >>> systems = {"BM25": SystemConfig(bm25=BM25Config()),
-        ...            "BM25-b1": SystemConfig(bm25=BM25Config(b=1.0))}
+        >>> systems = {"BM25": c2s.System("BM25", c2s.BM25Node()),
+        ...            "BM25-b1": c2s.System("BM25-b1", c2s.BM25Node(bm25=c2s.BM25Config(b=1.0)))}
         >>> report = c2s.evaluate_systems(systems, c2s.load("demo", "dev"), repeats=100)
         >>> list(report.systems)
         ['BM25.original', 'BM25-b1.original']
     """
     named = dict(systems) if isinstance(systems, Mapping) else read_systems([Path(systems)])
-    runner = SystemRunner(named, dataset, settings)
+    runner = SystemRunner(dataset, settings)
     shown, notes = distinct_forms(forms, dataset)
     scoring = Scoring(repeats=repeats, seed=seed)
 
     def score(cell: Cell) -> ScoredSystem:
-        return score_cell(runner, cell, scoring)
+        return score_cell(runner, named[cell.system], cell, scoring)
 
-    return run_cells(runner, list(named), shown, score, notes=notes).report
+    return run_cells(runner.reported, named, shown, score, notes=notes).report
 
 
-def score_cell(runner: SystemRunner, cell: Cell, scoring: Scoring) -> ScoredSystem:
+def score_cell(runner: SystemRunner, system: System, cell: Cell, scoring: Scoring) -> ScoredSystem:
     """Run and score one cell."""
-    data, systems = runner.data(cell.form), runner.systems
-    scored = score_system(cell.name, runner.run(cell.system, cell.form), data, scoring)
-    report = replace(
-        scored.report,
-        model=label_of(cell.system, systems),
-        parts=tuple(
-            Cell(part, runner.form_of(part, cell.form)).name
-            for part in parts_of(systems[cell.system])
-        ),
-    )
+    found = runner.run(system, cell.form)
+    scored = score_system(cell.name, found, runner.reported, scoring)
+    parts = [
+        Cell(part.name, part.form_of(cell.form, runner.runtime)).name
+        for part in system.parts
+        if part.name
+    ]
+    report = replace(scored.report, model=system.label_of(), parts=tuple(dict.fromkeys(parts)))
     return replace(scored, report=report)
 
 
 def run_cells(
-    runner: SystemRunner,
-    names: Sequence[str],
+    dataset: Dataset,
+    systems: Systems,
     forms: Sequence[ClaimForm],
     score: Callable[[Cell], ScoredSystem],
     *,
@@ -122,25 +111,32 @@ def run_cells(
     """Score every system over every form with `score`; what fails is listed as not run."""
     done: dict[Cell, ScoredSystem] = {}
     not_run: dict[Cell, NotRun] = {}
-    cells = cells_of(ordered(names, runner.systems), runner.systems, forms)
+    cells = cells_of(ordered(systems), systems, forms)
     for cell in watched(cells, "systems", len(cells)):
         try:
             done[cell] = score(cell)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one cell's failure is not the table's.
-            not_run[cell] = not_run_row(cell, runner.systems, error)
-    shown = cells_of(names, runner.systems, forms)
-    systems = {cell.name: done[cell] for cell in shown if cell in done}
-    reports = {
-        cell: replace(scored.report, runs=f"{cell}/runs") for cell, scored in systems.items()
-    }
-    report = make_report(runner.reported, reports, None, name=name, program=program)
+            not_run[cell] = not_run_row(cell, systems[cell.system], error)
+    shown = cells_of(list(systems), systems, forms)
+    scored = {cell.name: done[cell] for cell in shown if cell in done}
+    reports = {cell: replace(one.report, runs=f"{cell}/runs") for cell, one in scored.items()}
+    report = make_report(dataset, reports, None, name=name, program=program)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
-    cut = {cell.name: done[cell] for cell in done if runner.systems[cell.system].stages}
-    report = with_depth_notes(report, cut, runner.reported)
+    cut = {cell.name: done[cell] for cell in done if systems[cell.system].stages}
+    report = with_depth_notes(report, cut, dataset)
     rows = tuple(not_run[cell] for cell in shown if cell in not_run)
     notes = (*report.notes, *notes)
-    return SystemsTable(replace(report, notes=notes, not_run=rows), systems)
+    return SystemsTable(replace(report, notes=notes, not_run=rows), scored)
+
+
+def ordered(systems: Systems) -> list[str]:
+    """Order systems with those of one dense model together, so that it is loaded once."""
+    models = [repr(system.first.main_model or name) for name, system in systems.items()]
+    firsts = {model: models.index(model) for model in models}
+    return [
+        name for _, name in sorted(zip(models, systems, strict=True), key=lambda m: firsts[m[0]])
+    ]
 
 
 def cells_of(names: Sequence[str], systems: Systems, forms: Sequence[ClaimForm]) -> list[Cell]:
@@ -164,35 +160,33 @@ def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimFo
     return distinct, [note] if others else []
 
 
-def form_of_failed(runner: SystemRunner, name: str, asked: ClaimForm | None = None) -> ClaimForm:
+def form_of_failed(system: System, runtime: Runtime, form: ClaimForm | None = None) -> ClaimForm:
     """Name the claim form of a system that could not run, as far as its files tell."""
     try:
-        return runner.form_of(name, asked)
+        return system.form_of(form, runtime)
     except (UserError, MemoryError, RuntimeError):
-        return _form_of_files(name, runner.systems) or "original"
+        return system.claims or _form_of_files(system.first) or "original"
 
 
-def _form_of_files(name: str, systems: Systems) -> ClaimForm | None:
-    """Read the claim form of a system, or the one of all its routes; None where no file tells."""
-    system = systems[name]
-    if system.claims is not None:
-        return system.claims
-    if system.routes is not None:
-        forms = {_form_of_files(part, systems) for part in parts_of(system)} - {None}
+def _form_of_files(node: AnyNode) -> ClaimForm | None:
+    """Read the claim form of a node, or the one of all its routes; None where no file tells."""
+    if node.claims is not None:
+        return node.claims
+    if isinstance(node, RouteNode):
+        forms = {_form_of_files(part) for part in node.parts} - {None}
         return forms.pop() if len(forms) == 1 else None
-    model = systems[dense_of(name, systems)].model
-    folder = checkpoint_folder(model.name) if model is not None else None
+    folder = checkpoint_folder(node.main_model.name) if node.main_model is not None else None
     if folder is None or not (folder / MANIFEST).is_file():
         return None
     return Manifest.read(folder).rendering.claims
 
 
 def not_run_row(
-    cell: Cell, systems: Systems, error: UserError | MemoryError | RuntimeError
+    cell: Cell, system: System, error: UserError | MemoryError | RuntimeError
 ) -> NotRun:
     """Describe a system that raised `error`: what happened, and what to do about it.
 
-    An entry's own advice is about weights that are missing; other errors have their own.
+    A system's own advice is about weights that are missing; other errors have their own.
     """
     import torch
 
@@ -202,8 +196,8 @@ def not_run_row(
         why = f"out of memory: {why}"
     elif isinstance(error, RuntimeError):
         why = f"failed: {why}"
-    named = (cell.system, *reversed(parts_of(systems[cell.system])))
-    given = next((systems[name].advice for name in named if systems[name].advice), None)
+    advised = (system, system.first, *reversed(system.parts))
+    given = next((one.advice for one in advised if one.advice), None)
     advice = _advice(error, full, cell.system) or given or _ADVICE
     return NotRun(cell.system, cell.form, why[:300], advice)
 

@@ -33,13 +33,12 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.events import EventsConfig, event_sets, with_events, write_events
-from claim2source.pipeline.results import SystemResult
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn, ChoosingOptions
+from claim2source.pipeline.options import ChoosingOptions
 from claim2source.pipeline.staged import StagedOptions, read_pipeline
 from claim2source.pipeline.submit import submit
-from claim2source.pipeline.systems import SystemConfig, label_of, load_stages
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.system import System, SystemResult
 from claim2source.text.spacy_text import load_pipeline
 
 Golds = Literal["found", "injected", "both"]
@@ -84,13 +83,14 @@ class NewsConfig(StagedOptions, ChoosingOptions):
 def evaluate_news(config: NewsConfig) -> str:
     """Run a system, score it and its variants; write `config.out`, return the tables."""
     require_output(config.out)
-    systems, name = read_pipeline(config.pipeline, config.system, config.files, staged=False)
+    system = read_pipeline(config.pipeline, config.system, config.files, staged=False)
     if config.reranker is not None:
-        systems[name] = with_reranker(systems[name], config.reranker)
+        system = with_reranker(system, config.reranker)
+    name, systems = system.name, {system.name: system}
     variants = {name: config.golds != "injected"}
     if config.golds != "found":
         injected = f"{name}, gold injected"
-        systems[injected] = with_golds(systems[name])
+        systems[injected] = replace(with_golds(system), name=injected)
         variants[injected] = True
     dataset = config.reported([one for one, wanted in variants.items() if wanted], "--golds found")
     for key, needs in (("golds", config.golds != "found"), ("same_event", config.same_event)):
@@ -100,12 +100,12 @@ def evaluate_news(config: NewsConfig) -> str:
     require(honest, "submit", str(config.submit), "none of a ranking with injected golds")
     if config.same_event:
         load_pipeline(config.events.pipeline)  # where it is missing, now rather than at the end
-    runner = config.runner(systems, dataset, DEPTH)
+    runner = config.runner(dataset, DEPTH)
     scored: dict[str, ScoredSystem] = {}
     notes = []
     for variant in [variant for variant, wanted in variants.items() if wanted]:
-        ranked = runner.run(variant, config.claims)
-        scored |= _scored(runner, variant, ranked, config)
+        ranked = runner.run(systems[variant], config.claims)
+        scored |= _scored(systems[variant], ranked, dataset, config)
         notes.append(_golds_note(variant, systems[variant], ranked))
     main = next(one for one in scored if one in variants)
     if config.same_event:
@@ -139,31 +139,31 @@ def evaluate_news(config: NewsConfig) -> str:
     return render(parts)
 
 
-def with_reranker(system: SystemConfig, model: str) -> SystemConfig:
+def with_reranker(system: System, model: str) -> System:
     """Put another model into a system's last stage. Raises `ConfigError` where it has none."""
     last = dict(system.stages[-1]) if system.stages else {}
     require("model" in last, "reranker", model, "none: the system's last stage has no `model`")
-    stages = [*system.stages[:-1], {**last, "model": model}]
+    stages = (*system.stages[:-1], {**last, "model": model})
     return replace(system, stages=stages, unsupported=None, advice=None)
 
 
-def with_golds(system: SystemConfig) -> SystemConfig:
+def with_golds(system: System) -> System:
     """Put a stage that injects golds before the others. Raises `ConfigError` without stages."""
     allowed = "found: the system has no stage that re-ranks"
     require(bool(system.stages), "golds", "injected", allowed)
-    depth = getattr(load_stages(system.stages)[0][1], "depth", DEPTH)
-    return replace(system, stages=[{"rerank": INJECT, "depth": depth}, *system.stages])
+    depth = getattr(system.loaded_stages()[0][1], "depth", DEPTH)
+    return replace(system, stages=({"rerank": INJECT, "depth": depth}, *system.stages))
 
 
 def _scored(
-    runner: SystemRunner, name: str, found: SystemResult, config: NewsConfig
+    system: System, found: SystemResult, data: Dataset, config: NewsConfig
 ) -> dict[str, ScoredSystem]:
     """Score what a system gave, and its first stage where others follow."""
-    data, system = runner.data(found.form), runner.systems[name]
+    name = system.name
     scoring = Scoring(METRICS, 0, config.seed)
     whole = score_system(name, found, data, scoring)
     injected = _injects(system)
-    label = label_of(name, runner.systems) + ("+gold" if injected else "")
+    label = system.label_of() + ("+gold" if injected else "")
     place = "runs/gold_injected" if injected else "runs"
     report = replace(whole.report, model=label, runs=place, sources=_sources(system, found))
     scored = {name: _bounded(replace(whole, report=report), data, config)}
@@ -178,11 +178,11 @@ def _scored(
     return scored
 
 
-def _injects(system: SystemConfig) -> bool:
+def _injects(system: System) -> bool:
     return bool(system.stages) and system.stages[0].get("rerank") == INJECT
 
 
-def _golds_note(name: str, system: SystemConfig, found: SystemResult) -> str:
+def _golds_note(name: str, system: System, found: SystemResult) -> str:
     """Say how many claims were handed a gold that the first stage had missed."""
     if not _injects(system):
         return ""
@@ -191,9 +191,9 @@ def _golds_note(name: str, system: SystemConfig, found: SystemResult) -> str:
     return f"{name}: the gold was put among the candidates of {added} of {every} claims."
 
 
-def _sources(system: SystemConfig, found: SystemResult) -> str:
+def _sources(system: System, found: SystemResult) -> str:
     """Name the representation of sources that the last stage reads."""
-    stages = load_stages(system.stages)
+    stages = system.loaded_stages()
     return str(getattr(stages[-1][1], "sources", found.sources)) if stages else found.sources
 
 

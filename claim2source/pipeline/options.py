@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import Repeats, Seed, flag
+from claim2source.core.report import Rule
 from claim2source.datasets import LENIENT
 from claim2source.io.store import Store, VectorType
 from claim2source.io.wandb import Tracking
 from claim2source.models.local import ModelOptions
+from claim2source.systems.heldout import ChoosingOn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +54,19 @@ class EvaluationOptions(StoreOptions):
     )
     wandb: Tracking = "off"
     submit: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoosingOptions(StoreOptions):
+    """Say how is chosen; on which claims, a checkpoint's manifest says, else the split is train.
+
+    Args:
+        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
+            nearest to the default; or the `best`.
+    """
+
+    rule: Rule = "one_se"
+
+    def choosing(self, val: Literal["auto", "carved", "train"]) -> ChoosingOn:
+        """Name the claims that these options choose on."""
+        return ChoosingOn(val=val, lenient=self.lenient, rule=self.rule)

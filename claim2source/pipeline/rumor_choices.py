@@ -21,9 +21,9 @@ from claim2source.datasets.rumor_outputs import MOST
 from claim2source.datasets.rumors import Rumors
 from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.rumors import MACRO_F1, MAP, macro_f1
-from claim2source.pipeline.choosing import choose, weigh
 from claim2source.pipeline.rumors import RumorResult, verdict_of
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
+from claim2source.systems.choose import choose, weigh
 from claim2source.verify.stance import HIGHEST
 
 BM25, THRESHOLD = "fielded BM25", "threshold"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.config import as_plain, list_field, read_entries, require
+from claim2source.core.config import as_plain, list_field, require
 from claim2source.core.config_yaml import read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
@@ -22,7 +22,6 @@ from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.pipeline.evaluate import (
-    METRICS,
     ScoredSystem,
     Scoring,
     add_tests,
@@ -32,24 +31,16 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.results import DEPTH, RunSettings, SystemResult
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.systems import (
-    SIMULATED,
-    SYSTEMS_FOLDER,
-    SystemConfig,
-    Systems,
-    expanded,
-    label_of,
-    load_stages,
-    read_systems,
-)
 from claim2source.pipeline.versions import VersionScores, score_versions, versions_table
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.pipeline.when import share_asked
 from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.nodes import RunNode
+from claim2source.systems.read import SYSTEMS_FOLDER, named_systems, read_systems
+from claim2source.systems.stages import SIMULATED
+from claim2source.systems.system import DEPTH, RunSettings, System, SystemResult, SystemRunner
+from claim2source.systems.when import share_asked
 from claim2source.text import ClaimForm
 
 FIRST_STAGE = "first stage"
@@ -89,8 +80,8 @@ class StagedOptions(EvaluationOptions):
         require_submittable(self.submit, dataset, rows, how)
         return dataset
 
-    def runner(self, systems: Systems, dataset: Dataset, depth: int = DEPTH) -> SystemRunner:
-        """Make what runs these systems, keeping `depth` sources of a claim at least."""
+    def runner(self, dataset: Dataset, depth: int = DEPTH) -> SystemRunner:
+        """Make what runs systems, keeping `depth` sources of a claim at least."""
         settings = RunSettings(
             self.dataset,
             self.choosing_on,
@@ -99,7 +90,7 @@ class StagedOptions(EvaluationOptions):
             device=self.device,
             depth=depth,
         )
-        return SystemRunner(systems, dataset, settings)
+        return SystemRunner(dataset, settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,19 +157,18 @@ class ScoredStages:
         self.report.write(folder)
 
 
-def read_staged(files: Sequence[Path], name: str, run: Path | None) -> Systems:
-    """Read systems, of which one is to be run, perhaps over another program's ranking.
+def read_staged(files: Sequence[Path], name: str, run: Path | None) -> System:
+    """Read the system to run, perhaps over another program's ranking.
 
     One without stages is its first stage alone. Raises `ConfigError` where it is not there.
     """
-    systems = read_systems(files or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    systems, _ = named_systems(files, None)
     require(name in systems, "system", name, f"one of {', '.join(systems)}")
     system = systems[name]
-    if run is not None:
-        ranking = SavedRunConfig({ALL: run})
-        stages = system.stages[system.retrieve is not None :]
-        systems[name] = SystemConfig(run=ranking, stages=stages, claims=system.claims)
-    return systems
+    if run is None:
+        return system
+    first = RunNode(name=name, run=SavedRunConfig({ALL: run}))
+    return System(name, first, system.stages, system.claims)
 
 
 def pipeline_words(words: Sequence[str]) -> list[str]:
@@ -203,32 +193,27 @@ def _names_pipeline(file: Path) -> bool:
 
 def read_pipeline(
     file: Path, name: str | None = None, beside: Sequence[Path] = (), *, staged: bool = True
-) -> tuple[Systems, str]:
-    """Read the systems of a pipeline's file, `expanded`, and the name of the one to run.
+) -> System:
+    """Read the system of a pipeline's file that is to be run.
 
     `beside` are files of further systems that it may name, by default all of configs/systems.
     Without `staged` the system needs no stages, and without a name it is the file's last. Raises
     `ConfigError` where it is not clear which one is meant.
     """
-    mine = read_entries(SystemConfig, file)
-    try:
-        systems = read_systems([file])
-    except InputError:  # it may name others; a mistake is found again
-        systems = read_systems([file], beside or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    fitting = [one for one, system in mine.items() if system.stages or not staged]
+    systems = read_systems([file], beside or sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    fitting = [one for one in systems.values() if one.stages or not staged]
     named = fitting if staged else fitting[-1:]
-    chosen = named if name is None else [one for one in fitting if one == name]
+    chosen = named if name is None else [one for one in fitting if one.name == name]
     if len(chosen) != 1:
-        allowed = f"one of {', '.join(fitting) or 'none: it has no stages'}"
-        raise ConfigError("system", name, allowed)
-    return expanded(systems), chosen[0]
+        listed = ", ".join(one.name for one in fitting)
+        raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
+    return chosen[0]
 
 
 def evaluate_staged(
     config: StagedOptions,
     dataset: Dataset,
-    systems: Systems,
-    name: str,
+    system: System,
     *,
     program: str,
     heading: str,
@@ -238,23 +223,27 @@ def evaluate_staged(
 
     `dataset` is `config.reported`; `choices` are what was chosen of the last stage.
     """
-    runner = config.runner(systems, dataset)
-    found = runner.run(name, config.claims)
+    runner = config.runner(dataset)
+    found = runner.run(system, config.claims)
     repeats = config.repeats if config.tests else 0
     stages = score_stages(
-        found, runner.systems, dataset, repeats, config.seed, name=config.dataset, program=program
+        found,
+        system,
+        dataset,
+        Scoring(repeats=repeats, seed=config.seed),
+        name=config.dataset,
+        program=program,
     )
-    loaded = [stage for _, stage in load_stages(runner.systems[name].stages)]
-    data = runner.data(found.form, dataset)
+    loaded = [stage for _, stage in system.loaded_stages()]
     versions = score_versions(
         dict(zip(list(stages.scored)[1:], loaded, strict=True)),
         found.stages[-len(loaded) - 1 :],
-        data,
-        runner.settings,
+        dataset,
+        runner.runtime,
     )
     stages = replace(stages.with_choices(choices), versions=versions)
     stages.write(dataset, config.out)
-    parts: list[Part] = [f"{config.dataset}, {config.split}: {name}", *stages.parts()]
+    parts: list[Part] = [f"{config.dataset}, {config.split}: {system.name}", *stages.parts()]
     parts += submit(config.submit, stages.last.run, dataset)
     write_markdown(config.out, heading, parts)
     log_tables(
@@ -269,32 +258,29 @@ def evaluate_staged(
 
 def score_stages(
     found: SystemResult,
-    systems: Systems,
+    system: System,
     dataset: Dataset,
-    repeats: int,
-    seed: int,
+    scoring: Scoring,
     *,
     name: str | None = None,
     program: str = "",
-    metrics: Sequence[str] = METRICS,
 ) -> ScoredStages:
     """Score every stage of what a system gave, and test each against the one before.
 
-    `systems` are the runner's. A simulated stage, and what follows one, says so and is not tested.
-    `repeats` is the number of bootstrap draws and permutations, 0 for no intervals and tests.
+    A simulated stage, and what follows one, says so and is not tested.
     """
-    settings = systems[found.system].stages
+    settings = system.stages
     results = found.stages[-len(settings) - 1 :]
     real = next((i for i, entry in enumerate(settings) if entry.get(SIMULATED)), len(settings))
     said_so = ["" if i <= real else f" ({SIMULATED})" for i in range(len(results))]
     names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
     scored: dict[str, ScoredSystem] = {}
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
-        score = score_result(stage, one.result, dataset, Scoring(metrics, repeats, seed))
+        score = score_result(stage, one.result, dataset, scoring)
         folder = f"runs/{place}"
         described = replace(
             score.report,
-            model=label_of(found.system, systems, place),
+            model=system.label_of(place),
             claims=found.form,
             sources=found.sources,
             simulated=place > real,
@@ -304,9 +290,10 @@ def score_stages(
         scored[stage] = replace(score, report=described)
     reports = {stage: one.report for stage, one in scored.items()}
     report = make_report(dataset, reports, names[-1], name=name, program=program)
-    depths = [getattr(stage, "depth", 0) for _, stage in load_stages(settings)]
+    loaded = [stage for _, stage in system.loaded_stages()]
+    depths = [getattr(stage, "depth", 0) for stage in loaded]
     moves, said, verifiers = {}, list(report.notes), dict[str, Verified]()
-    shuffled = [is_shuffled(stage) for _, stage in load_stages(settings)]
+    shuffled = [is_shuffled(stage) for stage in loaded]
     for stage, depth, before, after in zip(names[1:], depths, results, results[1:], strict=False):
         moved = gold_moves(before.result.run, after.result.run, dataset, depth)
         moves[stage] = depth, moved
@@ -315,14 +302,14 @@ def score_stages(
             verifiers[stage] = work
             said.append(f"{stage}: {work.sentence()}.")
     report = replace(report, notes=tuple(said))
-    if repeats and dataset.golds:
+    if scoring.repeats and dataset.golds:
         tested = names[: real + 1]
         pairs = [(tested[i], tested[i - 1]) for i in range(1, len(tested))]
         if len(tested) > 2:
             pairs.append((tested[-1], tested[0]))
         families = [Family("Each stage against the one before", tuple(pairs))] if pairs else []
         shown = {stage: scored[stage] for stage in tested}
-        report = add_tests(report, shown, families, dataset, repeats, seed)
+        report = add_tests(report, shown, families, dataset, scoring.repeats, scoring.seed)
     return ScoredStages(report, scored, moves, verifiers)
 
 

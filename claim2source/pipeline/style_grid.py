@@ -60,8 +60,6 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
-from claim2source.pipeline.results import StageResult, SystemResult
-from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_texts import (
     StyleOptions,
     Texts,
@@ -70,9 +68,10 @@ from claim2source.pipeline.style_texts import (
     read_texts,
     rewritten_text,
 )
-from claim2source.pipeline.systems import Systems, all_parts, candidates
 from claim2source.pipeline.views import write_markdown
 from claim2source.retrieve import FusionConfig, fuse
+from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode
+from claim2source.systems.system import StageResult, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.render import why_same_forms
 from claim2source.text.styles import CLAIM_STYLES, RULES, ClaimText, Rewrite
@@ -186,7 +185,7 @@ class GridRun:
     def add(
         self,
         runner: SystemRunner,
-        system: str,
+        system: System,
         form: ClaimForm | None = None,
         *,
         model: str,
@@ -196,20 +195,20 @@ class GridRun:
 
         `model` is the name that published tables know it by, `name` the one to show.
         """
-        name = name or system
+        name = name or system.name
         try:
             cells = self._run(runner, system, form, name)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            shown = Cell(system, form_of_failed(runner, system, form))
-            self._not_run.append(not_run_row(shown, runner.systems, error))
+            shown = Cell(system.name, form_of_failed(system, runner.runtime, form))
+            self._not_run.append(not_run_row(shown, system, error))
             return
         self._retrievers.append(name)
         for cell, one in cells.items():
             self._cells[cell] = replace(one, report=replace(one.report, model=model))
 
     def _run(
-        self, runner: SystemRunner, system: str, form: ClaimForm | None, name: str
+        self, runner: SystemRunner, system: System, form: ClaimForm | None, name: str
     ) -> dict[str, ScoredSystem]:
         texts, data = self._styled(self._claim_text(runner, system, form))
         base: SystemResult | None = None
@@ -227,18 +226,20 @@ class GridRun:
         self._measure(runner, system, form)
         return cells
 
-    def _measure(self, runner: SystemRunner, system: str, form: ClaimForm | None) -> None:
+    def _measure(self, runner: SystemRunner, system: System, form: ClaimForm | None) -> None:
         """Compare rewritten texts with their originals by the first dense system's vectors.
 
         It has encoded these texts for the grid: they come from the store.
         """
-        config, store = runner.systems[system], runner.settings.store
+        first, store = system.first, runner.runtime.store
         claims = self._claim_text(runner, system, form)
         texts, data = self._data[claims]
         known = any(one.quality and one.quality.similarity for one in texts.values())
-        if config.model is None or store is None or known or self.options.combine == "append":
+        if not isinstance(first, DenseNode) or store is None or known:
             return
-        dense = runner.dense(system, form)
+        if self.options.combine == "append":
+            return
+        dense = first.retriever(runner.runtime, system.claims or form)
 
         def encode(side: Side, read: Sequence[str]) -> np.ndarray:
             vectors = dense.encoder.encode(read, side, store=store, progress=None)[0]
@@ -251,15 +252,17 @@ class GridRun:
         }
         self._data[claims] = measured, data
 
-    def _claim_text(self, runner: SystemRunner, system: str, form: ClaimForm | None) -> ClaimText:
-        routes = candidates(runner.systems[system]) or {"": (system,)}
-        parts = dict.fromkeys(part for names in routes.values() for part in names)
+    def _claim_text(
+        self, runner: SystemRunner, system: System, form: ClaimForm | None
+    ) -> ClaimText:
+        first, form = system.first, system.claims or form
+        parts = first.parts if isinstance(first, RouteNode) else (first,)
         texts = {
-            rewritten_text(self.options.rewritten, runner.form_of(part, form), self.dataset)
+            rewritten_text(self.options.rewritten, part.form_of(form, runner.runtime), self.dataset)
             for part in parts
         }
         if len(texts) > 1:
-            raise UserError(f"{system}: some of its parts read translations and some do not")
+            raise UserError(f"{system.name}: some of its parts read translations and some do not")
         return texts.pop()
 
     def _styled(self, claims: ClaimText) -> tuple[Texts, StyledData]:
@@ -308,20 +311,21 @@ class GridRun:
         versions, _ = plan_texts(self.options, self.dataset, self.folder, read)
         return versions[claims] * versions[sources]
 
-    def plan(self, names: Sequence[str], systems: Systems, form: ClaimForm) -> list[Part]:
+    def plan(self, systems: Sequence[System], form: ClaimForm) -> list[Part]:
         """Say what `add` would have rewritten, encoded and searched for these systems."""
         claims = rewritten_text(self.options.rewritten, form, self.dataset)
         versions, parts = plan_texts(self.options, self.dataset, self.folder, claims)
         of_claims = sum(versions[style] for style in self.options.asked_claims)
         of_sources = sum(versions[style] for style in self.options.asked_sources)
         texts = of_claims * len(self.dataset.claims) + of_sources * len(self.dataset.sources)
+        leaves: list[AnyNode] = []
+        for node in (node for system in systems for node in system.first.walk()):
+            if not node.parts and node.unsupported is None and node not in leaves:
+                leaves.append(node)
         rows: list[list[Text]] = []
-        for part in dict.fromkeys(part for name in names for part in all_parts(name, systems)):
-            system = systems[part]
-            if system.unsupported is None and (system.model or system.bm25 or system.run):
-                dense = system.model is not None
-                encoded = (of_claims + of_sources, texts) if dense else (0, 0)
-                rows.append([part, *encoded, of_claims * of_sources])
+        for leaf in leaves:
+            encoded = (of_claims + of_sources, texts) if isinstance(leaf, DenseNode) else (0, 0)
+            rows.append([leaf.shown, *encoded, of_claims * of_sources])
         columns = ["system", "encodings", "texts encoded at most", "searches"]
         return [*parts, "What is in the store already is not made again:", TextTable(columns, rows)]
 

@@ -26,14 +26,15 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.staged import StagedOptions, is_shuffled
-from claim2source.pipeline.systems import STAGE_KINDS, SystemConfig, Systems, load_stages
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
+from claim2source.systems.stages import STAGE_KINDS
+from claim2source.systems.system import System
 
 AS_IS = "as it is"
 Vary = Mapping[str, Sequence[Any]]
 
 
-def variations(system: SystemConfig, vary: Vary) -> dict[str, SystemConfig]:
+def variations(system: System, vary: Vary) -> dict[str, System]:
     """Make the systems that differ in one setting, by name: `verify.depth 5`.
 
     A key is the kind of a stage, of which the last one is meant, and its setting. Raises
@@ -49,36 +50,34 @@ def variations(system: SystemConfig, vary: Vary) -> dict[str, SystemConfig]:
             isinstance(values, list) and bool(values), f"vary.{key}", values, "a list of values"
         )
         for value in values:
-            stages: list[dict[str, Any]] = deepcopy(system.stages)
+            stages = deepcopy([dict(stage) for stage in system.stages])
             part = stages[places[-1]]
             *outer, last = path.split(".")
             for name in outer:
                 part = part.setdefault(name, {})
             part[last] = value
-            found[f"{key} {_shown(value)}"] = replace(system, stages=stages)
+            found[f"{key} {_shown(value)}"] = replace(system, stages=tuple(stages))
     return found
 
 
-def evaluate_sweep(
-    config: StagedOptions, systems: Systems, name: str, vary: Vary, *, program: str
-) -> str:
+def evaluate_sweep(config: StagedOptions, whole: System, vary: Vary, *, program: str) -> str:
     """Run a system and its variations, and test each against it; write `config.out`."""
-    changed = variations(systems[name], vary)
+    changed = variations(whole, vary)
     require_output(config.out)
     dataset = config.reported(list(changed), "leave out --vary")
-    runner = config.runner({**systems, **changed}, dataset)
+    runner = config.runner(dataset)
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored: dict[str, ScoredSystem] = {}
     work: dict[str, Verified] = {}
     for place, (variation, system) in enumerate(changed.items()):
-        found = runner.run(variation, config.claims)
+        found = runner.run(system, config.claims)
         one = score_result(variation, found.result, dataset, scoring)
         folder = f"runs/{place}"
         report = replace(one.report, claims=found.form, sources=found.sources, runs=folder)
         scored[variation] = replace(one, report=report)
         write_runs(one.run, dataset, config.out / folder)
         write_submissions(one.run, dataset, config.out / folder)
-        stage = load_stages(system.stages)[-1][1]
+        stage = system.loaded_stages()[-1][1]
         depth = int(getattr(stage, "depth", 0))
         moves = gold_moves(found.stages[-2].result.run, one.run, dataset, depth)
         last = verified(found.result, moves.get(MACRO), is_shuffled(stage))
@@ -91,7 +90,7 @@ def evaluate_sweep(
         families = [Family("One setting at a time", pairs)]
         report_ = add_tests(report_, scored, families, dataset, config.repeats, config.seed)
     report_.write(config.out)
-    parts: list[Part] = [f"{config.dataset}, {config.split}: {name}, one setting at a time"]
+    parts: list[Part] = [f"{config.dataset}, {config.split}: {whole.name}, one setting at a time"]
     parts += report_parts(report_, "setting")
     if work:
         parts += ["What verifiers were asked, and what it cost:", verified_table(work)]

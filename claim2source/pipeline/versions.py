@@ -12,10 +12,11 @@ from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.pipeline.results import RunSettings, StageResult
-from claim2source.pipeline.stages import apply_stage, is_answered
-from claim2source.pipeline.when import Conditional
 from claim2source.rerank.asked import VersionedStage
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.stages import apply_stage, is_answered
+from claim2source.systems.system import StageResult
+from claim2source.systems.when import Conditional
 
 METRIC = "mrr@5"
 # Stage -> language -> the score of each version.
@@ -34,7 +35,7 @@ def score_versions(
     stages: Mapping[str, Stage],
     results: Sequence[StageResult],
     data: Dataset,
-    settings: RunSettings,
+    runtime: Runtime,
 ) -> VersionScores:
     """Score each version of every stage that has several, by language and macro.
 
@@ -42,7 +43,7 @@ def score_versions(
     the store. Without one nothing is scored, nor where some were not answered.
     """
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
-    if settings.store is None or not judged.claims:
+    if runtime.store is None or not judged.claims:
         return {}
     found: dict[str, dict[str, list[float]]] = {}
     for place, (name, stage) in enumerate(stages.items()):
@@ -54,9 +55,9 @@ def score_versions(
                 data.claims,
                 data.sources,
                 results[place].result,
-                settings.store,
-                device=settings.device,
-                progress=settings.progress,
+                runtime.store,
+                device=runtime.device,
+                progress=runtime.progress,
                 earlier=results[place - 1].result.run if place else None,
             )
             languages = score_languages(result.run, judged.claims, judged.qrels, METRICS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.errors import Problems
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines
 from claim2source.text.render import ClaimForm, claim_parts
 
@@ -23,7 +23,9 @@ def read_rewrites(path: Path) -> dict[str, str]:
     return {claim: text for claim, text in texts.items() if text}
 
 
-def with_rewrites(dataset: Dataset, rewrites: Mapping[str, str], form: ClaimForm) -> Dataset:
+def rewritten(
+    claims: Iterable[Claim], rewrites: Mapping[str, str], form: ClaimForm
+) -> tuple[Claim, ...]:
     """Append every claim's rewriting, on its own line, to the text that `form` renders."""
 
     def appended(claim: Claim) -> Claim:
@@ -34,4 +36,4 @@ def with_rewrites(dataset: Dataset, rewrites: Mapping[str, str], form: ClaimForm
             return replace(claim, text=f"{claim.text}\n{rewrites[claim.id]}")
         return replace(claim, translation=f"{claim.translation}\n{rewrites[claim.id]}")
 
-    return dataset.with_claims(map(appended, dataset.claims))
+    return tuple(map(appended, claims))

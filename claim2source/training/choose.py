@@ -24,8 +24,8 @@ from claim2source.core.report import (
 from claim2source.io.store import Store
 from claim2source.models import Encoder, resolve
 from claim2source.models.manifest import FILE
-from claim2source.pipeline.choosing import SEEN, UNSEEN, choose
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
+from claim2source.systems.choose import SEEN, UNSEEN, choose
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.distributed import World

@@ -14,22 +14,12 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.pipeline.choosing import Weighing, choose, weigh
-from claim2source.pipeline.results import RunSettings, SystemResult
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import (
-    SelectionData,
-    unknown_claims,
-)
-from claim2source.pipeline.stages import models_of
-from claim2source.pipeline.systems import (
-    Systems,
-    all_parts,
-    load_stages,
-    on_checkpoint,
-)
 from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.systems.choose import Weighing, choose, weigh
+from claim2source.systems.heldout import SelectionData, unknown_claims
+from claim2source.systems.nodes import DenseNode
+from claim2source.systems.system import RunSettings, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.training.rankers import (
     Lists,
@@ -50,51 +40,32 @@ _TIMED = 10
 
 @dataclass(frozen=True)
 class Candidates:
-    """Name the system whose first `depth` sources are re-ranked, of `expanded` systems.
+    """Hold the system whose first `depth` sources are re-ranked.
 
-    Where the system has a learned stage itself, they are what stands before that. `checkpoint` is
-    in the place of its dense model, if given; `form` is the claim form.
+    Where the system has a learned stage itself, they are what stands before that. `form` is the
+    claim form.
     """
 
-    systems: Systems
-    name: str
+    system: System
     depth: int
-    checkpoint: str | None = None
     form: ClaimForm | None = None
 
     def __post_init__(self) -> None:
-        system, name = self.systems[self.name], Learned.__name__.lower()
-        learned = [entry.get("rerank") == name for entry in system.stages]
+        stages, name = self.system.stages, Learned.__name__.lower()
+        learned = [entry.get("rerank") == name for entry in stages]
         if any(learned):
-            before = replace(system, stages=system.stages[: learned.index(True)])
-            object.__setattr__(self, "systems", {**self.systems, self.name: before})
-
-    @property
-    def with_checkpoint(self) -> Systems:
-        """Put the checkpoint in the place of the dense model, if one is given."""
-        if self.checkpoint is None:
-            return self.systems
-        return on_checkpoint(self.systems, self.name, self.checkpoint)
+            before = replace(self.system, stages=stages[: learned.index(True)])
+            object.__setattr__(self, "system", before)
 
     @property
     def models(self) -> list[ModelConfig]:
         """List the dense models that find the candidates."""
-        systems = self.with_checkpoint
-        models = (systems[part].model for part in all_parts(self.name, systems))
-        return [model for model in models if model is not None]
-
-    @property
-    def rerankers(self) -> list[str]:
-        """Name the models of the stages that re-rank the candidates before they are taken."""
-        systems = self.with_checkpoint
-        parts = (systems[part] for part in all_parts(self.name, systems))
-        stages = (stage for part in parts for _, stage in load_stages(part.stages))
-        return [model for stage in stages for model in models_of(stage)]
+        return [node.model for node in self.system.first.walk() if isinstance(node, DenseNode)]
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
         """Rank claims; what the system chooses, it chooses for the `reported` split, off it."""
-        runner = SystemRunner(self.with_checkpoint, reported, replace(settings, depth=self.depth))
-        return runner.run(self.name, self.form, data)
+        runner = SystemRunner(reported, replace(settings, depth=self.depth))
+        return runner.run(self.system, self.form, data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +106,7 @@ def known_claims(
     Where none was trained, these are all of train. Raises `UserError` where nothing is left.
     """
     models = [view.model for view in views.values()] + candidates.models
-    names = [model.name for model in models if model is not None] + candidates.rerankers
+    names = [model.name for model in models if model is not None] + candidates.system.models()
     manifests = map(manifest_of, dict.fromkeys(names))
     return unknown_claims(settings.dataset, reported, settings.choosing, manifests)
 
@@ -301,7 +272,7 @@ class Fitting:
             int(lists.reachable.sum()),
             len(np.unique(lists.groups[lists.reachable])),
             data.fingerprint,
-            candidates.name,
+            candidates.system.name,
             candidates.depth,
             recipe.penalty,
             self.gathered.note,

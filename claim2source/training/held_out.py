@@ -13,8 +13,8 @@ from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.local import local_models, local_name
 from claim2source.models.manifest import DataRecord
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
-from claim2source.pipeline.stages import models_of as stage_models
-from claim2source.pipeline.systems import Systems, all_parts, load_stages
+from claim2source.systems.nodes import DenseNode
+from claim2source.systems.system import System
 from claim2source.training.config import RunConfig
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,10 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, config: RunCo
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
 
-def models_of(name: str, systems: Systems, folder: Path | None = None) -> list[str]:
-    """Name the models of a system, its parts and their stages; those in `folder` by their place."""
-    found: list[str] = []
-    for part in all_parts(name, systems):
-        model = systems[part].model
-        found += [] if model is None else [model.name]
-        for _, stage in load_stages(systems[part].stages):
-            found += stage_models(stage)
+def models_of(system: System, folder: Path | None = None) -> list[str]:
+    """Name the models of a system and its stages; those in `folder` by their place."""
+    nodes = system.first.walk()
+    found = [node.model.name for node in nodes if isinstance(node, DenseNode)] + system.models()
     with local_models(folder):
         return [local_name(model) for model in found]
 

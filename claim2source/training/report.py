@@ -20,8 +20,8 @@ from claim2source.core.tables import Cell, TextTable, plain_table
 from claim2source.evaluation.choices import choice_notes
 from claim2source.io.store import Store
 from claim2source.models import resolve
-from claim2source.pipeline.choosing import SEEN, UNSEEN
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
+from claim2source.systems.choose import SEEN, UNSEEN
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw

@@ -39,7 +39,7 @@ from claim2source.core.lock import LOCK_FILE, FolderLock
 from claim2source.core.old_names import always_holds
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
-from claim2source.pipeline.selection import score_of
+from claim2source.systems.choose import score_of
 from claim2source.training.config import RunConfig
 
 Config = TypeVar("Config", bound=RunConfig)

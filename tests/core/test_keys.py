@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from claim2source.pipeline.systems import SystemConfig
 
 from claim2source.core.config import read_config, read_entries
 from claim2source.core.errors import UserError
@@ -14,7 +15,7 @@ from claim2source.core.program import command_of, usage_of
 from claim2source.models import ModelConfig
 from claim2source.pipeline.baselines import BaselinesConfig
 from claim2source.pipeline.checkpoints import CheckpointConfig
-from claim2source.pipeline.systems import SystemConfig, read_systems
+from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
 from train.finetune import COMMON, main

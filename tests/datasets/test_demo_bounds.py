@@ -17,8 +17,8 @@ from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.pipeline.evaluate import evaluate_encoder
-from claim2source.pipeline.selection import score_of
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.systems.choose import score_of
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -23,10 +24,9 @@ from claim2source.pipeline.abstain import (
     fit_abstention,
     papers_of_claims,
 )
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.systems.read import read_systems
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.verify.abstain import NONE, AbstainModel, abstained
 from eval.abstain import main
 from tests.llm_server import LLMServer

@@ -21,9 +21,9 @@ from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
 from claim2source.pipeline import baselines, runner
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.pipeline.selection import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
+from claim2source.systems.choose import BM25_GRID, choose_bm25, choose_fusion
 from claim2source.text import Rendering
 from eval.baselines import main
 from tests.training.small import small_setup

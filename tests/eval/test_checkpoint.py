@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import on_checkpoint
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
@@ -25,10 +26,10 @@ from claim2source.pipeline.checkpoints import (
     route_words,
 )
 from claim2source.pipeline.evaluate_systems import form_of_failed
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.systems import on_checkpoint, read_systems
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.systems.read import read_systems
+from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import label_of
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
 from claim2source.evaluation.published.tables import load_published
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
-from claim2source.pipeline.systems import label_of
 from eval.news import main
 from eval.report import main as report_main
 from tests.rerank.tiny import save_cross_encoder

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import candidates, on_checkpoint
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -17,13 +18,9 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.way import way_page, ways
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
-from claim2source.pipeline.systems import (
-    SYSTEMS_FOLDER,
-    candidates,
-    load_stages,
-    on_checkpoint,
-)
 from claim2source.rerank.max_sim import MaxSim
+from claim2source.systems.read import SYSTEMS_FOLDER
+from claim2source.systems.stages import load_stages
 from eval.pipeline import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

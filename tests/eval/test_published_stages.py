@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from claim2source.pipeline.systems import label_of, on_checkpoint
 
 import claim2source as c2s
 from claim2source.core.errors import ConfigError
@@ -18,14 +19,8 @@ from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.staged import read_pipeline
 from claim2source.pipeline.sweep import variations
-from claim2source.pipeline.systems import (
-    SYSTEMS_FOLDER,
-    Systems,
-    label_of,
-    load_stages,
-    on_checkpoint,
-    read_systems,
-)
+from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
+from claim2source.systems.stages import load_stages
 from eval.report import main as report_main
 from eval.rerank import main as rerank
 from eval.verify import main as verify

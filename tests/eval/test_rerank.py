@@ -13,13 +13,10 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.io.trec import read_run, write_trec_run
-from claim2source.pipeline.systems import (
-    SYSTEMS_FOLDER,
-    load_stages,
-    read_systems,
-)
 from claim2source.rerank.http import Http
 from claim2source.rerank.yes_no import YesNo
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.stages import load_stages
 from eval.rerank import main
 
 

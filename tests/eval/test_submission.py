@@ -21,7 +21,7 @@ from claim2source.core.run import Run
 from claim2source.io.submissions import check_submission
 from claim2source.io.trec import read_run
 from claim2source.pipeline.submit import require_submittable, submit, year_of
-from claim2source.pipeline.systems import SYSTEMS_FOLDER
+from claim2source.systems.read import SYSTEMS_FOLDER
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.shared_data import REPOSITORY

@@ -16,9 +16,9 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load, write_beir
 from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
-from claim2source.pipeline.choosing import choose, weigh
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.systems.choose import choose, weigh
 from eval import tune_bm25 as tune
 from eval.hybrid import HybridConfig
 from eval.tune_bm25 import main

@@ -18,11 +18,11 @@ from claim2source.core.run import Result, Run
 from claim2source.evaluation.moves import Moves
 from claim2source.evaluation.verifiers import Place, places_table, verified
 from claim2source.io.trec import read_run
-from claim2source.pipeline.margins import choose_margin
 from claim2source.pipeline.staged import read_staged
 from claim2source.pipeline.sweep import variations
-from claim2source.pipeline.systems import load_stages
-from claim2source.pipeline.when import WhenConfig
+from claim2source.systems.choose import choose_margin
+from claim2source.systems.stages import load_stages
+from claim2source.systems.when import WhenConfig
 from eval.verify import VerifyConfig, main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

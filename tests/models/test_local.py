@@ -10,6 +10,7 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import pytest
+from claim2source.pipeline.systems import expanded
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
@@ -18,16 +19,10 @@ from claim2source.models import ModelConfig, checkpoint_folder, resolve
 from claim2source.models.hub import base_files
 from claim2source.models.local import local_model, local_models, local_name
 from claim2source.models.seq2seq import Seq2SeqConfig
-from claim2source.pipeline.stages import apply_stage
-from claim2source.pipeline.systems import (
-    SYSTEMS_FOLDER,
-    Systems,
-    expanded,
-    load_stages,
-    read_systems,
-)
 from claim2source.rerank.encoder import EncoderReranker
 from claim2source.rerank.load import LocalReranker
+from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
+from claim2source.systems.stages import apply_stage, load_stages
 from claim2source.verify.nli import NLI
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import say_pooling

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from claim2source.pipeline.systems import SystemConfig
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.systems import SystemConfig, read_systems
+from claim2source.systems.read import read_systems
+from claim2source.systems.system import RunSettings
 from claim2source.text import Rendering
 from tests.models.mistral import INSTRUCTION, save_mistral
 from tests.shared_data import REPOSITORY

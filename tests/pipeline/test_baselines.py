@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from claim2source.core.report import SystemReport
 from claim2source.pipeline.baselines import declared_families, untested_hybrids
-from claim2source.pipeline.systems import read_systems
+from claim2source.systems.read import read_systems
 from tests.shared_data import REPOSITORY
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.pipeline.choosing import Weighing, choose, weigh
-from claim2source.pipeline.selection import choose_fusion
 from claim2source.retrieve import FusionConfig
+from claim2source.systems.choose import Weighing, choose, choose_fusion, weigh
 
 PLAIN: Any = {"settings": lambda value: {"alpha": value}}
 

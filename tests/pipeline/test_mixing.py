@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from claim2source.pipeline.choosing import weigh
-from claim2source.pipeline.mixing import choose_mix
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import SelectionData
 from claim2source.pipeline.systems import SystemConfig
+
+from claim2source.pipeline.mixing import choose_mix
 from claim2source.retrieve import BM25Config
+from claim2source.systems.choose import weigh
+from claim2source.systems.heldout import SelectionData
+from claim2source.systems.system import RunSettings, SystemRunner
 from tests.training.small import small_splits
 
 

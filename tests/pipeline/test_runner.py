@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -17,16 +18,11 @@ from claim2source.io.store import Store
 from claim2source.pipeline import runner
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner, apply_stage, run_system
-from claim2source.pipeline.selection import (
-    ChoosingOn,
-    NothingToChooseOn,
-    SelectionData,
-    one_val,
-)
-from claim2source.pipeline.systems import HybridConfig, SystemConfig, load_stages, read_systems
 from claim2source.retrieve import BM25, BM25Config, fuse
+from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
+from claim2source.systems.read import read_systems
+from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.system import RunSettings, SystemRunner, run_system
 
 STAGE = '''
 """Reverse the first sources of every claim."""

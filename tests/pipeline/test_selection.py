@@ -16,16 +16,15 @@ from claim2source.datasets import carve_val, load, write_beir
 from claim2source.evaluation.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.models.manifest import DataRecord
-from claim2source.pipeline.selection import (
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
+from claim2source.systems.choose import choose_bm25, choose_fusion
+from claim2source.systems.heldout import (
     ChoosingOn,
     NothingToChooseOn,
     SelectionData,
-    choose_bm25,
-    choose_fusion,
     known_to_none,
     selection_data,
 )
-from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.text import Rendering
 from tests.training.small import small_splits
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.pipeline.systems import HybridConfig, SystemConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +24,6 @@ from claim2source.io.store import Store
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline import style_texts
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
 from claim2source.pipeline.style_grid import GridRun, with_cells
 from claim2source.pipeline.style_texts import (
     StyleOptions,
@@ -32,8 +31,8 @@ from claim2source.pipeline.style_texts import (
     read_texts,
     rewritten_text,
 )
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 from claim2source.retrieve import BM25Config
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text.styles import RULES, STYLES, Made, Rewrite, originals, write_style
 from tests.counting import counted
 from tests.llm_server import Chat, LLMServer

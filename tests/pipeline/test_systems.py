@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from claim2source.pipeline.systems import expanded, label_of, ordered
 
 from claim2source.core.errors import UserError
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.systems import expanded, label_of, ordered, read_systems
 from claim2source.retrieve import FusionConfig, IndexConfig
+from claim2source.systems.read import read_systems
 from tests.shared_data import REPOSITORY
 
 FOLDER = REPOSITORY / "configs" / "systems"

@@ -12,10 +12,11 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.pipeline.systems import SYSTEMS_FOLDER, load_stages, read_systems
 from claim2source.rerank.asked import VersionedStage
 from claim2source.rerank.attribution import FUSIONS, Attribution
 from claim2source.rerank.yes_no import YesNo
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.stages import load_stages
 from tests.llm_server import Chat, LLMServer
 
 Start = Callable[..., LLMServer]

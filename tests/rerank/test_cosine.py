@@ -10,9 +10,9 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.cosine import Cosine
 from claim2source.rerank.frame import Pair
+from claim2source.systems.stages import load_stages
 from tests.models.test_dense_layer import save_t5
 
 st = pytest.importorskip("sentence_transformers")

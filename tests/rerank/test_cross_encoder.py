@@ -23,11 +23,11 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.batches import scored_alone
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import NOT_A_NUMBER, Pair, Reranker
 from claim2source.rerank.load import first_token_alone
+from claim2source.systems.stages import load_stages
 from tests.models.mistral import declare_code
 from tests.rerank.tiny import save_cross_encoder, save_qwen
 

@@ -11,9 +11,9 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.asked import mean_known
 from claim2source.rerank.entities import matched
+from claim2source.systems.stages import load_stages
 from tests.llm_server import Chat, LLMServer
 
 Start = Callable[..., LLMServer]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.frame import Pair
 from claim2source.rerank.jina import Jina
+from claim2source.systems.stages import load_stages
 from tests.models.mistral import declare_code
 from tests.rerank.test_cross_encoder import scored
 

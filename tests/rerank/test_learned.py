@@ -16,10 +16,10 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25
+from claim2source.systems.stages import load_stages
 from tests.counting import loads
 from tests.rerank.tiny import save_cross_encoder
 

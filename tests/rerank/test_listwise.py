@@ -14,9 +14,8 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
-from claim2source.pipeline.stages import apply_stage
-from claim2source.pipeline.systems import load_stages
 from claim2source.rerank.listwise import Listwise, windows
+from claim2source.systems.stages import apply_stage, load_stages
 from tests.llm_server import Chat, LLMServer
 
 Start = Callable[..., LLMServer]

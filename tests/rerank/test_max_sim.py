@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from claim2source.pipeline.systems import SystemConfig
 
 import claim2source as c2s
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Template, resolve
-from claim2source.pipeline.systems import SystemConfig, load_stages
 from claim2source.rerank.frame import Pair
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25Config
+from claim2source.systems.stages import load_stages
 
 
 def plain(folder: Path, claim: str, source: str) -> float:

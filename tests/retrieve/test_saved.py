@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.io.trec import write_trec_run
-from claim2source.pipeline.runner import run_system
-from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.systems.read import read_systems
+from claim2source.systems.system import run_system
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.teacher import read_teacher
 

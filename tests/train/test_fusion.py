@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
@@ -23,13 +24,12 @@ from claim2source.models import (
     ModelConfig,
     Weights,
 )
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
-from claim2source.pipeline.systems import HybridConfig, SystemConfig, read_systems
 from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import ViewConfig
 from claim2source.retrieve import BM25Config
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.read import read_systems
+from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import Candidates, known_claims

@@ -21,7 +21,7 @@ from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.pipeline.evaluate import evaluate_encoder
-from claim2source.pipeline.selection import ChoosingOn, selection_data
+from claim2source.systems.heldout import ChoosingOn, selection_data
 from claim2source.training import choose as module
 from claim2source.training.choose import (
     ChosenCheckpoint,

@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.pipeline.systems import load_stages
+from claim2source.systems.stages import load_stages
 from claim2source.text.prompts import PROMPTS
 from claim2source.verify.select import Select
 from tests.llm_server import Chat, LLMServer

@@ -17,8 +17,7 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
-from claim2source.pipeline.stages import apply_stage
-from claim2source.pipeline.systems import load_stages
+from claim2source.systems.stages import apply_stage, load_stages
 from claim2source.verify.frame import OVER_BUDGET, Verifier
 from claim2source.verify.letters import NO_LOGPROBS
 from claim2source.verify.order import REPEATED

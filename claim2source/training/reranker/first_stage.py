@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import ConfigError, UserError
@@ -18,19 +16,10 @@ from claim2source.models import checkpoint_folder
 from claim2source.models.hub import weight_files, weights_hash
 from claim2source.models.local import local_model, local_models
 from claim2source.models.manifest import FILE
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.runner import SystemRunner
-from claim2source.pipeline.selection import ChoosingOn
-from claim2source.pipeline.systems import (
-    SYSTEMS_FOLDER,
-    SystemConfig,
-    Systems,
-    all_parts,
-    expanded,
-    on_checkpoint,
-    read_systems,
-)
-from claim2source.retrieve import BM25Config
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.nodes import BM25Node, DenseNode
+from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.training.held_out import models_of
 from claim2source.training.reranker.config import RerankerConfig
 from claim2source.training.teacher import run_hash, run_scores
@@ -39,30 +28,25 @@ KEY = "first.run"
 PLAIN = "BM25"
 
 
-def system_hash(name: str, systems: Systems, folder: Path | None = None) -> str:
+def system_hash(system: System, folder: Path | None = None) -> str:
     """Hash what decides a system's ranking, beside the data: its settings, its models' weights.
 
     Models in `folder` are taken before the hub's. A checkpoint is known by its manifest, wherever
     it lies.
     """
     with local_models(folder):
-        return content_hash(_decided(name, systems))
-
-
-def _decided(name: str, systems: Systems) -> list[str | list[str]]:
-    found: list[str | list[str]] = []
-    for part in all_parts(name, systems):
-        system = systems[part]
-        if system.model is not None:
-            model = local_model(system.model)
-            known = _weights(model.name) or model.name
-            system = replace(system, model=replace(model, name=known))
+        models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
+        weights = [_weights(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        named = list(_strings(system.stages))
+        named = list(_strings(list(system.stages)))
         files = [file_hash(one) for one in named if Path(one).is_file()]
-        weights = [one for one in map(_weights, named) if one is not None]
-        found += [repr(system), files, weights]
-    return found
+        behind = [one for one in map(_weights, named) if one is not None]
+        # Of a checkpoint the weights say more than its place.
+        places = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
+        settings = repr(system)
+        for place in places:
+            settings = settings.replace(repr(place), "")
+        return content_hash([settings, weights, files, behind])
 
 
 def _weights(name: str) -> str | None:
@@ -96,17 +80,22 @@ class FirstStage:
         if self.first.system is not None:
             require_one_of("first.system", self.first.system, list(self.systems))
             system = self.systems[self.first.system]
-            if system.unsupported is not None and self.first.checkpoint is None:
-                raise ConfigError(
-                    "first.system", self.first.system, f"another: {system.unsupported}"
-                )
+            if (why := system.reason_not_to_run) is not None and self.first.checkpoint is None:
+                raise ConfigError("first.system", self.first.system, f"another: {why}")
 
     @cached_property
     def systems(self) -> Systems:
         """Read the systems."""
         if self.first.system is None:
-            return {PLAIN: SystemConfig(bm25=BM25Config())}
-        return expanded(read_systems(self.first.files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+            return {PLAIN: System(PLAIN, BM25Node(name=PLAIN))}
+        return named_systems(self.first.files, None)[0]
+
+    @cached_property
+    def system(self) -> System:
+        """Return the first stage, with the checkpoint in the place of its dense model."""
+        system = self.systems[self.name]
+        checkpoint = self.first.checkpoint
+        return system if checkpoint is None else system.on_checkpoint(checkpoint)
 
     @property
     def name(self) -> str:
@@ -124,16 +113,14 @@ class FirstStage:
         """Hash what decides the ranking, beside the data."""
         if self.first.run:
             return content_hash([run_hash(path, KEY) for path in self.first.run])
-        checkpoint = self.first.checkpoint
-        own = [] if checkpoint is None else [_weights(checkpoint) or checkpoint]
-        return content_hash([system_hash(self.name, self.systems, self.first.models), own])
+        return system_hash(self.system, self.first.models)
 
     @property
     def models(self) -> list[str]:
         """Name the models of the first stage; none of runs that are given."""
         if self.first.run:
             return []
-        return models_of(self.name, self._with_checkpoint(), self.first.models)
+        return models_of(self.system, self.first.models)
 
     def rank(
         self, splits: Mapping[str, Dataset], reported: Dataset, store: Store
@@ -150,24 +137,8 @@ class FirstStage:
             device=config.device,
             depth=self.depth,
         )
-        runner = SystemRunner(self._with_checkpoint(), reported, settings)
-        return {name: runner.run(self.name, None, data).result for name, data in splits.items()}
-
-    def with_stage(self, stage: Mapping[str, Any], name: str) -> Systems:
-        """Add a system `name` to the others: this first stage, and a stage behind it."""
-        systems = self._with_checkpoint()
-        first = systems[self.name]
-        stages = [*first.stages, dict(stage)]
-        return {**systems, name: replace(first, stages=stages, label=None)}
-
-    def _with_checkpoint(self) -> Systems:
-        """Put the checkpoint in the place of the dense model, if one is given."""
-        checkpoint = self.first.checkpoint
-        return (
-            self.systems
-            if checkpoint is None
-            else on_checkpoint(self.systems, self.name, checkpoint)
-        )
+        runner = SystemRunner(reported, settings)
+        return {name: runner.run(self.system, None, one).result for name, one in splits.items()}
 
     def _given(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)

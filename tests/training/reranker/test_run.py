@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from claim2source.pipeline.systems import SystemConfig
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -21,14 +22,14 @@ from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.abstain import RemovingRunner, choosing_claims
-from claim2source.pipeline.results import RunSettings
-from claim2source.pipeline.systems import SystemConfig, load_stages
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.systems.stages import load_stages
+from claim2source.systems.system import RunSettings
 from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker.first_stage import FirstStage

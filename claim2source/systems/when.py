@@ -12,6 +12,7 @@ from claim2source.core.stage import Stage
 
 # How the note of a claim begins whose ranking a stage was not asked about.
 KEPT = "ranking kept"
+MARGIN = "margin_below"
 
 
 @dataclass(frozen=True)

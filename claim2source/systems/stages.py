@@ -1,31 +1,49 @@
-"""Apply stages to results, kept in the store."""
+"""Read the stages that follow a first stage, and apply them; results are kept in the store."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, fields, is_dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
+from claim2source.core.config import make, require
+from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash, file_hash
+from claim2source.core.imports import import_named
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
-from claim2source.pipeline.when import Conditional
 from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.when import MARGIN, Conditional, WhenConfig
 from claim2source.text.prompts import read_prompt
 
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
+# Packages of stages that a system may name; each stage is one module of them.
+STAGE_KINDS = ("rerank", "verify")
+WHEN, MIX = "when", "mix"
+# In place of a stage's mix or margin: it is chosen on held-out claims.
+FIT = "fit"
+# Of the last stages: what a made-up server says is in no comparison.
+SIMULATED = "simulated"
+# Settings of stages that say how they are run: they change no score.
+_RUNTIME = (
+    *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
+    *("max_wait", "max_requests", "max_tokens_total", "allow_remote_code"),
+)
 
 
 @runtime_checkable
@@ -201,6 +219,35 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     return found
 
 
+def is_fit(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a stage leaves its mix or its margin to be chosen."""
+    return entry.get(MIX) == FIT or (entry.get(WHEN) or {}).get(MARGIN) == FIT
+
+
+def applied(
+    entries: Sequence[Mapping[str, Any]],
+    before: Sequence[tuple[str, Result]],
+    claims: Sequence[Claim],
+    sources: Sequence[Source],
+    runtime: Runtime,
+) -> list[tuple[str, Result]]:
+    """Apply stages one after another to the last result of `before`; return each with its name."""
+    named = list(before)
+    for name, stage in load_stages(entries):
+        result = apply_stage(
+            informed(stage, named, claims),
+            claims,
+            sources,
+            named[-1][1],
+            runtime.store,
+            device=runtime.device,
+            progress=runtime.progress,
+            earlier=named[-2][1].run if len(named) > 1 else None,
+        )
+        named.append((name, result))
+    return named[len(before) :]
+
+
 def is_answered(result: Result) -> bool:
     """Tell whether servers have answered, well or not, all that a stage asked."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
@@ -208,3 +255,83 @@ def is_answered(result: Result) -> bool:
 
 def _is_python(module: ModuleType) -> bool:
     return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
+
+
+def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]:
+    """Make the stages that a system names, each with its name.
+
+    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
+    """
+    found = []
+    for place, entry in enumerate(entries):
+        kinds = [kind for kind in STAGE_KINDS if kind in entry]
+        require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
+        name = str(entry[kinds[0]])
+        kind = _stage_type(f"stages.{place}.{kinds[0]}", kinds[0], name)
+        known = (kinds[0], WHEN, SIMULATED)
+        settings = {k: value for k, value in entry.items() if k not in known}
+        if settings.get(MIX) == FIT:
+            del settings[MIX]
+        stage: Stage = make(kind, settings, f"stages.{place}.")
+        if WHEN in entry:
+            stage = Conditional(stage, _when(entry[WHEN], place))
+        found.append((f"{kinds[0]} {name}", stage))
+    return found
+
+
+def _when(given: Any, place: int) -> WhenConfig:
+    """Read for which claims a stage is asked."""
+    key = f"stages.{place}.{WHEN}"
+    require(isinstance(given, Mapping), key, given, "such as {margin_below: 0.2}")
+    # Where the margin is chosen, the stage is asked about every claim until then.
+    given = {**given, MARGIN: 1.0} if given.get(MARGIN) == FIT else given
+    when: WhenConfig = make(WhenConfig, given, f"{key}.")
+    first = place == 0 and when.disagree
+    require(not first, f"{key}.disagree", True, "false: no stage is before the first one")
+    return when
+
+
+def _stage_type(key: str, package: str, name: str) -> type:
+    """Import the dataclass of a stage: `cross_encoder` is claim2source.rerank's CrossEncoder."""
+    if "." in name:
+        module, _, attribute = name.rpartition(".")
+    else:
+        module = f"claim2source.{package}.{name}"
+        attribute = "".join(part.capitalize() for part in name.split("_"))
+    allowed = f"a module of claim2source.{package}, or the dotted path of your own dataclass"
+    require(all(part.isidentifier() for part in name.split(".")), key, name, allowed)
+    try:
+        kind = getattr(import_named(module), attribute, None)
+    except ModuleNotFoundError as error:
+        # A package that the stage itself needs is another problem than a mistyped name.
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "apply")):
+        raise ConfigError(key, name, f"{allowed}, with a method `apply`")
+    return kind
+
+
+def stage_depth(entries: Sequence[Mapping[str, Any]]) -> int:
+    """Tell how deep stages look."""
+    return max((int(getattr(stage, "depth", 0)) for _, stage in load_stages(entries)), default=0)
+
+
+def label_of_stage(name: str, stage: Any) -> str:
+    """Name a stage, its models, and the settings that are not its defaults."""
+    if isinstance(stage, Conditional):
+        return f"{label_of_stage(name, stage.stage)} when {label_of_stage('', stage.when)}"
+
+    def changed(config: Any, front: str = "") -> Iterator[str]:
+        for one in dataclasses.fields(config):
+            value = getattr(config, one.name)
+            made = one.default_factory
+            default = one.default if made is dataclasses.MISSING else made()
+            if one.name == "model" and value:
+                yield f"{front}model={Path(value).name}"
+            elif dataclasses.is_dataclass(value):
+                yield from changed(value, f"{front}{one.name}.")
+            elif one.name not in _RUNTIME and value != default:
+                yield f"{front}{one.name}={value}"
+
+    return f"{name}({', '.join(changed(stage))})"

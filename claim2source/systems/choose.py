@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,38 @@ from claim2source.evaluation.metrics import (
     macro,
 )
 from claim2source.evaluation.significance import standard_errors
+from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
+from claim2source.retrieve.fuse import Fusion
+from claim2source.systems.when import MARGIN, WhenConfig
 
+# As deep as the metric that settings are chosen by.
+CUT = 5
+# The usual settings first: of equal ones the first is taken.
+BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
+BM25_B = (0.75, 0.5, 0.9, 0.3)
+BM25_TITLE_WEIGHT = (1, 2, 3)
+BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
+FUSION_GRID = tuple(
+    replace(fusion, depth=depth)
+    for depth in (100, 1000)
+    for fusion in (
+        FusionConfig("linear"),
+        FusionConfig("linear", scale="z-score"),
+        FusionConfig("linear", scale="none"),
+        FusionConfig("rrf", rrf_k=60),
+        FusionConfig("rrf", rrf_k=10),
+    )
+)
+# The same with the other system's own score for what a list lacks.
+FUSION_GRID += tuple(
+    replace(fusion, missing="scored") for fusion in FUSION_GRID if fusion.method == "linear"
+)
+ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
+# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
+UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
+
+# The default asks about no claim; each further one asks about more.
+MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 Setting = TypeVar("Setting")
 SEEN, UNSEEN = "seen", "unseen"
 
@@ -193,3 +225,146 @@ def _why(best: Settings, top: float, score: float, error: float) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:
+    """Return the score to choose by: a metric of the macro average, or of one language.
+
+    To 12 digits: averages of the same reciprocal ranks in another order are equal.
+    """
+    return round(float(table[name][metric]), 12)
+
+
+def choose_bm25(
+    data: Dataset,
+    base: BM25Config,
+    grid: Iterable[tuple[float, float, int]] = BM25_GRID,
+    rule: Rule = "one_se",
+) -> tuple[BM25Config, Choice]:
+    """Choose k1, b and title weight of BM25 from a grid, whose first entry is the default.
+
+    Distance from it is in steps of the grid. The texts are analysed once for each title weight.
+    """
+    tried = try_bm25(data, base, grid)
+    return choose("bm25", tried, weigh(data), distance=bm25_distance(list(tried)), rule=rule)
+
+
+def try_bm25(
+    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
+) -> dict[BM25Config, np.ndarray]:
+    """Score every cell of a grid of k1, b and title weight: reciprocal ranks as of `weigh`."""
+    cells = list(dict.fromkeys(grid))
+    weighing = weigh(data)
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    values: dict[tuple[float, float, int], np.ndarray] = {}
+    for weight in dict.fromkeys(cell[2] for cell in cells):
+        index = BM25Index(data.sources, replace(base, title_weight=weight))
+        terms = index.terms(judged.claims)
+        for cell in (cell for cell in cells if cell[2] == weight):
+            run = index.reweighted(*cell[:2]).rank(judged.claims, CUT, terms)
+            values[cell] = weighing.of(run)
+    return {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
+
+
+def bm25_distance(tried: Sequence[BM25Config]) -> Callable[[BM25Config], float]:
+    """Give the function that counts a setting's steps, within the grid, from its first cell."""
+    cells = [(setting.k1, setting.b, setting.title_weight) for setting in tried]
+    steps = [sorted(set(column)) for column in zip(*cells, strict=True)]
+
+    def distance(setting: BM25Config) -> float:
+        cell = setting.k1, setting.b, setting.title_weight
+        pairs = zip(steps, cell, cells[0], strict=True)
+        return sum(abs(step.index(mine) - step.index(first)) for step, mine, first in pairs)
+
+    return distance
+
+
+def choose_fusion(
+    sparse: Run,
+    dense: Run,
+    data: Dataset,
+    grid: Sequence[FusionConfig] = FUSION_GRID,
+    note: str = "",
+    scored: tuple[Run, Run] | None = None,
+    weighing: Weighing | None = None,
+    rule: Rule = "one_se",
+) -> tuple[FusionConfig, Choice]:
+    """Choose a fusion of two runs, and its alpha, from a grid.
+
+    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
+    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
+    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
+    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
+    fusions that need them are left out.
+    """
+    weighing = weigh(data) if weighing is None else weighing
+    return choose(
+        "fusion",
+        try_fusion(sparse, dense, weighing, grid, scored),
+        weighing,
+        distance=fusion_distance,
+        rule=rule,
+        group=lambda config: replace(config, alpha=0.5),
+        note=note,
+    )
+
+
+def try_fusion(
+    sparse: Run,
+    dense: Run,
+    weighing: Weighing,
+    grid: Sequence[FusionConfig] = FUSION_GRID,
+    scored: tuple[Run, Run] | None = None,
+) -> dict[FusionConfig, np.ndarray]:
+    """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
+    if scored is None:
+        grid = [config for config in grid if config.missing == "lowest"]
+    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    tried: dict[FusionConfig, np.ndarray] = {}
+    for config in grid:
+        fusion = Fusion(sparse, dense, config, scored)
+        for alpha in _alphas(config):
+            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, CUT))
+    return tried
+
+
+def _alphas(config: FusionConfig) -> tuple[float, ...]:
+    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
+
+
+def fusion_distance(config: FusionConfig) -> float:
+    """Measure how far a fusion is from the default: other settings first, then its alpha."""
+    alphas, plain = _alphas(config), FusionConfig()
+    middle = alphas.index(config.alpha) - len(alphas) // 2
+    changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
+    changed -= config.alpha != plain.alpha
+    return changed + abs(middle) / len(alphas)
+
+
+def choose_margin(
+    before: Run,
+    after: Run,
+    data: Dataset,
+    when: WhenConfig | None = None,
+    earlier: Run | None = None,
+    margins: Sequence[float] = MARGINS,
+    rule: Rule = "one_se",
+) -> tuple[float, Choice]:
+    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
+
+    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
+    the best one by more than one standard error. With `when.disagree` claims whose first source
+    the stage before has changed, from `earlier`, are asked about as well.
+    """
+    weighing = weigh(data)
+    old, new = weighing.of(before), weighing.of(after)
+    tried, shares = {}, {}
+    for margin in sorted(margins):
+        condition = WhenConfig(margin, when.disagree if when is not None else False)
+        kept = [condition.kept(claim, before, earlier) for claim in weighing.claim_ids]
+        asked = np.array([why is None for why in kept])
+        tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
+    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
+    both = f"asks about {shares[chosen]:.1%} of these claims"
+    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
+    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

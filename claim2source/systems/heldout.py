@@ -1,56 +1,24 @@
-"""Choose settings on claims that are not reported: BM25's k1 and b, a fusion, a scale, an epoch."""
+"""Find the claims that settings may be chosen on: nothing was trained or is reported on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Table
-from claim2source.core.run import Run
+from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
 from claim2source.models import DataRecord
 from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of_base
-from claim2source.pipeline.choosing import Weighing, choose, weigh
-from claim2source.pipeline.options import StoreOptions
-from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
-from claim2source.retrieve.fuse import Fusion
+from claim2source.systems.choose import Weighing, weigh
 
-_CUT = 5
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
 
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
-
-# The usual settings first: of equal ones the first is taken.
-BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
-BM25_B = (0.75, 0.5, 0.9, 0.3)
-BM25_TITLE_WEIGHT = (1, 2, 3)
-BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
-FUSION_GRID = tuple(
-    replace(fusion, depth=depth)
-    for depth in (100, 1000)
-    for fusion in (
-        FusionConfig("linear"),
-        FusionConfig("linear", scale="z-score"),
-        FusionConfig("linear", scale="none"),
-        FusionConfig("rrf", rrf_k=60),
-        FusionConfig("rrf", rrf_k=10),
-    )
-)
-# The same with the other system's own score for what a list lacks.
-FUSION_GRID += tuple(
-    replace(fusion, missing="scored") for fusion in FUSION_GRID if fusion.method == "linear"
-)
-ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
-# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
-UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 
 
 @dataclass(frozen=True)
@@ -68,22 +36,6 @@ class ChoosingOn:
     val: Literal["auto", "carved", "train"] = "auto"
     lenient: bool = False
     rule: Rule = "one_se"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChoosingOptions(StoreOptions):
-    """Say how is chosen; on which claims, a checkpoint's manifest says, else the split is train.
-
-    Args:
-        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
-            nearest to the default; or the `best`.
-    """
-
-    rule: Rule = "one_se"
-
-    def choosing(self, val: Literal["auto", "carved", "train"]) -> ChoosingOn:
-        """Name the claims that these options choose on."""
-        return ChoosingOn(val=val, lenient=self.lenient, rule=self.rule)
 
 
 class NothingToChooseOn(UserError):
@@ -249,115 +201,30 @@ def load_train(dataset: str, reported: str, split: str | None, lenient: bool = F
     return train
 
 
-def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:
-    """Return the score to choose by: a metric of the macro average, or of one language.
+class HeldOut:
+    """Answer which claims of a data set something may be chosen on, for one reported split.
 
-    To 12 digits: averages of the same reciprocal ranks in another order are equal.
+    `manifests` are those of all that was trained and is part of what is chosen: their training
+    must not have seen the claims. None stands for a model without one.
     """
-    return round(float(table[name][metric]), 12)
 
+    def __init__(self, dataset: str, reported: str, choosing: ChoosingOn | None = None) -> None:
+        self.dataset, self.reported = dataset, reported
+        self.choosing = choosing or ChoosingOn()
+        self._found: dict[str, SelectionData] = {}
 
-def choose_bm25(
-    data: Dataset,
-    base: BM25Config,
-    grid: Iterable[tuple[float, float, int]] = BM25_GRID,
-    rule: Rule = "one_se",
-) -> tuple[BM25Config, Choice]:
-    """Choose k1, b and title weight of BM25 from a grid, whose first entry is the default.
+    def train(self, split: str | None = None) -> Dataset:
+        """Load the claims for what has no weights: all of train, or of the split that is named."""
+        split = self.choosing.split or split
+        return load_train(self.dataset, self.reported, split, self.choosing.lenient)
 
-    Distance from it is in steps of the grid. The texts are analysed once for each title weight.
-    """
-    tried = try_bm25(data, base, grid)
-    return choose("bm25", tried, weigh(data), distance=bm25_distance(list(tried)), rule=rule)
+    def claims(self, manifests: Iterable[Manifest | RerankerManifest | None]) -> SelectionData:
+        """Load the claims that none of several models knows; all of train where none is trained.
 
-
-def try_bm25(
-    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
-) -> dict[BM25Config, np.ndarray]:
-    """Score every cell of a grid of k1, b and title weight: reciprocal ranks as of `weigh`."""
-    cells = list(dict.fromkeys(grid))
-    weighing = weigh(data)
-    judged = data.with_claims(claim for claim in data.claims if claim.golds)
-    values: dict[tuple[float, float, int], np.ndarray] = {}
-    for weight in dict.fromkeys(cell[2] for cell in cells):
-        index = BM25Index(data.sources, replace(base, title_weight=weight))
-        terms = index.terms(judged.claims)
-        for cell in (cell for cell in cells if cell[2] == weight):
-            run = index.reweighted(*cell[:2]).rank(judged.claims, _CUT, terms)
-            values[cell] = weighing.of(run)
-    return {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
-
-
-def bm25_distance(tried: Sequence[BM25Config]) -> Callable[[BM25Config], float]:
-    """Give the function that counts a setting's steps, within the grid, from its first cell."""
-    cells = [(setting.k1, setting.b, setting.title_weight) for setting in tried]
-    steps = [sorted(set(column)) for column in zip(*cells, strict=True)]
-
-    def distance(setting: BM25Config) -> float:
-        cell = setting.k1, setting.b, setting.title_weight
-        pairs = zip(steps, cell, cells[0], strict=True)
-        return sum(abs(step.index(mine) - step.index(first)) for step, mine, first in pairs)
-
-    return distance
-
-
-def choose_fusion(
-    sparse: Run,
-    dense: Run,
-    data: Dataset,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
-    note: str = "",
-    scored: tuple[Run, Run] | None = None,
-    weighing: Weighing | None = None,
-    rule: Rule = "one_se",
-) -> tuple[FusionConfig, Choice]:
-    """Choose a fusion of two runs, and its alpha, from a grid.
-
-    The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
-    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
-    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
-    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
-    fusions that need them are left out.
-    """
-    weighing = weigh(data) if weighing is None else weighing
-    return choose(
-        "fusion",
-        try_fusion(sparse, dense, weighing, grid, scored),
-        weighing,
-        distance=fusion_distance,
-        rule=rule,
-        group=lambda config: replace(config, alpha=0.5),
-        note=note,
-    )
-
-
-def try_fusion(
-    sparse: Run,
-    dense: Run,
-    weighing: Weighing,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
-    scored: tuple[Run, Run] | None = None,
-) -> dict[FusionConfig, np.ndarray]:
-    """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
-    if scored is None:
-        grid = [config for config in grid if config.missing == "lowest"]
-    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
-    tried: dict[FusionConfig, np.ndarray] = {}
-    for config in grid:
-        fusion = Fusion(sparse, dense, config, scored)
-        for alpha in _alphas(config):
-            tried[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, _CUT))
-    return tried
-
-
-def _alphas(config: FusionConfig) -> tuple[float, ...]:
-    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
-
-
-def fusion_distance(config: FusionConfig) -> float:
-    """Measure how far a fusion is from the default: other settings first, then its alpha."""
-    alphas, plain = _alphas(config), FusionConfig()
-    middle = alphas.index(config.alpha) - len(alphas) // 2
-    changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
-    changed -= config.alpha != plain.alpha
-    return changed + abs(middle) / len(alphas)
+        Raises as `selection_data` does.
+        """
+        given = list(manifests)
+        key = repr(given)
+        if key not in self._found:
+            self._found[key] = unknown_claims(self.dataset, self.reported, self.choosing, given)
+        return self._found[key]

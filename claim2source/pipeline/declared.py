@@ -1,0 +1,107 @@
+"""Declare the paired tests of an evaluation, fixed by what ran: in families, for Holm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from claim2source.evaluation.families import Family
+from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode
+
+if TYPE_CHECKING:
+    from claim2source.pipeline.table import Row
+
+Pairs = dict[str, list[tuple[str, str]]]
+
+
+def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
+    """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
+
+    Over one claim form: first stages against BM25, hybrids against their dense part, other BM25s
+    against the papers', every epoch against step 0, each stage against the one before, and each
+    variation against the system as it is. A system's other forms are tested against its original
+    claims, or against its own form where it has one. Simulated stages, and what follows them, are
+    in no test.
+    """
+    rows = [row for row in rows if row.stages[row.name].report.macro]
+    pairs: Pairs = {}
+    untested: list[str] = []
+    for row in rows:
+        for family, pair in _pairs_of(row, rows, untested):
+            known = pairs.setdefault(family, [])
+            known += [pair] if pair not in known and pair[0] != pair[1] else []
+    families = [Family(name, tuple(found)) for name, found in pairs.items() if found]
+    listed = ", ".join(dict.fromkeys(untested))
+    notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []
+    return families, notes
+
+
+def _pairs_of(
+    row: Row, rows: Sequence[Row], untested: list[str]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the tests of one system over one claim form: family, system and baseline."""
+    real = [name for name, one in row.stages.items() if not one.report.simulated]
+    for before, after in zip(real, real[1:], strict=False):
+        yield "Each stage against the one before", (after, before)
+    if len(real) > 2:
+        yield "Each stage against the one before", (real[-1], real[0])
+    if row.name not in real:
+        return
+    same = [one for one in rows if one.form == row.form and one.name in _real(one)]
+
+    def among(found: Callable[[Row], bool]) -> str | None:
+        return next((one.name for one in same if found(one)), None)
+
+    planned, first = row.planned, row.planned.system.first
+    if planned.varied is not None:
+        if base := among(lambda one: one.planned.system.name == planned.varied):
+            yield "One setting at a time", (row.name, base)
+        return
+    own = [one for one in rows if one.planned == planned]
+    base_form = next((one for one in own if one.form == "original"), own[0])
+    if base_form is not row and base_form.name in _real(base_form):
+        yield "Other claim forms against original claims", (row.name, base_form.name)
+    if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
+        suffix = planned.system.name.removeprefix(checkpoint.name)
+        zero = among(
+            lambda one: (
+                one.planned.checkpoint is not None
+                and one.planned.checkpoint.is_step_0
+                and one.planned.checkpoint.run == checkpoint.run
+                and one.planned.system.name == one.planned.checkpoint.name + suffix
+            )
+        )
+        if zero:
+            yield (
+                f"Every epoch against step 0{f', {suffix[1:]}' if suffix else ''}",
+                (row.name, zero),
+            )
+    if row.planned.system.stages:
+        return
+    if isinstance(first, HybridNode):
+        if part := among(lambda one: one.planned.system.name == first.dense.name):
+            yield "Hybrids against their dense part", (row.name, part)
+        else:
+            untested.append(f"{planned.system.name} ({first.dense.shown})")
+    elif isinstance(first, BM25Node):
+        if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
+            yield "Other BM25s against the papers'", (row.name, papers)
+    elif base := _nearest_bm25(same, row):
+        yield "Dense systems against BM25", (row.name, base)
+
+
+def _real(row: Row) -> list[str]:
+    return [name for name, one in row.stages.items() if not one.report.simulated]
+
+
+def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
+    """Find the first BM25 over like sources, plain before fitted; where there is none, any."""
+    rich = row.stages[row.name].report.sources != "title_abstract"
+    found = [
+        ((first.bm25.metadata is not rich, first.is_fit), place, one.name)
+        for place, one in enumerate(rows)
+        if isinstance(first := one.planned.system.first, BM25Node)
+        and not one.planned.system.stages
+        and one.planned.varied is None
+    ]
+    return min(found)[2] if found else None

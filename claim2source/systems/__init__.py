@@ -1,0 +1,1 @@
+"""Describe systems as trees, choose their settings on val, and run them."""

@@ -1,0 +1,586 @@
+"""Describe first stages as trees of dataclasses: each is fitted, indexed and searched alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from claim2source.core.config import require
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.report import Choice, Rule
+from claim2source.core.run import Result, join_results
+from claim2source.core.stage import Claims, Index, as_claims
+from claim2source.models import Manifest, ModelConfig
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve.fuse import score_missing
+from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.systems.choose import (
+    BM25_GRID,
+    CUT,
+    FUSION_GRID,
+    choose,
+    choose_bm25,
+    choose_fusion,
+)
+from claim2source.systems.heldout import HeldOut, one_val
+from claim2source.systems.runtime import Runtime
+from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.passages import PassageConfig
+
+DEFAULT = "default"
+FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
+PAPERS_LABEL = "bm25"
+# The BM25 of the papers' hybrids, whatever sources the dense part reads.
+PAPERS_BM25 = BM25Config("whitespace", k1=1.2, b=1.0)
+# In place of a model's name: the checkpoint that the program is given.
+CHECKPOINT = "checkpoint"
+NO_CHECKPOINT = (
+    f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
+)
+_DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Hold what a system is fitted with: claims held out, the claim form, the reported languages.
+
+    `form` is none where every part is run with its own.
+    """
+
+    held_out: HeldOut
+    runtime: Runtime
+    languages: tuple[str, ...] = ()
+    form: ClaimForm | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """Return how a setting is chosen."""
+        return self.held_out.choosing.rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """Hold what all nodes have: the name and label of the system that it is, and its claim form.
+
+    `unsupported` says why it cannot run, `advice` what to do where weights are missing.
+    """
+
+    name: str = ""
+    label: str | None = None
+    claims: ClaimForm | None = None
+    unsupported: str | None = None
+    advice: str | None = None
+
+    kind = "node"
+
+    @property
+    def shown(self) -> str:
+        """Return the node's name, or its kind where it has none."""
+        return self.name or self.kind
+
+    @property
+    def parts(self) -> tuple[AnyNode, ...]:
+        """List the nodes that this one is made of."""
+        return ()
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether anything of the node is chosen on held-out claims."""
+        return any(part.is_fit for part in self.parts)
+
+    @property
+    def main_model(self) -> ModelConfig | None:
+        """Return the dense model that the node is known by; None without one."""
+        return None
+
+    def walk(self) -> Iterator[AnyNode]:
+        """Yield the node and, after it, everything that it is made of."""
+        yield self  # type: ignore[misc]
+        for part in self.parts:
+            yield from part.walk()
+
+    def require_supported(self) -> None:
+        """Raise `UserError` where the node cannot run."""
+        if self.unsupported is not None:
+            raise UserError(self.unsupported)
+
+    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+        """Return the claim form that the node is run with where `form` is wanted."""
+        return self.claims or form or "original"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Node(Node):
+    """Rank by BM25; with `fit` k1, b and the title weight are chosen on all of train."""
+
+    bm25: BM25Config = field(default_factory=BM25Config)
+    fitted: bool = False
+    fits: bool = False
+
+    kind = "bm25"
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether k1, b and the title weight are chosen."""
+        return self.fits
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose k1, b and the title weight on train; `train_split` names it."""
+        self.require_supported()
+        if not self.fits or self.fitted:
+            return self, []
+        form = self.form_of(fitting.form, fitting.runtime)
+        train = fitting.held_out.train(train_split)
+        train = train.with_claims(fitting.runtime.claims(train.claims, form))
+        base = replace(self.bm25, claims=form)
+        bm25, choice = choose_bm25(train, base, BM25_GRID, fitting.rule)
+        return replace(self, bm25=bm25, fitted=True), [choice]
+
+    def index(
+        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources."""
+        self.require_supported()
+        form = self.form_of(form, runtime)
+        index = BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
+        return _rewriting(index, runtime, form)
+
+    def sources(self, runtime: Runtime) -> SourceForm:
+        """Name the representation of sources that is read."""
+        return self.bm25.sources
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        if self.label is not None:
+            return self.label
+        if self.fits:
+            return "bm25-tuned"
+        # A name alone does not make it the papers'.
+        return "bm25-own" if self.shown.casefold() == PAPERS_LABEL else self.shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseNode(Node):
+    """Rank by a dense model's vectors; a checkpoint has its own rendering."""
+
+    model: ModelConfig
+    sources_form: SourceForm = "title_abstract"
+    rendering: Rendering | None = None
+    passages: PassageConfig | None = None
+    vectors: IndexConfig | None = None
+
+    kind = "dense"
+
+    @property
+    def main_model(self) -> ModelConfig | None:
+        """Return the model."""
+        return self.model
+
+    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+        """Return the claim form that is wanted; without one, the checkpoint's own."""
+        return self.claims or form or self._own(runtime).claims
+
+    def _own(self, runtime: Runtime) -> Rendering:
+        """Return a checkpoint's own rendering, else the node's."""
+        self.require_supported()
+        if self.rendering is not None:
+            return runtime.pool.load(self.model).rendering_for(self.rendering)
+        own = runtime.pool.facts(self.model).rendering
+        return own or Rendering("original", self.sources_form)
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Return the node as it is: nothing of it is chosen here."""
+        self.require_supported()
+        return self, []
+
+    def retriever(self, runtime: Runtime, form: ClaimForm | None = None) -> Dense:
+        """Make the retriever, as it is run with a claim form."""
+        self.require_supported()
+        resolved = runtime.pool.load(self.model)
+        # A checkpoint's sources are as it was trained; the claims' form is what is compared.
+        rendering = replace(self._own(runtime), claims=self.form_of(form, runtime))
+        return Dense(
+            resolved.encoder,
+            rendering=rendering,
+            store=runtime.store,
+            index=self.vectors,
+            passages=self.passages,
+            progress=runtime.progress,
+        )
+
+    def index(
+        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources: they are encoded by the first search."""
+        index = self.retriever(runtime, form).index(sources)
+        return _rewriting(index, runtime, self.form_of(form, runtime))
+
+    def sources(self, runtime: Runtime) -> SourceForm:
+        """Name the representation of sources that is read."""
+        return self._own(runtime).sources
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        return self.label if self.label is not None else self.model.name
+
+    def on_checkpoint(self, path: str) -> Self:
+        """Put a checkpoint in the place of the model."""
+        # With another model it is no longer what its label says.
+        bare = replace(self, label=None, unsupported=None, advice=None, rendering=None)
+        return replace(bare, model=self.model.for_checkpoint(Path(path)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNode(Node):
+    """Rank as files of another program do."""
+
+    run: SavedRunConfig
+
+    kind = "run"
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Return the node as it is: nothing of it is chosen here."""
+        self.require_supported()
+        return self, []
+
+    def index(
+        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+    ) -> Index:
+        """Read the files."""
+        self.require_supported()
+        return SavedRun(self.run).index(sources)
+
+    def sources(self, runtime: Runtime) -> SourceForm:
+        """Name the representation of sources that is read: that of a plain system."""
+        return "title_abstract"
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        return self.label if self.label is not None else self.shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridNode(Node):
+    """Fuse two nodes' rankings; with `fits` the fusion is chosen on held-out claims.
+
+    `sparse` is the part that `fusion.alpha` weighs.
+    """
+
+    sparse: AnyNode
+    dense: AnyNode
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    fits: bool = False
+    fitted: bool = False
+
+    kind = "hybrid"
+
+    @property
+    def parts(self) -> tuple[AnyNode, ...]:
+        """List both parts."""
+        return self.sparse, self.dense
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether the fusion or anything of the parts is chosen."""
+        return self.fits or super().is_fit
+
+    @property
+    def main_model(self) -> ModelConfig | None:
+        """Return the dense part's model."""
+        return self.dense.main_model
+
+    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+        """Return the claim form that is wanted; without one, the dense part's own."""
+        return self.claims or form or self.dense.form_of(None, runtime)
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Fit both parts, then choose the fusion on claims that training held out."""
+        self.require_supported()
+        fitting = replace(fitting, form=self.claims or fitting.form)
+        # The dense part first: where its weights are missing, BM25 need not be fitted.
+        dense, of_dense = self.dense.fit(fitting, train_split)
+        form = self.form_of(fitting.form, fitting.runtime)
+        manifest = _manifest_of(dense, fitting.runtime)
+        if self.fits and manifest is not None:
+            train_split = train_split or manifest.data.train_split
+        sparse, choices = self.sparse.fit(replace(fitting, form=form), train_split)
+        node = replace(self, sparse=sparse, dense=dense)
+        choices = [*of_dense, *choices]
+        if not self.fits or self.fitted:
+            return node, choices
+        selection = fitting.held_out.claims([manifest])
+        index = node.index(selection.val.sources, fitting.runtime, fitting.form)
+        first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
+        scored = index.score_missing(selection.val.claims, first, second)
+        fusion, choice = choose_fusion(
+            first.run,
+            second.run,
+            selection.val,
+            note=selection.note,
+            scored=(scored[0].run, scored[1].run),
+            weighing=selection.weighing(),
+            rule=fitting.rule,
+        )
+        return replace(node, fusion=fusion, fitted=True), [*choices, choice]
+
+    def index(
+        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+    ) -> HybridNodeIndex:
+        """Index sources by both parts."""
+        self.require_supported()
+        form = self.claims or form
+        dense = self.dense.index(sources, runtime, form)
+        sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
+        return HybridNodeIndex(self, sparse, dense)
+
+    def sources(self, runtime: Runtime) -> SourceForm:
+        """Name the representation of sources that the dense part reads."""
+        return self.dense.sources(runtime)
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        if self.label is not None:
+            return self.label
+        sparse = self.sparse.label_of()
+        kind = "tuned-hybrid" if self.is_fit else "hybrid"
+        # Fused with another BM25 than the papers' it is not their hybrid.
+        kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
+        return f"{kind}:{self.dense.label_of()}"
+
+    def on_checkpoint(self, path: str) -> Self:
+        """Put a checkpoint in the place of the dense part's model."""
+        dense = with_checkpoint(self.dense, path)
+        return replace(self, dense=dense, label=None, unsupported=None, advice=None)
+
+
+class _Unwritten:
+    def save(self, folder: str | Path) -> None:
+        """Refuse: `eval/index.py` writes an index."""
+        raise UserError(f"{folder}: a system is not written; eval/index.py makes an index")
+
+
+class HybridNodeIndex(_Unwritten):
+    """Search the indexes of a hybrid's parts and fuse their rankings."""
+
+    def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
+        self.node, self.sparse, self.dense = node, sparse, dense
+
+    def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
+        """Rank claims by both parts, to the same depth."""
+        # The dense part first: it may lack its weights.
+        dense = self.dense.search(claims, depth)
+        return self.sparse.search(claims, depth), dense
+
+    def score_missing(
+        self, claims: Sequence[Claim], first: Result, second: Result
+    ) -> tuple[Result, Result]:
+        """Score with each part what only the other ranks."""
+        return (
+            score_missing(self.sparse, claims, first.run, second.run),
+            score_missing(self.dense, claims, second.run, first.run),
+        )
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank by both parts, fuse, and keep the best `k`; `parts` hold both rankings."""
+        claims, node, fusion = as_claims(claims), self.node, self.node.fusion
+        # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
+        depth = max(fusion.depth, k, _DEEPEST_FUSION if node.fits else 0)
+        first, second = self.rankings(claims, depth)
+        # As deep as was chosen, also where fewer sources are fused than are kept.
+        most = None if node.fits else k
+        lacked = None
+        if fusion.missing == "scored":
+            deep = max(fusion.depth, most or 0)
+            lacked = self.score_missing(claims, first.top(deep), second.top(deep))
+        fused = fuse(first, second, fusion, k=most, scored=lacked).top(k)
+        return replace(fused, parts=((node.sparse.shown, first), (node.dense.shown, second)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteNode(Node):
+    """Rank each language's claims by a node of its own; of several candidates val chooses one.
+
+    `routes` maps languages to candidates; `default` is for the languages that are not named.
+    """
+
+    routes: Mapping[str, tuple[AnyNode, ...]]
+
+    kind = "routes"
+
+    @property
+    def parts(self) -> tuple[AnyNode, ...]:
+        """List all candidates, each once."""
+        found: list[AnyNode] = []
+        for nodes in self.routes.values():
+            found += [node for node in nodes if node not in found]
+        return tuple(found)
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether a route or anything of a part is chosen."""
+        return super().is_fit or any(len(nodes) > 1 for nodes in self.routes.values())
+
+    def candidates(self, language: str) -> tuple[AnyNode, ...]:
+        """List a language's candidates. Raises `ConfigError` where it has none."""
+        nodes = self.routes.get(language) or self.routes.get(DEFAULT)
+        allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
+        require(nodes is not None, "routes", ", ".join(self.routes), allowed)
+        assert nodes is not None
+        return nodes
+
+    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+        """Return the claim form that is wanted; without one, the one of all parts."""
+        if (wanted := self.claims or form) is not None:
+            return wanted
+        forms = {part.form_of(None, runtime) for part in self.parts}
+        # Parts of different forms are each run with their own.
+        return forms.pop() if len(forms) == 1 else "original"
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Fit the parts of the reported languages, and choose each language's on its val."""
+        self.require_supported()
+        fitting = replace(fitting, form=self.claims or fitting.form)
+        fitted: list[tuple[AnyNode, AnyNode, list[Choice]]] = []
+
+        def fit(part: AnyNode) -> tuple[AnyNode, list[Choice]]:
+            for before, after, choices in fitted:
+                if before == part:
+                    return after, choices
+            after, choices = part.fit(fitting, train_split)
+            fitted.append((part, after, choices))
+            return after, choices
+
+        routes, choices, taken = {}, [], list[AnyNode]()
+        for language in fitting.languages or tuple(self.routes):
+            parts = self.candidates(language)
+            part = parts[0]
+            if len(parts) > 1:
+                place, choice = _choose_route(language, [fit(one)[0] for one in parts], fitting)
+                part = parts[place]
+                choices.append(choice)
+            routes[language] = (fit(part)[0],)
+            taken += [] if part in taken else [part]
+        choices += [choice for part in taken for choice in fit(part)[1]]
+        return replace(self, routes=routes), choices
+
+    def index(
+        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources: a part's index is made for its own claims, and not held."""
+        self.require_supported()
+        return _RouteIndex(self, sources, runtime, self.claims or form)
+
+    def sources(self, runtime: Runtime) -> SourceForm:
+        """Name the representation of sources that all parts read; else a plain system's."""
+        forms = {part.sources(runtime) for part in self.parts}
+        return forms.pop() if len(forms) == 1 else "title_abstract"
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        if self.label is not None:
+            return self.label
+        found = {
+            language: "|".join(part.label_of() for part in parts)
+            for language, parts in self.routes.items()
+        }
+        return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
+
+    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> Self:
+        """Put a checkpoint in the place of every part's model, by `routes` others."""
+        routes = routes or {}
+        taken = {}
+        for language in dict.fromkeys((*self.routes, *routes)):
+            parts = self.candidates(language)
+            allowed = f"none: val chooses among several for {language}"
+            require(len(parts) == 1, "checkpoint", path, allowed)
+            taken[language] = (with_checkpoint(parts[0], routes.get(language, path)),)
+        return replace(self, routes=taken, label=None, unsupported=None, advice=None)
+
+
+@dataclass(frozen=True)
+class _RouteIndex(_Unwritten):
+    node: RouteNode
+    sources: Sequence[Source]
+    runtime: Runtime
+    form: ClaimForm | None
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank each language's claims by its part, and join the results."""
+        claims = as_claims(claims)
+        languages = dict.fromkeys(claim.lang for claim in claims)
+        groups: list[tuple[AnyNode, list[str]]] = []
+        for language in languages:
+            part = self.node.candidates(language)[0]
+            group = next((group for group in groups if group[0] == part), None)
+            if group is None:
+                groups.append((part, [language]))
+            else:
+                group[1].append(language)
+        parts = []
+        for part, mine in groups:
+            index = part.index(self.sources, self.runtime, self.form)
+            asked = [claim for claim in claims if claim.lang in mine]
+            parts.append((part.shown, index.search(asked, k)))
+        return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
+
+
+AnyNode = BM25Node | DenseNode | RunNode | HybridNode | RouteNode
+
+
+@dataclass(frozen=True)
+class _RewritingIndex(_Unwritten):
+    index: Index
+    runtime: Runtime
+    form: ClaimForm
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank claims with their rewritings appended."""
+        return self.index.search(self.runtime.claims(as_claims(claims), self.form), k)
+
+
+def _rewriting(index: Index, runtime: Runtime, form: ClaimForm) -> Index:
+    return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
+
+
+def _manifest_of(node: AnyNode, runtime: Runtime) -> Manifest | None:
+    model = node.main_model
+    return None if model is None else runtime.pool.facts(model).record
+
+
+def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
+    """Choose the part that ranks a language's claims, on that language's claims of val."""
+    held_out = {
+        part.shown: fitting.held_out.claims([_manifest_of(part, fitting.runtime)]) for part in parts
+    }
+    selection = one_val(language, held_out)
+    mine = selection.val.in_languages([language])
+    weighing = selection.weighing(mine, language)
+
+    def values(part: AnyNode) -> Result:
+        index = part.index(mine.sources, fitting.runtime, fitting.form)
+        return index.search(mine.claims, CUT)
+
+    models = {place: part.main_model for place, part in enumerate(parts)}
+    return choose(
+        f"route {language}",
+        {place: weighing.of(values(part).run) for place, part in enumerate(parts)},
+        weighing,
+        settings=lambda place: {
+            "system": parts[place].shown,
+            **({} if (model := models[place]) is None else {"model": model.name}),
+        },
+        rule=fitting.rule,
+        trials=True,
+        note=selection.note,
+    )
+
+
+def with_checkpoint(node: AnyNode, path: str) -> AnyNode:
+    """Put a checkpoint in the place of a node's dense model. Raises `ConfigError` without one."""
+    allowed = f"none: the first stage {node.shown} has no dense model"
+    require(isinstance(node, DenseNode | HybridNode | RouteNode), "checkpoint", path, allowed)
+    assert isinstance(node, DenseNode | HybridNode | RouteNode)
+    return node.on_checkpoint(path)

@@ -1,0 +1,319 @@
+"""Read systems from YAML: names are only for sharing, parts stand where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from claim2source.core.config import Between, Settings, make, read_entries, require
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.models import ModelConfig
+from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.systems.nodes import (
+    CHECKPOINT,
+    DEFAULT,
+    NO_CHECKPOINT,
+    AnyNode,
+    BM25Node,
+    DenseNode,
+    HybridNode,
+    RouteNode,
+    RunNode,
+)
+from claim2source.systems.stages import load_stages
+from claim2source.systems.system import System
+from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.passages import PassageConfig
+
+# The systems that the package ships.
+SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
+FIT = "fit"
+LEAVES = ("bm25", "dense", "run")
+KINDS = (*LEAVES, "hybrid")
+DEEPEST = 10**6
+_OLD = ("bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index")
+
+
+@dataclass(frozen=True)
+class SystemEntry(Settings):
+    """Describe one system: what retrieves, and the stages that follow.
+
+    Args:
+        retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
+            training run's folder, a model's name, or its settings (beside it `sources`,
+            `rendering`, `passages` and `index`); `{run: ..}`, files of another program;
+            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; or the name of
+            another system. `k1: fit` has BM25's k1, b and title weight chosen on train,
+            `alpha: fit` the fusion's method, scale, depth and alpha on claims that the dense
+            part's training held out. `dense: checkpoint` is the one that the program is given.
+            A node may have `claims`, the claim form that it reads.
+        routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
+            A list of nodes: val chooses one for the language.
+        stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
+            NAME is a module of claim2source.rerank or claim2source.verify, or the dotted path of
+            a dataclass of your own. With `when: {margin_below: 0.2}` a stage is asked only about
+            claims whose first score leads by less than that share of their list's range, with
+            `when: {disagree: true}` about those whose first source the stage before has changed.
+            `simulated: true` keeps a stage, and what follows it, out of tests and published
+            numbers.
+        claims: claim form; none: the one that is evaluated.
+        depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
+            looks.
+        label: name by which reports and published tables know the system; none: a BM25's own
+            name, the model's, or `hybrid:` and the dense part's label (`bm25-tuned` and
+            `tuned-hybrid:` where settings are chosen), then every stage with what its settings
+            change. The 2025 paper's BM25 is `bm25`.
+        unsupported: why this program cannot run it; it is listed as not run.
+        advice: what to do where its weights are missing.
+    """
+
+    retrieve: Any
+    routes: dict[str, Any] | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    claims: ClaimForm | None = None
+    depth: Annotated[int, Between(1, DEEPEST)] | None = None
+    label: str | None = None
+    unsupported: str | None = None
+    advice: str | None = None
+
+    def check(self) -> None:
+        # A mistyped stage is found when the file is read, not after the first stage has run.
+        load_stages(self.stages)
+
+
+@dataclass(frozen=True)
+class _Beside(Settings):
+    """Hold the settings of a dense node beside its model."""
+
+    sources: SourceForm = "title_abstract"
+    rendering: Rendering | None = None
+    passages: PassageConfig | None = None
+    index: IndexConfig | None = None
+
+
+@dataclass(frozen=True)
+class _Common(Settings):
+    claims: ClaimForm | None = None
+
+
+Systems = dict[str, System]
+
+
+def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+    """Read the systems of all files, in order; `beside` has further ones that they may name.
+
+    Raises `UserError` where a name means two things, or names a system that is not there.
+    """
+    entries: dict[str, tuple[SystemEntry, Path]] = {}
+    for path in files:
+        for name, entry in _entries(path).items():
+            if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
+                raise InputError.at(path, field=name, why="a name must be fit for a folder")
+            if entries.setdefault(name, (entry, path))[0] != entry:
+                raise InputError.at(path, field=name, why="is another system in another file")
+    mine = list(entries)
+    for path in beside:
+        entries = {name: (entry, path) for name, entry in _entries(path).items()} | entries
+    reader = _Reader(entries)
+    return {name: reader.system(name) for name in mine}
+
+
+def named_systems(
+    files: Sequence[Path] | None, names: Sequence[str] | None
+) -> tuple[Systems, list[str]]:
+    """Read all systems of the files, by default the shipped ones, and name those asked for.
+
+    Raises `ConfigError` for a name that no file has.
+    """
+    systems = read_systems(list(files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+    for name in names or ():
+        require(name in systems, "systems", name, ", ".join(systems))
+    return systems, list(dict.fromkeys(names or systems))
+
+
+def make_system(name: str, values: Mapping[str, Any]) -> System:
+    """Make a system of plain values, as a YAML file has them. Raises `ConfigError`."""
+    entry = make(SystemEntry, values)
+    return _Reader({name: (entry, Path("system"))}).system(name)
+
+
+def _entries(path: Path) -> dict[str, SystemEntry]:
+    try:
+        return read_entries(SystemEntry, path)
+    except InputError as error:
+        why = str(error)
+        if (
+            any(f": {key}:" in why or f"{key}: is " in why for key in _OLD)
+            or "retrieve: is required" in why
+        ):
+            raise InputError.at(
+                path,
+                why="is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the "
+                f"new one ({why.removeprefix(f'{path}')[:120].strip(': ')})",
+            ) from None
+        raise
+
+
+class _Reader:
+    """Make systems of entries; those that others name are made once."""
+
+    def __init__(self, entries: Mapping[str, tuple[SystemEntry, Path]]) -> None:
+        self.entries = entries
+        self._made: Systems = {}
+        self._open: list[str] = []
+
+    def system(self, name: str) -> System:
+        """Make the system of a name. Raises `InputError` with the file and the name."""
+        if name in self._made:
+            return self._made[name]
+        entry, path = self.entries[name]
+        if name in self._open:
+            why = f"names itself: {' -> '.join([*self._open, name])}"
+            raise InputError.at(path, field=name, why=why)
+        self._open.append(name)
+        try:
+            made = self._system(name, entry)
+        except ConfigError as error:
+            why = str(error).removeprefix("config: ")
+            raise InputError.at(path, field=name, why=why) from None
+        finally:
+            self._open.pop()
+        self._made[name] = made
+        return made
+
+    def _system(self, name: str, entry: SystemEntry) -> System:
+        stages: tuple[Mapping[str, Any], ...] = tuple(entry.stages)
+        depth = entry.depth
+        claims, label = entry.claims, entry.label
+        unsupported, advice = entry.unsupported, entry.advice
+        given = entry.retrieve
+        if isinstance(given, str) and given in self.entries and entry.routes is None:
+            named = self.system(given)
+            first = named.first
+            stages = (*named.stages, *stages)
+            depth, claims = depth or named.depth, claims or named.claims
+            label = label or (None if entry.stages else named.label)
+            unsupported, advice = unsupported or named.unsupported, advice or named.advice
+        else:
+            first = self._first(name, entry)
+        return System(name, first, stages, claims, depth, label, unsupported, advice)
+
+    def _first(self, name: str, entry: SystemEntry) -> AnyNode:
+        several = self._several(entry.retrieve, "retrieve")
+        if entry.routes is None and len(several) == 1:
+            # The whole system's label is its own; without stages it is the node's too.
+            label = None if entry.stages else entry.label
+            return replace(
+                several[0], name=several[0].name or name, label=several[0].label or label
+            )
+        routes = {DEFAULT: several}
+        for language, given in (entry.routes or {}).items():
+            allowed = "a language, such as de; `retrieve` is for the others"
+            require(language != DEFAULT, f"routes.{language}", given, allowed)
+            routes[language] = self._several(given, f"routes.{language}")
+        for language, nodes in routes.items():
+            nested = any(isinstance(node, RouteNode) for node in nodes)
+            require(not nested, f"routes.{language}", language, "a node without routes of its own")
+        return RouteNode(name=name, routes=routes)
+
+    def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
+        nodes = given if isinstance(given, list) else [given]
+        made = tuple(self._node(one, key) for one in nodes)
+        distinct = all(one not in made[:i] for i, one in enumerate(made))
+        require(bool(made) and distinct, key, given, "a node, or a list of different ones")
+        return made
+
+    def _node(self, given: Any, key: str) -> AnyNode:
+        if isinstance(given, str):
+            allowed = f"{', '.join(f'{{{kind}: ..}}' for kind in KINDS)}, or the name of a system"
+            require(given in self.entries, key, given, allowed)
+            return self._shared(given, key)
+        require(isinstance(given, Mapping), key, given, f"one of {', '.join(KINDS)}, or a name")
+        kinds = [kind for kind in KINDS if kind in given]
+        require(len(kinds) == 1, key, given, f"exactly one of {', '.join(KINDS)}")
+        (kind,) = kinds
+        value = given[kind]
+        common: _Common = make(_Common, _of(given, _Common), f"{key}.")
+        rest = {name: one for name, one in given.items() if name not in (kind, "claims")}
+        node = getattr(self, f"_{kind}")(value, rest, f"{key}.")
+        return replace(node, claims=common.claims)
+
+    def _shared(self, name: str, key: str) -> AnyNode:
+        """Return the first stage of a system, with what the system says of it."""
+        system = self.system(name)
+        require(not system.stages, key, name, "a system without stages")
+        return replace(
+            system.first,
+            name=name,
+            label=system.label,
+            claims=system.claims or system.first.claims,
+            unsupported=system.unsupported or system.first.unsupported,
+            advice=system.advice or system.first.advice,
+        )
+
+    def _bm25(self, value: Any, rest: Mapping[str, Any], key: str) -> BM25Node:
+        _none_of(rest, key)
+        settings = dict(_mapping(value, f"{key}bm25"))
+        if fits := settings.get("k1") == FIT:
+            del settings["k1"]
+        return BM25Node(bm25=make(BM25Config, settings, f"{key}bm25."), fits=fits)
+
+    def _dense(self, value: Any, rest: Mapping[str, Any], key: str) -> DenseNode:
+        settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
+        missing = settings.get("name", CHECKPOINT) == CHECKPOINT
+        settings = {"name": CHECKPOINT, **settings}
+        model = make(ModelConfig, settings, f"{key}dense.")
+        beside = make(_Beside, rest, key)
+        return DenseNode(
+            model=model,
+            sources_form=beside.sources,
+            rendering=beside.rendering,
+            passages=beside.passages,
+            vectors=beside.index,
+            unsupported=NO_CHECKPOINT if missing else None,
+        )
+
+    def _run(self, value: Any, rest: Mapping[str, Any], key: str) -> RunNode:
+        _none_of(rest, key)
+        if isinstance(value, str):
+            value = {"files": {ALL: value}}
+        settings = _mapping(value, f"{key}run")
+        known = {one.name for one in fields(SavedRunConfig)}
+        if not known & set(settings):  # files by language
+            settings = {"files": dict(settings)}
+        return RunNode(run=make(SavedRunConfig, settings, f"{key}run."))
+
+    def _hybrid(self, value: Any, rest: Mapping[str, Any], key: str) -> HybridNode:
+        two = isinstance(value, list) and len(value) == 2
+        require(two, f"{key}hybrid", value, "a list of two nodes: the sparse and the dense one")
+        parts = [self._node(one, f"{key}hybrid.{place}") for place, one in enumerate(value)]
+        nested = any(isinstance(part, RouteNode) for part in parts)
+        require(not nested, f"{key}hybrid", value, "parts without routes: give these to the system")
+        settings = dict(rest)
+        if fits := settings.get("alpha") == FIT:
+            del settings["alpha"]
+            allowed = "nothing with `alpha: fit`, which chooses it"
+            for name, one in settings.items():
+                require(False, f"{key}{name}", one, allowed)
+        fusion = make(FusionConfig, settings, key)
+        return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+
+
+def _of(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    return {name: one for name, one in given.items() if name in names}
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    value = {} if value is None else value
+    require(isinstance(value, Mapping), key, value, "its settings")
+    assert isinstance(value, Mapping)
+    return value
+
+
+def _none_of(rest: Mapping[str, Any], key: str) -> None:
+    for name, value in rest.items():
+        require(False, f"{key}{name}", value, "none here")

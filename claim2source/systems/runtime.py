@@ -1,0 +1,99 @@
+"""Load models and open the store for systems: one dense model is in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim
+from claim2source.io.store import Store
+from claim2source.models import Manifest, ModelConfig, Resolved, resolve
+from claim2source.models.local import local_models
+from claim2source.text import ClaimForm, Rendering
+from claim2source.text.rewrites import rewritten
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Hold what a model said of itself when it was loaded.
+
+    `rendering` is how records were rendered in its training, `record` its manifest, and
+    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
+    """
+
+    rendering: Rendering | None
+    record: Manifest | None
+    parameters: int
+    untrained_base: str | None
+    is_checkpoint: bool
+
+
+class ModelPool:
+    """Hold one dense model at a time, and the facts of all that were loaded."""
+
+    def __init__(self, folder: Path | None = None, device: str | None = None) -> None:
+        self.folder, self.device = folder, device
+        self._loaded: tuple[ModelConfig, Resolved] | None = None
+        self._facts: dict[str, ModelFacts] = {}
+        self._refused: dict[str, str] = {}
+
+    def load(self, model: ModelConfig) -> Resolved:
+        """Return a model, letting go of the one before. Raises `UserError` where it cannot load."""
+        key = repr(model)
+        if key in self._refused:
+            raise UserError(self._refused[key])
+        if self._loaded is None or self._loaded[0] != model:
+            self._loaded = None  # before the next one is read: two may not fit
+            try:
+                with local_models(self.folder):
+                    resolved = resolve(model, self.device)
+            except UserError as error:
+                # Not tried again for every form and hybrid: the hub may take long to say no.
+                self._refused[key] = str(error)
+                raise
+            self._loaded = model, resolved
+            untrained = resolved.manifest is not None and not resolved.is_trained
+            self._facts[key] = ModelFacts(
+                resolved.rendering,
+                resolved.record,
+                resolved.encoder.parameters,
+                resolved.base.name if untrained else None,
+                resolved.manifest is not None,
+            )
+        return self._loaded[1]
+
+    def facts(self, model: ModelConfig) -> ModelFacts:
+        """Return what a model says of itself, loading it if it never was."""
+        if repr(model) not in self._facts:
+            self.load(model)
+        return self._facts[repr(model)]
+
+    def known_facts(self, model: ModelConfig) -> ModelFacts | None:
+        """Return the facts of a model that was loaded; None for another."""
+        return self._facts.get(repr(model))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Say what systems run with.
+
+    `models` is a folder of models by the last part of their name, `rewrites` a text appended to
+    each claim.
+    """
+
+    store: Store | None = None
+    models: Path | None = None
+    device: str | None = None
+    progress: bool = True
+    rewrites: Mapping[str, str] = field(default_factory=dict)
+    pool: ModelPool = field(default_factory=ModelPool, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.pool.folder, self.pool.device) != (self.models, self.device):
+            object.__setattr__(self, "pool", ModelPool(self.models, self.device))
+
+    def claims(self, claims: Sequence[Claim], form: ClaimForm) -> Sequence[Claim]:
+        """Append the rewritings to claims."""
+        return rewritten(claims, self.rewrites, form) if self.rewrites else claims

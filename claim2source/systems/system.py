@@ -1,0 +1,370 @@
+"""Run a system: a tree of first stages, then further stages, with everything chosen on val."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import Choice
+from claim2source.core.run import Cost, Result
+from claim2source.core.stage import Index
+from claim2source.io.store import Store
+from claim2source.models.local import local_models
+from claim2source.models.reranker_manifest import manifest_of
+from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
+from claim2source.systems.nodes import (
+    DEFAULT,
+    FUSE,
+    RETRIEVE,
+    ROUTE,
+    AnyNode,
+    DenseNode,
+    Fitting,
+    HybridNode,
+    RouteNode,
+    with_checkpoint,
+)
+from claim2source.systems.runtime import Runtime
+from claim2source.systems.stage_choices import fit_stages
+from claim2source.systems.stages import (
+    applied,
+    is_fit,
+    label_of_stage,
+    load_stages,
+    models_of,
+    stage_depth,
+)
+from claim2source.text import ClaimForm
+
+DEPTH = 100
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Hold what one stage of a system gave."""
+
+    name: str
+    result: Result
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """Hold what a system gave for one claim form: a result for each stage, the last its own.
+
+    `cost` is that of all stages; `parameters` counts the weights of its dense models,
+    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
+    """
+
+    system: str
+    form: ClaimForm
+    sources: str
+    stages: tuple[StageResult, ...]
+    cost: Cost
+    choices: tuple[Choice, ...] = ()
+    parameters: int | None = None
+    untrained_base: str | None = None
+
+    @property
+    def result(self) -> Result:
+        """Return the last stage's result."""
+        return self.stages[-1].result
+
+
+@dataclass(frozen=True)
+class System:
+    """Hold a system: its first stage's tree, the stages that follow, and its claim form.
+
+    `claims` is none where the form that is evaluated is read; `depth` the sources that the first
+    stage keeps for each claim, none: 100, or as deep as a stage looks.
+    """
+
+    name: str
+    first: AnyNode
+    stages: tuple[Mapping[str, Any], ...] = ()
+    claims: ClaimForm | None = None
+    depth: int | None = None
+    label: str | None = None
+    unsupported: str | None = None
+    advice: str | None = None
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether anything of it is chosen on train or on claims held out of it."""
+        return self.first.is_fit or any(map(is_fit, self.stages))
+
+    @property
+    def reason_not_to_run(self) -> str | None:
+        """Say why it cannot run, as its files tell; None where they do not."""
+        reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
+        return next((reason for reason in reasons if reason is not None), None)
+
+    @property
+    def parts(self) -> tuple[AnyNode, ...]:
+        """List the nodes that its first stage is made of; none of a leaf."""
+        return self.first.parts
+
+    def loaded_stages(self) -> list[tuple[str, Any]]:
+        """Make its stages, each with its name."""
+        return load_stages(self.stages)
+
+    def label_of(self, stages: int | None = None) -> str:
+        """Return the name by which reports and published tables know it.
+
+        `stages` is the number of stages after the first one that it is the name of; none: all.
+        """
+        taken = self.stages if stages is None else self.stages[:stages]
+        if self.label is not None and taken == self.stages:
+            return self.label
+        labels = [self.first.label_of()]
+        for entry, stage in zip(taken, load_stages(taken), strict=True):
+            labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
+        return " + ".join(labels)
+
+    def first_depth(self, depth: int) -> int:
+        """Return how many sources of a claim the first stage keeps, `depth` at least."""
+        return self.depth or max(depth, stage_depth(self.stages))
+
+    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+        """Return the claim form that the system is run with where `form` is wanted."""
+        return self.first.form_of(self.claims or form, runtime)
+
+    def models(self) -> list[str]:
+        """Name the models of its stages, any of which may have been trained on claims."""
+        return [model for _, stage in self.loaded_stages() for model in models_of(stage)]
+
+    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> System:
+        """Put a checkpoint in the place of the dense model, for some languages another.
+
+        Raises `ConfigError` where the system has no dense model.
+        """
+        first = self.first
+        if isinstance(first, RouteNode):
+            first = first.on_checkpoint(path, routes)
+        elif routes:
+            bare = replace(first, label=None, unsupported=None, advice=None)
+            first = RouteNode(routes={DEFAULT: (bare,)}).on_checkpoint(path, routes)
+        else:
+            first = with_checkpoint(first, path)
+        # With other checkpoints it is no longer what its label says.
+        return replace(self, first=first, label=None, unsupported=None, advice=None)
+
+    def fit(
+        self,
+        runtime: Runtime,
+        held_out: HeldOut | None = None,
+        languages: Sequence[str] = (),
+        form: ClaimForm | None = None,
+    ) -> FittedSystem:
+        """Choose all that is to be chosen, off the claims that are reported.
+
+        `languages` are those of the reported claims. Raises `UserError` where it cannot run.
+        """
+        if self.unsupported is not None:
+            raise UserError(self.unsupported)
+        form = self.claims or form
+        held_out = held_out or HeldOut("", "")
+        fitting = Fitting(held_out, runtime, tuple(languages), form)
+        with local_models(runtime.models):
+            first, choices = self.first.fit(fitting)
+            own = first.form_of(form, runtime)
+        fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
+        return fitted.fit_stages(held_out) if any(map(is_fit, self.stages)) else fitted
+
+
+@dataclass(frozen=True)
+class FittedSystem:
+    """Hold a system of which nothing is left to choose, and the claim form that it runs with.
+
+    `wanted` is the form that was asked for: without one each part has its own.
+    """
+
+    system: System
+    runtime: Runtime
+    wanted: ClaimForm | None
+    form: ClaimForm
+    choices: tuple[Choice, ...] = ()
+
+    def index(self, sources: Sequence[Source]) -> SystemIndex:
+        """Index sources; the first search builds it."""
+        return SystemIndex(self, sources)
+
+    def fit_stages(self, held_out: HeldOut) -> FittedSystem:
+        """Choose what its stages leave to be fitted, on claims that no model of it knows."""
+        selection = choosing_claims(self.system, self.runtime, held_out)
+        judged = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
+        bare = replace(self, system=replace(self.system, stages=(), depth=self._depth()))
+        found = bare.index(judged.sources).search(judged.claims)
+        stages, choices = fit_stages(
+            self.system.stages,
+            [(one.name, one.result) for one in found.stages],
+            judged,
+            selection,
+            self.runtime,
+            held_out.choosing.rule,
+        )
+        system = replace(self.system, stages=stages)
+        return replace(self, system=system, choices=(*self.choices, *choices))
+
+    def _depth(self) -> int:
+        return self.system.first_depth(DEPTH)
+
+
+class SystemIndex:
+    """Search the sources that a fitted system has indexed, and apply its stages."""
+
+    def __init__(self, fitted: FittedSystem, sources: Sequence[Source]) -> None:
+        self.fitted, self.sources = fitted, sources
+        self._index: Index | None = None
+
+    def search(self, claims: Sequence[Claim], k: int = DEPTH) -> SystemResult:
+        """Rank sources for claims, `k` at least, and apply the stages."""
+        fitted = self.fitted
+        system, runtime = fitted.system, fitted.runtime
+        with local_models(runtime.models):
+            index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
+            self._index = index
+            result = index.search(claims, system.first_depth(k))
+            stages = first_stages(system.first, result)
+            read = runtime.claims(claims, fitted.form)
+            stages += applied(system.stages, stages, read, self.sources, runtime)
+        after = stages[len(result.parts) + 1 :]
+        cost = result.cost
+        for _, one in after:
+            cost = cost.over_same(one.cost)
+        languages = dict.fromkeys(claim.lang for claim in claims)
+        return SystemResult(
+            system.name,
+            fitted.form,
+            system.first.sources(runtime),
+            tuple(StageResult(*stage) for stage in stages),
+            cost,
+            fitted.choices,
+            _parameters(system.first, languages, runtime) or None,
+            _untrained_base(system.first, runtime),
+        )
+
+
+def first_stages(first: AnyNode, result: Result) -> list[tuple[str, Result]]:
+    """Name the results of a first stage: its parts', then its own."""
+    name = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(first.kind, RETRIEVE)
+    return [*result.parts, (name, result)]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Say how systems are run.
+
+    `dataset` is the folder that further splits are loaded from; `models` a folder of models by
+    the last part of their name; `rewrites` a text appended to each claim; `depth` the sources
+    kept per claim.
+    """
+
+    dataset: str = ""
+    choosing: ChoosingOn = ChoosingOn()
+    rewrites: Mapping[str, str] = field(default_factory=dict)
+    models: Path | None = None
+    store: Store | None = None
+    device: str | None = None
+    depth: int = DEPTH
+    progress: bool = True
+
+    def runtime(self) -> Runtime:
+        """Make what systems run with."""
+        return Runtime(self.store, self.models, self.device, self.progress, self.rewrites)
+
+
+class SystemRunner:
+    """Run systems on one split: each is fitted once for a claim form.
+
+    The last system's index is held: other texts of the claims are searched in it.
+    """
+
+    def __init__(self, dataset: Dataset, settings: RunSettings | None = None) -> None:
+        self.reported, self.settings = dataset, settings or RunSettings()
+        self.runtime = self.settings.runtime()
+        self.held_out = HeldOut(self.settings.dataset, dataset.split, self.settings.choosing)
+        self._fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = {}
+        self._last: SystemIndex | None = None
+
+    def fitted(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
+        """Choose all that is to be chosen of a system for a claim form, off the reported split."""
+        key = repr(system), form
+        if key not in self._fitted:
+            languages = self.reported.languages
+            self._fitted[key] = system.fit(self.runtime, self.held_out, languages, form)
+        return self._fitted[key]
+
+    def run(
+        self, system: System, form: ClaimForm | None = None, dataset: Dataset | None = None
+    ) -> SystemResult:
+        """Run a system for every claim of the reported split, or of another `dataset`.
+
+        `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
+        """
+        data = self.reported if dataset is None else dataset
+        fitted, last = self.fitted(system, form), self._last
+        if last is None or last.fitted != fitted or last.sources != data.sources:
+            self._last = None  # before the next one is built
+            self._last = fitted.index(data.sources)
+        assert self._last is not None
+        return self._last.search(data.claims, self.settings.depth)
+
+    def choosing_claims(self, system: System) -> SelectionData:
+        """Find the claims that a whole system may be fitted on: no model of it knows them."""
+        return choosing_claims(system, self.runtime, self.held_out)
+
+
+def run_system(
+    system: System,
+    dataset: Dataset,
+    form: ClaimForm | None = None,
+    settings: RunSettings | None = None,
+) -> SystemResult:
+    """Run one system on a split.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> system = c2s.System("BM25", c2s.BM25Node())
+        >>> [stage.name for stage in c2s.run_system(system, dev).stages]
+        ['retrieve']
+    """
+    return SystemRunner(dataset, settings).run(system, form)
+
+
+def choosing_claims(system: System, runtime: Runtime, held_out: HeldOut) -> SelectionData:
+    """Find the claims that a whole system may be fitted on: no model of it was trained on them.
+
+    Raises `NothingToChooseOn` where there are none.
+    """
+    dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
+    with local_models(runtime.models):
+        manifests = [runtime.pool.facts(model).record for model in dense]
+        others = [manifest_of(model) for model in system.models()]
+    try:
+        return held_out.claims([*manifests, *others])
+    except NothingToChooseOn as error:
+        raise NothingToChooseOn(f"{system.name}: {error}") from None
+
+
+def _taken(node: AnyNode, languages: Iterable[str]) -> list[AnyNode]:
+    """List the leaves that rank claims of these languages; of a hybrid its dense part's."""
+    if isinstance(node, RouteNode):
+        parts = [node.candidates(language)[0] for language in languages]
+        distinct = [part for i, part in enumerate(parts) if part not in parts[:i]]
+        return [leaf for part in distinct for leaf in _taken(part, languages)]
+    return _taken(node.dense, languages) if isinstance(node, HybridNode) else [node]
+
+
+def _parameters(node: AnyNode, languages: Iterable[str], runtime: Runtime) -> int:
+    leaves = [leaf for leaf in _taken(node, languages) if isinstance(leaf, DenseNode)]
+    return sum(runtime.pool.facts(leaf.model).parameters for leaf in leaves)
+
+
+def _untrained_base(node: AnyNode, runtime: Runtime) -> str | None:
+    model = node.main_model
+    return None if model is None else runtime.pool.facts(model).untrained_base

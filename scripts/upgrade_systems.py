@@ -1,0 +1,195 @@
+"""Print a YAML file of systems of 0.2 in today's grammar: `upgrade_systems.py FILE > NEW`.
+
+Comments stay beside their lines. For one release.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+BESIDE = ("sources", "rendering", "passages", "index")
+FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
+Block = tuple[str, Any, list[str]]  # key, value, lines
+
+
+def main() -> int:
+    """Print the file named on the command line; return the exit code."""
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        text = Path(sys.argv[1]).read_text("utf-8")
+        upgraded = upgrade(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+        print(f"{sys.argv[1]}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(upgraded, end="")
+    return 0
+
+
+def upgrade(text: str) -> str:
+    """Rewrite the systems of a file's text."""
+    lines, root, values = text.splitlines(), yaml.compose(text), yaml.safe_load(text)
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError("holds no systems")
+    named = list(root.value)
+    if isinstance(values.get("stages"), list):
+        head, blocks = _blocks(root, values, lines, 0, len(lines))
+        return "\n".join([*head, *_system(blocks, "")]) + "\n"
+    found = lines[: named[0][0].start_mark.line]
+    starts = [key.start_mark.line for key, _ in named] + [len(lines)]
+    for place, (key, value) in enumerate(named):
+        start, end = starts[place], starts[place + 1]
+        if not isinstance(value, yaml.MappingNode) or value.flow_style:
+            raise ValueError(f"line {start + 1}: {key.value} must have its keys below it")
+        head, blocks = _blocks(value, values[key.value], lines, start + 1, end)
+        found += [lines[start], *head, *_system(blocks, "  ")]
+    return "\n".join(found) + "\n"
+
+
+def _blocks(
+    node: yaml.MappingNode, values: Mapping[str, Any], lines: list[str], start: int, end: int
+) -> tuple[list[str], list[Block]]:
+    """Cut a mapping's lines by key; comments before the first key are returned apart."""
+    starts = [key.start_mark.line for key, _ in node.value]
+    found = []
+    for place, (key, _) in enumerate(node.value):
+        stop = starts[place + 1] if place + 1 < len(starts) else end
+        found.append((key.value, values[key.value], lines[starts[place] : stop]))
+    return lines[start : starts[0]] if starts else [], found
+
+
+def _system(blocks: list[Block], indent: str) -> list[str]:
+    """Write a system's blocks: its first stage under `retrieve`, the rest as it is."""
+    given = {key: value for key, value, _ in blocks}
+    stages = given.get("stages") or []
+    own = stages[0] if stages and "retrieve" in stages[0] else None
+    found: list[str] = []
+    written = False
+    for key, value, lines in blocks:
+        if key in FIRST or (key == "stages" and own is not None):
+            made = [] if written else _first(given, own, blocks, indent)
+            written = True
+            rest = _without_first(lines, indent) if key == "stages" else []
+            # Comments between the lines that were written anew.
+            known = {line.strip() for line in (*made, *rest)}
+            made += [line for line in lines[1:] if _is_comment(line) and line.strip() not in known]
+            found += [*made, *rest]
+        elif key != "hybrid":
+            found += lines
+    return found
+
+
+def _first(
+    given: Mapping[str, Any], own: Mapping[str, Any] | None, blocks: list[Block], indent: str
+) -> list[str]:
+    of = {key: lines for key, _, lines in blocks}
+    if own is not None:
+        depth = own.get("depth") or given.get("depth")
+        found = [f"{indent}retrieve: {_flow(_of_stage(own))}"]
+        found += [f"{indent}depth: {depth}"] if own.get("depth") else []
+        routes = {lang: _route(own, one) for lang, one in (given.get("routes") or {}).items()}
+        return found + ([f"{indent}routes: {_flow(routes)}"] if routes else [])
+    tuned = bool(given.get("tune"))
+    if given.get("routes") is not None:
+        routes, comment = dict(given["routes"]), _comment(of["routes"])
+        default = routes.pop("default", None)
+        if default is None:
+            raise ValueError("routes without `default`: name the system of the other languages")
+        found = [f"{indent}retrieve: {_flow(default)}{'' if routes else comment}"]
+        return found + ([f"{indent}routes: {_flow(routes)}{comment}"] if routes else [])
+    if (hybrid := given.get("hybrid")) is not None:
+        node: dict[str, Any] = {"hybrid": [hybrid["sparse"], hybrid["dense"]]}
+        node |= {"alpha": "fit"} if tuned else hybrid.get("fusion") or {}
+        return [f"{indent}retrieve: {_flow(node)}{_comment(of['hybrid'])}"]
+    kind = next(key for key in ("bm25", "model", "run") if key in given)
+    name = "dense" if kind == "model" else kind
+    beside = [key for key in BESIDE if key in given] if kind == "model" else []
+    lines = [_renamed(of[kind][0], kind, name), *of[kind][1:]]
+    if tuned:
+        lines = _with_fit(lines, given[kind], indent)
+    short = len(lines) == 1 and not beside and "{" in lines[0]
+    if kind == "model" and set(given["model"]) == {"name"}:
+        lines = [f"{indent}dense: {_flow(given['model']['name'])}{_comment(of[kind])}"]
+        short = not beside
+    if short:
+        text, hash_, comment = lines[0].strip().partition(" #")
+        return [f"{indent}retrieve: {{{text.rstrip()}}}{hash_ and ' #'}{comment}"]
+    for name in beside:
+        lines += of[name]
+    body = [line for line in lines if not _is_comment(line) or line.startswith(f"{indent}  ")]
+    return [f"{indent}retrieve:", *(f"  {line}" for line in body)]
+
+
+def _with_fit(lines: list[str], value: Mapping[str, Any] | None, indent: str) -> list[str]:
+    """Have BM25's k1, b and title weight chosen."""
+    if "{" in lines[0]:
+        return [re.sub(r"\}(\s*(#.*)?)$", r", k1: fit}\1", lines[0]).replace("{, ", "{")]
+    return [*lines, f"{indent}  k1: fit"]
+
+
+def _of_stage(own: Mapping[str, Any]) -> Any:
+    """Turn a stage `{retrieve: NAME, ..}` into a node."""
+    name = own["retrieve"]
+    checkpoint = own.get("model") or own.get("checkpoint") or "checkpoint"
+    dense: dict[str, Any] = {"dense": checkpoint}
+    dense |= {key: own[key] for key in ("sources", "passages", "index") if key in own}
+    if name == "dense":
+        return dense
+    if name == "bm25":
+        return {"bm25": own.get("bm25") or {}}
+    if name == "hybrid":
+        return {"hybrid": [{"bm25": own.get("bm25") or {}}, dense], **(own.get("fusion") or {})}
+    if "checkpoint" in own:
+        raise ValueError(f"{name} with a checkpoint: give --checkpoint when it is run")
+    return name
+
+
+def _route(own: Mapping[str, Any], given: Any) -> Any:
+    if isinstance(given, list):
+        return [_route(own, one) for one in given]
+    part = given["retrieve"]
+    return (
+        _of_stage({**own, **part}) if isinstance(part, Mapping) else _of_stage({"retrieve": part})
+    )
+
+
+def _without_first(lines: list[str], indent: str) -> list[str]:
+    """Drop the first item of the list `stages`, and its lines."""
+    items = [i for i, line in enumerate(lines) if re.match(rf"{indent}  - |{indent}- ", line)]
+    rest = lines[items[1] :] if len(items) > 1 else []
+    return [lines[0], *rest] if rest else []
+
+
+def _renamed(line: str, old: str, new: str) -> str:
+    return re.sub(rf"^(\s*){old}:", rf"\1{new}:", line)
+
+
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _comment(lines: list[str]) -> str:
+    found = re.search(r"\s#.*$", lines[0])
+    return found.group() if found else ""
+
+
+def _flow(value: Any) -> str:
+    """Write a value on one line, as people write YAML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
