@@ -152,8 +152,10 @@ def read_entries(
         values = _plain_group(kind, node, path, places)
         try:
             entries[name] = make(kind, values, places=places)
-        except ConfigError as error:
-            why = str(error).removeprefix("config: ")
+        except InputError:
+            raise
+        except UserError as error:
+            why = str(error).removeprefix("config: ").partition("; give --")[0]
             raise InputError.at(path, line, name, why) from None
     return entries
 
