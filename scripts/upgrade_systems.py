@@ -26,8 +26,11 @@ def main() -> int:
     try:
         text = Path(sys.argv[1]).read_text("utf-8")
         upgraded = upgrade(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+    except (OSError, yaml.YAMLError, ValueError) as error:
         print(f"{sys.argv[1]}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except (LookupError, AttributeError, TypeError, StopIteration):
+        print(f"{sys.argv[1]}: holds what is no system of 0.2", file=sys.stderr)
         return 2
     print(upgraded, end="")
     return 0
@@ -44,12 +47,18 @@ def upgrade(text: str) -> str:
         return "\n".join([*head, *_system(blocks, "")]) + "\n"
     found = lines[: named[0][0].start_mark.line]
     starts = [key.start_mark.line for key, _ in named] + [len(lines)]
-    for place, (key, value) in enumerate(named):
-        start, end = starts[place], starts[place + 1]
-        if not isinstance(value, yaml.MappingNode) or value.flow_style:
+    for place, (key, node) in enumerate(named):
+        start, end, value = starts[place], starts[place + 1], values[key.value]
+        if not isinstance(node, yaml.MappingNode) or start == end:
             raise ValueError(f"line {start + 1}: {key.value} must have its keys below it")
-        head, blocks = _blocks(value, values[key.value], lines, start + 1, end)
-        found += [lines[start], *head, *_system(blocks, "  ")]
+        if not node.flow_style:
+            indent = " " * node.start_mark.column
+            head, blocks = _blocks(node, value, lines, start + 1, end)
+            found += [lines[start], *head, *_system(blocks, indent)]
+            continue
+        blocks = [(name, one, [f"  {name}: {_flow(one)}"]) for name, one in value.items()]
+        found += [f"{_flow(key.value)}:", *_system(blocks, "  ")]
+        found += [line for line in map(_comment_of, lines[start:end]) if line is not None]
     return "\n".join(found) + "\n"
 
 
@@ -59,29 +68,37 @@ def _blocks(
     """Cut a mapping's lines by key; comments before the first key are returned apart."""
     starts = [key.start_mark.line for key, _ in node.value]
     found = []
-    for place, (key, _) in enumerate(node.value):
+    for place, (key, value) in enumerate(node.value):
         stop = starts[place + 1] if place + 1 < len(starts) else end
-        found.append((key.value, values[key.value], lines[starts[place] : stop]))
+        mine = lines[starts[place] : stop]
+        if key.value == "stages" and value.flow_style:
+            mine = [f"{' ' * key.start_mark.column}stages:"]
+            mine += [f"{mine[0][:-7]}  - {_flow(one)}" for one in values["stages"]]
+            mine += [c for c in map(_comment_of, lines[starts[place] : stop]) if c is not None]
+        found.append((key.value, values[key.value], mine))
     return lines[start : starts[0]] if starts else [], found
 
 
 def _system(blocks: list[Block], indent: str) -> list[str]:
     """Write a system's blocks: its first stage under `retrieve`, the rest as it is."""
     given = {key: value for key, value, _ in blocks}
+    if "retrieve" in given:  # as it is to be
+        return [line for _, _, lines in blocks for line in lines]
     stages = given.get("stages") or []
     own = stages[0] if stages and "retrieve" in stages[0] else None
     found: list[str] = []
     written = False
-    for key, value, lines in blocks:
+    for key, _, lines in blocks:
         if key in FIRST or (key == "stages" and own is not None):
             made = [] if written else _first(given, own, blocks, indent)
             written = True
-            rest = _without_first(lines, indent) if key == "stages" else []
-            # Comments between the lines that were written anew.
-            known = {line.strip() for line in (*made, *rest)}
-            made += [line for line in lines[1:] if _is_comment(line) and line.strip() not in known]
+            rest = _without_first(lines) if key == "stages" else []
+            # Comments that the lines which were written anew do not have.
+            known = "\n".join((*found, *made, *rest))
+            comments = [one for one in map(_comment_of, lines) if one is not None]
+            made += [one for one in comments if not one.strip() or one.strip() not in known]
             found += [*made, *rest]
-        elif key != "hybrid":
+        elif key != "depth" or own is None or not own.get("depth"):
             found += lines
     return found
 
@@ -91,9 +108,10 @@ def _first(
 ) -> list[str]:
     of = {key: lines for key, _, lines in blocks}
     if own is not None:
-        depth = own.get("depth") or given.get("depth")
+        if "rendering" in given:
+            own = {"rendering": given["rendering"], **own}
         found = [f"{indent}retrieve: {_flow(_of_stage(own))}"]
-        found += [f"{indent}depth: {depth}"] if own.get("depth") else []
+        found += [f"{indent}depth: {own['depth']}"] if own.get("depth") else []
         routes = {lang: _route(own, one) for lang, one in (given.get("routes") or {}).items()}
         return found + ([f"{indent}routes: {_flow(routes)}"] if routes else [])
     tuned = bool(given.get("tune"))
@@ -130,8 +148,9 @@ def _first(
 def _with_fit(lines: list[str], value: Mapping[str, Any] | None, indent: str) -> list[str]:
     """Have BM25's k1, b and title weight chosen."""
     if "{" in lines[0]:
-        return [re.sub(r"\}(\s*(#.*)?)$", r", k1: fit}\1", lines[0]).replace("{, ", "{")]
-    return [*lines, f"{indent}  k1: fit"]
+        return [f"{indent}bm25: {_flow({**(value or {}), 'k1': 'fit'})}{_comment(lines)}"]
+    rest = [line for line in lines[1:] if not re.match(r"\s*k1:", line)]
+    return [lines[0], *rest, f"{indent}  k1: fit"]
 
 
 def _of_stage(own: Mapping[str, Any]) -> Any:
@@ -139,7 +158,7 @@ def _of_stage(own: Mapping[str, Any]) -> Any:
     name = own["retrieve"]
     checkpoint = own.get("model") or own.get("checkpoint") or "checkpoint"
     dense: dict[str, Any] = {"dense": checkpoint}
-    dense |= {key: own[key] for key in ("sources", "passages", "index") if key in own}
+    dense |= {key: own[key] for key in BESIDE if key in own}
     if name == "dense":
         return dense
     if name == "bm25":
@@ -160,9 +179,10 @@ def _route(own: Mapping[str, Any], given: Any) -> Any:
     )
 
 
-def _without_first(lines: list[str], indent: str) -> list[str]:
+def _without_first(lines: list[str]) -> list[str]:
     """Drop the first item of the list `stages`, and its lines."""
-    items = [i for i, line in enumerate(lines) if re.match(rf"{indent}  - |{indent}- ", line)]
+    column = next(len(line) - len(line.lstrip()) for line in lines[1:] if not _is_comment(line))
+    items = [place for place, line in enumerate(lines) if line.startswith(" " * column + "-")]
     rest = lines[items[1] :] if len(items) > 1 else []
     return [lines[0], *rest] if rest else []
 
@@ -180,15 +200,19 @@ def _comment(lines: list[str]) -> str:
     return found.group() if found else ""
 
 
+def _comment_of(line: str) -> str | None:
+    """Return a line's comment, as a line of its own where it stands behind something."""
+    return line if _is_comment(line) else _comment([line]).strip() or None
+
+
 def _flow(value: Any) -> str:
     """Write a value on one line, as people write YAML."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_flow(key)}: {_flow(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    return (
-        yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
-    )
+    # In a list: what a flow mapping cannot hold is quoted.
+    return yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]
 
 
 if __name__ == "__main__":

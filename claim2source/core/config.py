@@ -162,7 +162,7 @@ def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dic
         raise InputError.at(path, why="must be names, each with its keys below it")
     keys = options_of(kind)
     alone = (
-        name in keys and (isinstance(one, list) or keys[name].default is dataclasses.MISSING)
+        name in keys and (isinstance(one, list) or keys[name].default is MISSING)
         for name, one in named.items()
     )
     if any(alone):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
@@ -16,6 +16,7 @@ from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of_base
 from claim2source.systems.choose import Weighing, weigh
 
+Made = TypeVar("Made")
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
 
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
@@ -211,12 +212,21 @@ class HeldOut:
     def __init__(self, dataset: str, reported: str, choosing: ChoosingOn | None = None) -> None:
         self.dataset, self.reported = dataset, reported
         self.choosing = choosing or ChoosingOn()
-        self._found: dict[str, SelectionData] = {}
+        self._made: dict[str, Any] = {}
+
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """Return what was made for a key of the same content, else make it."""
+        text = repr(key)
+        if text not in self._made:
+            self._made[text] = make()
+        made: Made = self._made[text]
+        return made
 
     def train(self, split: str | None = None) -> Dataset:
         """Load the claims for what has no weights: all of train, or of the split that is named."""
         split = self.choosing.split or split
-        return load_train(self.dataset, self.reported, split, self.choosing.lenient)
+        lenient = self.choosing.lenient
+        return self.once(split, lambda: load_train(self.dataset, self.reported, split, lenient))
 
     def claims(self, manifests: Iterable[Manifest | RerankerManifest | None]) -> SelectionData:
         """Load the claims that none of several models knows; all of train where none is trained.
@@ -224,7 +234,5 @@ class HeldOut:
         Raises as `selection_data` does.
         """
         given = list(manifests)
-        key = repr(given)
-        if key not in self._found:
-            self._found[key] = unknown_claims(self.dataset, self.reported, self.choosing, given)
-        return self._found[key]
+        dataset, reported, choosing = self.dataset, self.reported, self.choosing
+        return self.once(given, lambda: unknown_claims(dataset, reported, choosing, given))

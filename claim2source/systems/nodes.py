@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -25,7 +25,7 @@ from claim2source.systems.choose import (
     choose_bm25,
     choose_fusion,
 )
-from claim2source.systems.heldout import HeldOut, one_val
+from claim2source.systems.heldout import HeldOut, Made, one_val
 from claim2source.systems.runtime import Runtime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.passages import PassageConfig
@@ -59,6 +59,11 @@ class Fitting:
     def rule(self) -> Rule:
         """Return how a setting is chosen."""
         return self.held_out.choosing.rule
+
+    def once(self, made_of: object, make: Callable[[], Made]) -> Made:
+        """Choose a setting, once for equal parts, form and texts, whatever they are called."""
+        runtime = self.runtime
+        return self.held_out.once((made_of, self.form, runtime.rewrites, runtime.models), make)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +138,14 @@ class BM25Node(Node):
         if not self.fits or self.fitted:
             return self, []
         form = self.form_of(fitting.form, fitting.runtime)
-        train = fitting.held_out.train(train_split)
-        train = train.with_claims(fitting.runtime.claims(train.claims, form))
         base = replace(self.bm25, claims=form)
-        bm25, choice = choose_bm25(train, base, BM25_GRID, fitting.rule)
+
+        def chosen() -> tuple[BM25Config, Choice]:
+            train = fitting.held_out.train(train_split)
+            train = train.with_claims(fitting.runtime.claims(train.claims, form))
+            return choose_bm25(train, base, BM25_GRID, fitting.rule)
+
+        bm25, choice = replace(fitting, form=form).once((base, train_split), chosen)
         return replace(self, bm25=bm25, fitted=True), [choice]
 
     def index(
@@ -311,19 +320,23 @@ class HybridNode(Node):
         choices = [*of_dense, *choices]
         if not self.fits or self.fitted:
             return node, choices
-        selection = fitting.held_out.claims([manifest])
-        index = node.index(selection.val.sources, fitting.runtime, fitting.form)
-        first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
-        scored = index.score_missing(selection.val.claims, first, second)
-        fusion, choice = choose_fusion(
-            first.run,
-            second.run,
-            selection.val,
-            note=selection.note,
-            scored=(scored[0].run, scored[1].run),
-            weighing=selection.weighing(),
-            rule=fitting.rule,
-        )
+
+        def chosen() -> tuple[FusionConfig, Choice]:
+            selection = fitting.held_out.claims([manifest])
+            index = node.index(selection.val.sources, fitting.runtime, fitting.form)
+            first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
+            scored = index.score_missing(selection.val.claims, first, second)
+            return choose_fusion(
+                first.run,
+                second.run,
+                selection.val,
+                note=selection.note,
+                scored=(scored[0].run, scored[1].run),
+                weighing=selection.weighing(),
+                rule=fitting.rule,
+            )
+
+        fusion, choice = fitting.once(_unnamed(node), chosen)
         return replace(node, fusion=fusion, fitted=True), [*choices, choice]
 
     def index(
@@ -443,27 +456,19 @@ class RouteNode(Node):
         """Fit the parts of the reported languages, and choose each language's on its val."""
         self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
-        fitted: list[tuple[AnyNode, AnyNode, list[Choice]]] = []
-
-        def fit(part: AnyNode) -> tuple[AnyNode, list[Choice]]:
-            for before, after, choices in fitted:
-                if before == part:
-                    return after, choices
-            after, choices = part.fit(fitting, train_split)
-            fitted.append((part, after, choices))
-            return after, choices
-
         routes, choices, taken = {}, [], list[AnyNode]()
         for language in fitting.languages or tuple(self.routes):
             parts = self.candidates(language)
             part = parts[0]
             if len(parts) > 1:
-                place, choice = _choose_route(language, [fit(one)[0] for one in parts], fitting)
+                fitted = [one.fit(fitting, train_split)[0] for one in parts]
+                place, choice = _choose_route(language, fitted, fitting)
                 part = parts[place]
                 choices.append(choice)
-            routes[language] = (fit(part)[0],)
+            # What was chosen before is not chosen again.
+            routes[language] = (part.fit(fitting, train_split)[0],)
             taken += [] if part in taken else [part]
-        choices += [choice for part in taken for choice in fit(part)[1]]
+        choices += [choice for part in taken for choice in part.fit(fitting, train_split)[1]]
         return replace(self, routes=routes), choices
 
     def index(
@@ -543,6 +548,14 @@ class _RewritingIndex(_Unwritten):
 
 def _rewriting(index: Index, runtime: Runtime, form: ClaimForm) -> Index:
     return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
+
+
+def _unnamed(node: AnyNode) -> AnyNode:
+    """Leave of a node what its rankings depend on; routes are known by their parts' names."""
+    bare = replace(node, name="", label=None, unsupported=None, advice=None)
+    if isinstance(bare, HybridNode):
+        return replace(bare, sparse=_unnamed(bare.sparse), dense=_unnamed(bare.dense))
+    return bare
 
 
 def _manifest_of(node: AnyNode, runtime: Runtime) -> Manifest | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
+
 from claim2source.core.config import Between, Settings, make, read_entries, require
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import ModelConfig
@@ -16,6 +18,7 @@ from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
     NO_CHECKPOINT,
+    RETRIEVE,
     AnyNode,
     BM25Node,
     DenseNode,
@@ -34,7 +37,7 @@ FIT = "fit"
 LEAVES = ("bm25", "dense", "run")
 KINDS = (*LEAVES, "hybrid")
 DEEPEST = 10**6
-_OLD = ("bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index")
+_OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
 
 @dataclass(frozen=True)
@@ -144,17 +147,31 @@ def _entries(path: Path) -> dict[str, SystemEntry]:
     try:
         return read_entries(SystemEntry, path)
     except InputError as error:
-        why = str(error)
-        if (
-            any(f": {key}:" in why or f"{key}: is " in why for key in _OLD)
-            or "retrieve: is required" in why
-        ):
-            raise InputError.at(
-                path,
-                why="is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the "
-                f"new one ({why.removeprefix(f'{path}')[:120].strip(': ')})",
-            ) from None
-        raise
+        if not _is_old(path):
+            raise
+        why = "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
+        raise InputError.at(path, why=why) from error
+
+
+def _is_old(path: Path) -> bool:
+    """Tell whether a file that cannot be read has a system in the grammar of 0.2."""
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    if not isinstance(values, Mapping):
+        return False
+    alone = isinstance(values.get("stages"), list)
+
+    def old(entry: Any) -> bool:
+        if not isinstance(entry, Mapping):
+            return False
+        routes, stages = entry.get("routes"), entry.get("stages")
+        first = stages[0] if isinstance(stages, list) and stages else None
+        defaults = isinstance(routes, Mapping) and DEFAULT in routes
+        return bool(_OLD & {*entry}) or defaults or isinstance(first, Mapping) and RETRIEVE in first
+
+    return any(old(entry) for entry in ([values] if alone else values.values()))
 
 
 class _Reader:

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from claim2source.pipeline.systems import SystemConfig
 
-from claim2source.core.config import read_config, read_entries
+from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.keys import nearest
 from claim2source.core.program import command_of, usage_of
@@ -80,8 +79,9 @@ def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], k
 def test_what_may_be_empty_may_be(tmp_path: Path) -> None:
     words = ["--model.template.claim", "", "--model.template.source="]
     read_config(FinetuneConfig, words, program="p", description="d")
-    (tmp_path / "s.yaml").write_text('A:\n  model: {name: m, template: {claim: ""}}\n')
-    assert read_entries(SystemConfig, tmp_path / "s.yaml")["A"].model is not None
+    text = 'A:\n  retrieve: {dense: {name: m, template: {claim: ""}}}\n'
+    (tmp_path / "s.yaml").write_text(text)
+    assert read_systems([tmp_path / "s.yaml"])["A"].first.main_model is not None
     with pytest.raises(UserError, match=r"model\.name: '' is not allowed"):
         ModelConfig(name="")
 

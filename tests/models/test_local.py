@@ -10,7 +10,6 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import pytest
-from claim2source.pipeline.systems import expanded
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
@@ -21,6 +20,7 @@ from claim2source.models.local import local_model, local_models, local_name
 from claim2source.models.seq2seq import Seq2SeqConfig
 from claim2source.rerank.encoder import EncoderReranker
 from claim2source.rerank.load import LocalReranker
+from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
 from claim2source.systems.stages import apply_stage, load_stages
 from claim2source.verify.nli import NLI
@@ -59,7 +59,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def shipped() -> Systems:
-    return expanded(read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+    return read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
 
 
 def local_stages(systems: Systems) -> list[Any]:
@@ -76,7 +76,8 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     systems, kinds = shipped(), {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
     stages = local_stages(systems)
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
-    dense = [one.model for one in systems.values() if one.model and one.unsupported is None]
+    nodes = [node for one in systems.values() for node in one.first.walk()]
+    dense = [one.model for one in nodes if isinstance(one, DenseNode) and not one.unsupported]
     assert len(dense) > 30 and {type(one).__name__ for one in stages} == {*kinds, "MaxSim"}
     for name in {one.model for one in stages} | {one.name for one in dense}:
         place = tmp_path / Path(name).name

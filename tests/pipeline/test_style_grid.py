@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +31,8 @@ from claim2source.pipeline.style_texts import (
     rewritten_text,
 )
 from claim2source.retrieve import BM25Config
-from claim2source.systems.system import RunSettings, SystemRunner
+from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text.styles import RULES, STYLES, Made, Rewrite, originals, write_style
 from tests.counting import counted
 from tests.llm_server import Chat, LLMServer
@@ -43,7 +43,8 @@ C1 = {"a": "plum", "b": "pear kiwi", "c": "fig", "h": "moss", "d": "pear kiwi"}
 SOURCES = {"pa": "apple", "pb": "pear", "pc": "fig", "ph": "fern"}
 S1 = {"pa": "plum", "pb": "kiwi", "pc": "fig", "ph": "moss"}
 OPTIONS = StyleOptions(claim_styles=("C1",), source_styles=("S1",))
-BM25 = SystemConfig(bm25=BM25Config(stop_words=False, stemmer=False), label="bm25")
+WORDS = BM25Node(name="BM25", bm25=BM25Config(stop_words=False, stemmer=False), label="bm25")
+BM25 = System("BM25", WORDS)
 
 
 @pytest.fixture
@@ -72,16 +73,15 @@ def grid_of(
     dataset: Dataset,
     texts: Sequence[StyleTexts],
     options: StyleOptions = OPTIONS,
-    systems: Mapping[str, SystemConfig] | None = None,
+    systems: Sequence[System] = (BM25,),
     store: Store | None = None,
 ) -> tuple[StyleGrid, GridRun]:
     """The grid of the systems, read in the translated form."""
-    systems = {"BM25": BM25} if systems is None else systems
     by_style = {one.style: one for one in texts}
     run = GridRun(dataset, options, lambda claims: by_style, repeats=50)
-    runner = SystemRunner(dict(systems), dataset, RunSettings(store=store, progress=False))
-    for name, system in systems.items():
-        run.add(runner, name, "translated", model=system.label or name)
+    runner = SystemRunner(dataset, RunSettings(store=store, progress=False))
+    for system in systems:
+        run.add(runner, system, "translated", model=system.label_of())
     return run.grid(name=dataset.name, program="t"), run
 
 
@@ -198,24 +198,23 @@ def test_means_over_versions_are_by_claim_and_in_any_order(rows: list[list[float
 
 def test_routes_and_chosen_settings_see_the_cells_own_texts(dataset: Dataset) -> None:
     """A language's claims are the same in S0 and S1: their sources tell the cells apart."""
-    systems = {"BM25": BM25, "routed": SystemConfig(routes={"de": "BM25", "default": "BM25"})}
-    grid, _ = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], systems=systems)
+    routed = System("routed", RouteNode(routes={"de": (WORDS,), "default": (WORDS,)}))
+    grid, _ = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], systems=(BM25, routed))
     assert values(grid, "routed") == values(grid, "BM25")
 
 
 def test_a_system_that_cannot_run_is_listed_and_the_others_go_on(dataset: Dataset) -> None:
-    broken = SystemConfig(model=ModelConfig(name="/no/such/model"), advice="get it")
-    systems = {"broken": broken, "BM25": BM25}
-    grid, run = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], systems=systems)
+    missing = DenseNode(model=ModelConfig(name="/no/such/model"))
+    broken = System("broken", missing, advice="get it")
+    texts = [styled("C1", C1), styled("S1", S1)]
+    grid, run = grid_of(dataset, texts, systems=(broken, BM25))
     assert grid.retrievers == ("BM25",)
     assert [(row.system, row.advice) for row in grid.report.not_run] == [("broken", "get it")]
     bilingual = replace(broken, claims="bilingual")
-    grid, _ = grid_of(
-        dataset, [styled("C1", C1), styled("S1", S1)], systems={"broken": bilingual, "BM25": BM25}
-    )
+    grid, _ = grid_of(dataset, texts, systems=(bilingual, BM25))
     assert [row.claims for row in grid.report.not_run] == ["bilingual"]
     assert "Not run (1):" in run.parts(grid)
-    empty, run = grid_of(dataset, [], systems={"broken": broken})
+    empty, run = grid_of(dataset, [], systems=(broken,))
     assert empty.plain() == {}
     run.parts(empty)
 
@@ -224,11 +223,9 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
     dataset: Dataset, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=16)
-    systems = {
-        "BM25": BM25,
-        "tiny": SystemConfig(model=model),
-        "H-tiny": SystemConfig(hybrid=HybridConfig("BM25", "tiny")),
-    }
+    tiny = DenseNode(name="tiny", model=model)
+    hybrid = HybridNode(name="H-tiny", sparse=WORDS, dense=tiny)
+    systems = (BM25, System("tiny", tiny), System("H-tiny", hybrid))
     texts = [
         styled(
             name, {i: f"{text} {name}" for i, text in (CLAIMS if name < "S" else SOURCES).items()}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from claim2source.pipeline.systems import SystemConfig
 
 import claim2source as c2s
 from claim2source.core.records import Claim, Source
@@ -17,7 +16,7 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Template, resolve
 from claim2source.rerank.frame import Pair
 from claim2source.rerank.max_sim import MaxSim
-from claim2source.retrieve import BM25Config
+from claim2source.systems.nodes import BM25Node
 from claim2source.systems.stages import load_stages
 
 
@@ -90,12 +89,12 @@ def test_a_system_names_it_and_ranks_deeper_where_it_looks_deeper(tiny_folder: P
     assert stage == MaxSim(model=str(tiny_folder), max_length=64, depth=120)
     dev = c2s.load("demo", "dev").in_languages(["en"])
     dev = dev.with_claims(dev.claims[:3])
-    system = SystemConfig(bm25=BM25Config(), stages=[entry | {"depth": 2}])
+    system = c2s.System("BM25", BM25Node(), stages=(entry | {"depth": 2},))
     first, second = c2s.run_system(system, dev).stages
     assert first.result.run.top(2).ranks().tolist() == [1, 2] * 3
     for claim in dev.claims:
         before, after = first.result.sources(claim.id), second.result.sources(claim.id)
         assert set(before[:2]) == set(after[:2]) and before[2:] == after[2:]
     deep = {"rerank": "tests.rerank.test_frame.Table", "depth": 120}
-    found = c2s.run_system(SystemConfig(bm25=BM25Config(), stages=[deep]), dev)
+    found = c2s.run_system(c2s.System("BM25", BM25Node(), stages=(deep,)), dev)
     assert max(np.diff(found.result.run.offsets)) == 120

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.io.trec import write_trec_run
-from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve import FusionConfig
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
+from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
-from claim2source.systems.system import run_system
+from claim2source.systems.system import System, run_system
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.teacher import read_teacher
 
@@ -68,9 +68,10 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
     chosen.write_text('{"en_1": {"selected_paper": 2}, "de_0": 2, "de_1": null, "fr_9": 1}')
     file = tmp_path / "systems.yaml"
     file.write_text(
-        f"theirs: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}}}}}\n"
-        f"kimi: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}, "
-        f"selections: {chosen}}}, label: Kimi-K2.6}}\n"
+        f"theirs: {{retrieve: {{run: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}}}}}\n"
+        f"kimi:\n  retrieve: {{run: {{files: {{en: {tmp_path}/en.out, de: {tmp_path}/de.out}}, "
+        f"selections: {chosen}}}}}\n  label: Kimi-K2.6\n"
+        f"english: {{retrieve: {{run: {tmp_path}/en.out}}}}\n"
     )
     systems = read_systems([file])
     found = run_system(systems["theirs"], DATA).result
@@ -81,6 +82,9 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
         "dev-de-1": ["p1", "p0"],
     }
     assert found.cost.items == 4
+    english_only = DATA.with_claims(CLAIMS[:2])
+    alone = run_system(systems["english"], english_only).result.run
+    assert lists(alone) == {name: found.sources(name) for name in ("dev-en-0", "dev-en-1")}
     selected = lists(run_system(systems["kimi"], DATA).result.run)
     assert selected["dev-en-1"] == ["p2", "p0", "p3"] and selected["dev-de-0"] == ["p2", "p3"]
     assert selected["dev-en-0"] == ["p1", "p4"] and selected["dev-de-1"] == ["p1", "p0"]
@@ -89,12 +93,11 @@ def test_files_of_a_system_are_ranked_by_language_with_selections(tmp_path: Path
 def test_a_saved_run_is_a_part_of_a_hybrid_and_scores_what_it_ranks(tmp_path: Path) -> None:
     run = Run.from_lists({claim.id: [("p4", 2.0), ("p3", 1.0)] for claim in CLAIMS})
     write_trec_run(run, tmp_path / "all.trec")
-    saved = SystemConfig(run=SavedRunConfig({"all": tmp_path / "all.trec"}))
+    saved = RunNode(run=SavedRunConfig({"all": tmp_path / "all.trec"}))
     for missing in ("lowest", "scored"):
         fusion = FusionConfig(alpha=0.0, missing=missing)  # type: ignore[arg-type]
-        mix = SystemConfig(hybrid=HybridConfig("sparse", "saved", fusion))
-        parts = {"sparse": SystemConfig(bm25=BM25Config()), "saved": saved, "mix": mix}
-        fused = run_system(parts, DATA).result.run
+        mix = HybridNode(sparse=BM25Node(), dense=saved, fusion=fusion)
+        fused = run_system(System("mix", mix), DATA).result.run
         assert all(fused.sources(claim.id)[:2] == ["p4", "p3"] for claim in CLAIMS)
     only = Claim("dev-en-0", "x", candidates=("p3",))
     index = SavedRun(SavedRunConfig({"all": tmp_path / "all.trec"})).index(SOURCES)

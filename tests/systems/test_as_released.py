@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from claim2source.pipeline.systems import SystemConfig
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
 from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
+from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems
-from claim2source.systems.system import RunSettings
+from claim2source.systems.system import RunSettings, System
 from claim2source.text import Rendering
 from tests.models.mistral import INSTRUCTION, save_mistral
 from tests.shared_data import REPOSITORY
@@ -32,10 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+def dense(name: str) -> DenseNode:
+    node = SYSTEMS[name].first
+    assert isinstance(node, DenseNode)
+    return node
+
+
 def model_of(name: str) -> ModelConfig:
-    model = SYSTEMS[name].model
-    assert model is not None
-    return model
+    return dense(name).model
 
 
 def tiny(name: str, folder: Path) -> Resolved:
@@ -78,7 +82,7 @@ def test_gritlm_reads_what_the_released_code_gives_it(
     name: str, before: str, masked: bool, source: str, folder: Path
 ) -> None:
     found, system = tiny(name, folder), SYSTEMS[name]
-    rendering = Rendering(system.claims or "paired", system.sources)
+    rendering = Rendering(system.claims or "paired", dense(name).sources_form)
     (claim,) = rendering.claim_texts([ENGLISH])
     twice = "the user" if system.claims else "the user\nthe user"
     assert read_as(found, claim, "claim")[0] == f"{before}{INSTRUCTION}\n<|embed|>\n{twice}"
@@ -111,9 +115,11 @@ def test_the_instruction_is_in_a_claims_mean_and_not_in_a_sources(folder: Path) 
 def test_the_template_is_all_that_differs_beside_a_released_gritlm() -> None:
     for kind in ("", "-style"):
         released, right = (f"GritLM{kind}-{ending}" for ending in ("as-released", "right-template"))
-        model = replace(model_of(right), template=model_of(released).template)
-        label = SYSTEMS[released].label
-        assert replace(SYSTEMS[right], model=model, label=label) == SYSTEMS[released]
+        other, node = SYSTEMS[released], dense(released)
+        model = replace(model_of(right), template=node.model.template)
+        same = replace(dense(right), model=model, name=node.name, label=node.label)
+        system = replace(SYSTEMS[right], first=same, name=other.name, label=other.label)
+        assert system == other
 
 
 def test_paired_claims_are_scored_where_english_ones_are_alone(
@@ -125,7 +131,7 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
     assert distinct_forms(["paired", "bilingual"], data)[0] == ["original", "paired"]
     assert distinct_forms(["paired"], data) == (["paired"], [])
     released = replace(model_of("GritLM-as-released"), revision=None, dtype="float32")
-    systems = {"G": SystemConfig(model=released, sources="released", advice="-")}
+    systems = {"G": System("G", DenseNode(name="G", model=released, sources_form="released"))}
     report = evaluate_systems(
         systems,
         data,

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.datasets import load
 from claim2source.io.store import Store
-from claim2source.pipeline import runner
+from claim2source.models import Base, EncoderSettings, Manifest, Weights
+from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
-from claim2source.retrieve import BM25, BM25Config, fuse
+from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
+from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
-from claim2source.systems.read import read_systems
+from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
+from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.stages import apply_stage, load_stages
-from claim2source.systems.system import RunSettings, SystemRunner, run_system
+from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
+from claim2source.text import Rendering
 
 STAGE = '''
 """Reverse the first sources of every claim."""
@@ -61,6 +65,14 @@ def dev() -> Dataset:
     return load("demo", "dev")
 
 
+@pytest.fixture(autouse=True)
+def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole grids are tested where a setting is chosen of them."""
+    monkeypatch.setattr(nodes, "BM25_GRID", ((1.2, 0.75, 1), (2.0, 0.3, 3)))
+    chosen = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
+    monkeypatch.setattr(nodes, "choose_fusion", chosen)
+
+
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stage in a folder that is not the repository's."""
@@ -82,7 +94,7 @@ def written(folder: Path, text: str) -> Path:
 
 REVERSED = """
 Reversed:
-  bm25: {k1: 1.2}
+  retrieve: {bm25: {k1: 1.2}}
   stages:
     - {rerank: my_stage.Reverse, depth: 4}
     - {verify: my_stage.Reverse, depth: 2}
@@ -124,11 +136,8 @@ def test_a_changed_stage_runs_again_with_what_follows_and_nothing_else(
     settings = RunSettings(store=Store(tmp_path / "store"))
 
     def stages(first: int, second: int) -> list[bool]:
-        given = [
-            {"rerank": "my_stage.Reverse", "depth": first},
-            {"rerank": "my_stage.Reverse", "depth": second},
-        ]
-        system = SystemConfig(bm25=BM25Config(), stages=given)
+        given = [{"rerank": "my_stage.Reverse", "depth": depth} for depth in (first, second)]
+        system = make_system("A", {"retrieve": {"bm25": {}}, "stages": given})
         found = run_system(system, dev, settings=settings)
         assert found.stages[1].result.notes == {dev.claims[0].id: "seen"}
         assert found.stages[1].result.failures == (Failure(dev.claims[1].id, "no reason"),)
@@ -193,48 +202,59 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
     with pytest.raises(ConfigError, match=problem):
         load_stages([entry])
     with pytest.raises(ConfigError, match=problem):
-        SystemConfig(bm25=BM25Config(), stages=[entry])
+        make_system("A", {"retrieve": {"bm25": {}}, "stages": [entry]})
+
+
+def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
+    return BM25Node(name=name, bm25=BM25Config(**settings), claims=claims, fits=fits)
+
+
+def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
+    several = {lang: one if isinstance(one, tuple) else (one,) for lang, one in given.items()}
+    return RouteNode(name="both", routes=several)
+
+
+PLAIN, WORDS = bm25("plain"), bm25("words", "translated", stemmer=False)
+
+
+def of(node: AnyNode, **more: Any) -> System:
+    return System(node.name, node, **more)
 
 
 def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
-    systems = {
-        "plain": SystemConfig(bm25=BM25Config()),
-        "words": SystemConfig(bm25=BM25Config(stemmer=False), claims="translated"),
-        "both": SystemConfig(routes={"de": "words", "default": "plain"}),
-    }
-    systems_runner = SystemRunner(systems, dev)
-    found = systems_runner.run("both")
-    parts = {name: systems_runner.run(name).result.run for name in ("plain", "words")}
+    runner = SystemRunner(dev)
+    found = runner.run(of(routes(de=WORDS, default=PLAIN)))
+    parts = {node.name: runner.run(of(node)).result.run for node in (PLAIN, WORDS)}
     for claim in dev.claims:
         name = "words" if claim.lang == "de" else "plain"
         assert found.result.run.sources(claim.id) == parts[name].sources(claim.id)
     assert found.result.run.claim_ids == tuple(claim.id for claim in dev.claims)
+    assert [stage.name for stage in found.stages] == ["plain", "words", "route"]
     costs = [stage.result.cost.seconds for stage in found.stages]
     assert costs[-1] == pytest.approx(sum(costs[:-1]))
-    systems["both"] = SystemConfig(routes={"de": "words", "en": "plain"})
+    # Without names the parts are known by their kinds.
+    bare = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
+    assert [name for name, _ in runner.run(of(bare)).result.parts] == ["bm25", "bm25"]
     with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
-        SystemRunner(systems, dev).run("both")
+        SystemRunner(dev).run(of(routes(de=WORDS, en=PLAIN)))
 
 
 @pytest.mark.parametrize("first", ["plain", "words"])
 def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> None:
-    systems = {
-        "plain": SystemConfig(bm25=BM25Config()),
-        "words": SystemConfig(bm25=BM25Config(k1=0.1, b=0.0), claims="translated"),
-    }
-    names = [first, *(name for name in systems if name != first)]
-    systems["both"] = SystemConfig(routes={"fr": "plain", "default": names})
+    nodes = {"plain": PLAIN, "words": bm25("words", "translated", k1=0.1, b=0.0)}
+    names = [first, *(name for name in nodes if name != first)]
+    both = of(routes(fr=PLAIN, default=tuple(nodes[name] for name in names)))
     train = load("demo", "train")
     won = {}
     for rule in ("best", "one_se"):
         settings = RunSettings("demo", ChoosingOn("train", rule=rule))
-        found = SystemRunner(systems, dev, settings).run("both")
+        found = SystemRunner(dev, settings).run(both)
         assert [choice.what for choice in found.choices] == ["route en", "route de"]
         for choice in found.choices:
             language = choice.what.split()[1]
             mine = train.in_languages([language])
             by_hand = {
-                name: evaluate(run_system(systems[name], mine).result.run, mine, repeats=0).macro
+                name: evaluate(run_system(of(nodes[name]), mine).result.run, mine, repeats=0).macro
                 for name in names
             }
             tried = {str(trial.settings["system"]): trial.score for trial in choice.tried}
@@ -249,10 +269,50 @@ def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> No
                 error = choice.error if taken != best else 0
                 assert taken == first or tried[best] > tried[first]
                 assert tried[best] - tried[taken] <= (error or 0) + 1e-9
-            alone = run_system(systems[taken], dev.in_languages([language])).result.run
+            alone = run_system(of(nodes[taken]), dev.in_languages([language])).result.run
             for claim in dev.in_languages([language]).claims:
                 assert found.result.run.sources(claim.id) == alone.sources(claim.id)
     assert set(won.values()) == set(names[:2])  # no one system is best for all
+
+
+def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None:
+    """A route's candidate is a tree of its own: what it chooses is chosen first, and reported."""
+    odd, tuned = bm25("odd", k1=0.1, b=0.0), bm25("tuned", fits=True, k1=0.1, b=0.0)
+    settings = RunSettings("demo", ChoosingOn("train", rule="best"))
+    runner = SystemRunner(dev, settings)
+    found = runner.run(of(routes(default=(odd, tuned))), "original")
+    assert [one.what for one in found.choices] == ["route en", "route de", "route fr", "bm25"]
+    assert {one.settings["system"] for one in found.choices[:3]} == {"tuned"}
+    alone = runner.run(of(tuned), "original")
+    assert found.choices[3:] == alone.choices
+    assert all(found.result.run.scored(c.id) == alone.result.run.scored(c.id) for c in dev.claims)
+
+
+def test_equal_systems_under_two_names_are_fitted_once(
+    dev: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within a tree, and where only what is said of a part differs."""
+    fitted: list[BM25Config] = []
+    chosen = nodes.choose_bm25
+
+    def counted(data: Any, base: BM25Config, *more: Any) -> Any:
+        fitted.append(base)
+        return chosen(data, base, *more)
+
+    monkeypatch.setattr(nodes, "choose_bm25", counted)
+    one, other = bm25("one", fits=True), bm25("other", fits=True)
+    runner = SystemRunner(dev, RunSettings("demo"))
+    first, second = (runner.run(of(node), "original") for node in (one, other))
+    assert len(fitted) == 1 and first.choices == second.choices != ()
+    assert list(first.result.run) == list(second.result.run)
+    assert (first.system, second.system) == ("one", "other")
+    runner.run(of(routes(de=one, default=replace(other, label="x"))), "original")
+    runner.run(of(HybridNode(name="mix", sparse=one, dense=PLAIN)), "original")
+    assert len(fitted) == 1
+    # Another text of the claims, or other settings, are another choice.
+    runner.run(of(one), "translated")
+    runner.run(of(bm25("one", fits=True, stemmer=False)), "original")
+    assert len(fitted) == 3
 
 
 def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
@@ -272,54 +332,57 @@ def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
 
 
 def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> None:
-    systems = {
-        "plain": SystemConfig(bm25=BM25Config()),
-        "tuned": SystemConfig(bm25=BM25Config(), tune=True),
-        "both": SystemConfig(routes={"de": "tuned", "default": "plain"}),
-        "mixed": SystemConfig(hybrid=HybridConfig("plain", "both")),
-        "own": SystemConfig(routes={"de": "tuned", "default": "plain"}, claims="translated"),
-    }
-    systems_runner = SystemRunner(systems, dev, RunSettings("demo"))
-    found = systems_runner.run("both", "translated")
+    tuned = bm25("tuned", fits=True)
+    both = routes(de=tuned, default=PLAIN)
+    runner = SystemRunner(dev, RunSettings("demo"))
+    found = runner.run(of(both), "translated")
     assert found.form == "translated"
-    parts = {name: systems_runner.run(name, "translated") for name in ("plain", "tuned")}
+    parts = {node.name: runner.run(of(node), "translated") for node in (PLAIN, tuned)}
     for claim in dev.claims:
         part = parts["tuned" if claim.lang == "de" else "plain"]
         assert found.result.run.scored(claim.id) == part.result.run.scored(claim.id)
     assert found.choices == parts["tuned"].choices != ()
     # The routed system's own form is that of its parts, whatever is asked for.
-    assert list(systems_runner.run("own").result.run) == list(found.result.run)
-    mixed = systems_runner.run("mixed", "translated").result.run
+    own = runner.run(of(both, claims="translated"), "original")
+    assert list(own.result.run) == list(found.result.run)
+    mixed = runner.run(of(HybridNode(name="m", sparse=PLAIN, dense=both)), "translated")
     expected = fuse(parts["plain"].result.run, found.result.run, k=100)
-    assert all(mixed.scored(c.id) == expected.scored(c.id) for c in dev.claims)
+    assert all(mixed.result.run.scored(c.id) == expected.scored(c.id) for c in dev.claims)
 
 
 def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    systems = {
-        "bm25": SystemConfig(bm25=BM25Config(), tune=True),
-        "dense": SystemConfig(bm25=BM25Config(b=1.0)),
-        "hybrid": SystemConfig(hybrid=HybridConfig("bm25", "dense"), tune=True),
-    }
-    english = load("demo", "train", ["en"])
-    monkeypatch.setattr(runner, "selection_data", lambda *_: SelectionData(english, english))
-    (choice,) = SystemRunner(systems, dev, RunSettings("demo")).run("bm25").choices
-    assert choice.claims == len(english.claims)
-    named = RunSettings("demo", ChoosingOn("train"))
-    (choice,) = SystemRunner(systems, dev, named).run("bm25").choices
-    assert choice.claims == len(load("demo", "train").claims)
+    """A split that is named comes first; without a hybrid there is no checkpoint to say it."""
+    data = DataRecord(train_split="dev")
+    manifest = Manifest(
+        Base("b", None, "0"), Weights("base"), EncoderSettings(), Rendering(), data=data
+    )
+    monkeypatch.setattr(nodes, "_manifest_of", lambda *_: manifest)
+    tuned = bm25("bm25", fits=True)
+    mix = of(HybridNode(name="h", sparse=tuned, dense=bm25("dense", b=1.0), fits=True))
+    reported = load("demo", "train").in_languages(["fr"])
+    reported = reported.with_claims(reported.claims, "other")
+
+    def chosen_on(system: System, **named: Any) -> set[tuple[str, int]]:
+        found = SystemRunner(reported, RunSettings("demo", ChoosingOn(**named))).run(system)
+        return {(one.split, one.claims) for one in found.choices}
+
+    whole = {(split, len(load("demo", split).claims)) for split in ("train", "dev")}
+    assert chosen_on(mix) | chosen_on(of(tuned)) == whole
+    assert {split for split, _ in chosen_on(mix)} == {"dev"}
+    assert {split for split, _ in chosen_on(mix, split="train")} == {"train"}
 
 
 def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev: Dataset) -> None:
-    systems = {
-        "a": SystemConfig(bm25=BM25Config()),
-        "b": SystemConfig(bm25=BM25Config(b=1.0, k1=2.0)),
-        "ab": SystemConfig(hybrid=HybridConfig("a", "b")),
-        "own": SystemConfig(bm25=BM25Config(), claims="translated"),
-        "a+own": SystemConfig(hybrid=HybridConfig("a", "own")),
-        "absent": SystemConfig(bm25=BM25Config(), unsupported="not here"),
-    }
+    a, b, own = bm25("a"), bm25("b", b=1.0, k1=2.0), bm25("own", "translated")
+    listed = (
+        *(of(a), of(b), of(HybridNode(name="ab", sparse=a, dense=b))),
+        of(own, claims="translated"),
+        of(HybridNode(name="a+own", sparse=a, dense=own)),
+        of(replace(a, name="absent"), unsupported="not here"),
+    )
+    systems = {system.name: system for system in listed}
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
     names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
     # A system with claims of its own is not asked for others.
@@ -336,12 +399,15 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     expected = evaluate(fuse(*parts, k=100), dev, repeats=0)
     assert report.systems["ab.translated"].macro == pytest.approx(expected.macro)
     assert report.systems["ab.translated"].parts == ("a.translated", "b.translated")
+    found = run_system(systems["ab"], dev, "translated").result
+    assert [name for name, _ in found.parts] == ["a", "b"]
+    assert [list(part.run) for _, part in found.parts] == [list(part.run) for part in parts]
 
 
 def test_a_system_without_claims_to_choose_on_is_refused(dev: Dataset) -> None:
     claims = dev.with_claims(dev.claims, "train")
     settings = RunSettings("demo")
-    system = SystemConfig(bm25=BM25Config(), tune=True)
+    system = of(bm25("A", fits=True))
     with pytest.raises(UserError, match="not reported on"):
         run_system(system, claims, settings=settings)
     assert run_system(system, dev.in_languages(["en"]), settings=settings).choices[0].claims > 50

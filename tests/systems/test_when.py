@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import SystemConfig
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.io.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
-from claim2source.retrieve import BM25Config
 from claim2source.systems.stages import apply_stage, load_stages
 from claim2source.systems.when import Conditional, WhenConfig, margin_of, share_asked
 
@@ -117,7 +115,7 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
 def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
     stage = {"verify": f"{__name__}.Last"}
     with pytest.raises(ConfigError, match=problem):
-        SystemConfig(bm25=BM25Config(), stages=[stage, {**stage, "when": when}])
+        load_stages([stage, {**stage, "when": when}])
     with pytest.raises(ConfigError, match="stages.0.when.disagree: .*no stage is before"):
         load_stages([{**stage, "when": {"disagree": True}}])
 

@@ -1,0 +1,288 @@
+"""Systems as YAML: one grammar, the shipped files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.evaluation.published.tables import load_published
+from claim2source.pipeline.evaluate_systems import ordered
+from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.read import read_systems
+from tests.shared_data import REPOSITORY
+
+FOLDER = REPOSITORY / "configs" / "systems"
+FILES = sorted(FOLDER.glob("*.yaml"))
+DENSE_2025 = ["MiniLM", "MPNet", "SciNCL", "Specter", "E5-Large", "GritLM-7B", "GTR-XL"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_system_of_the_papers_is_there_and_found_by_their_tables() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    published = ["BM25", *DENSE_2025, *(f"H-{name}" for name in DENSE_2025)]
+    assert set(published) <= set(systems) and len(published) == 15
+    tables = {table.id: table for table in load_published()}
+    rows = {row.name: row for row in tables["2025-styles"].rows}
+    for name in published:
+        assert systems[name].label_of() in rows[name].models, name
+    # A variant of ours must not stand in the paper's row.
+    assert systems["BM25-okapi"].label_of() not in rows["BM25"].models
+    newer = read_systems([FOLDER / "papers_2026.yaml"])
+    stage1 = {row.name: row for row in tables["2026-stage1"].rows}
+    in_table = {"BM25-metadata": "BM25"}
+    assert [in_table.get(name, name) for name in newer] == list(stage1)
+    for name in newer:
+        assert newer[name].label_of() in stage1[in_table.get(name, name)].models, name
+
+
+def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
+    """The two papers have the same models over other sources: neither fills the other's rows."""
+    systems = read_systems(FILES)
+
+    def key(label: str) -> tuple[str, str]:
+        kind, _, model = label.rpartition(":")
+        return kind, Path(model).name.casefold()
+
+    # The paper's pipeline, which is a file of its own, is a row of its verifiers.
+    assert systems.pop("claim2source_2026").label_of() == systems["Kimi-K2.6"].label_of()
+    labels = [key(systems[name].label_of()) for name in systems]
+    assert len(set(labels)) == len(labels)
+    rows: dict[tuple[str, str], set[str]] = {}
+    for table in load_published():
+        for row in table.rows:
+            for model in row.models:
+                rows.setdefault(key(model), set()).add(table.paper)
+    # ADMA's BM25 has lemmas: none of these stands in its row.
+    assert rows[key("bm25")] == {"2025"} and key("bm25-lemmas") not in labels
+    assert all(len(rows[label]) == 1 for label in labels if label in rows)
+    assert rows[key("e5-large-v2-metadata")] == {"2026"}
+
+
+def test_what_is_tuned_or_of_another_bm25_has_no_label_of_the_papers(tmp_path: Path) -> None:
+    text = """
+A: {retrieve: {bm25: {k1: 1.0}}, label: bm25}
+B: {retrieve: {bm25: {k1: fit, b: 0.5}}}
+C: {retrieve: {bm25: {k1: 1.0}}, label: bm25-mine}
+D: {retrieve: {bm25: {k1: 1.0}}}
+Bm25: {retrieve: {bm25: {k1: 1.0}}}
+M: {retrieve: {dense: org/m}}
+AM: {retrieve: {hybrid: [A, M]}}
+AMT: {retrieve: {hybrid: [A, M], alpha: fit}}
+BM: {retrieve: {hybrid: [B, M]}}
+DM: {retrieve: {hybrid: [D, M]}}
+CM: {retrieve: {hybrid: [C, M]}}
+"""
+    systems = read_systems([write(tmp_path / "s.yaml", text)])
+    assert [systems[name].label_of() for name in systems] == [
+        "bm25",
+        "bm25-tuned",
+        "bm25-mine",
+        "D",
+        "bm25-own",
+        "org/m",
+        "hybrid:org/m",
+        "tuned-hybrid:org/m",
+        "tuned-hybrid:org/m",
+        "D-hybrid:org/m",
+        "bm25-mine-hybrid:org/m",
+    ]
+
+
+def test_the_papers_settings() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    bm25, dense = systems["BM25"].first, {name: systems[name].first for name in DENSE_2025}
+    assert isinstance(bm25, BM25Node)
+    assert bm25.bm25 == BM25Config("whitespace", k1=1.2, b=1.0)
+    models = {name: node.model for name, node in dense.items() if isinstance(node, DenseNode)}
+    e5, grit, specter = (models[name] for name in ("E5-Large", "GritLM-7B", "Specter"))
+    assert (e5.template.claim, e5.template.source) == ("query: ", "passage: ")
+    assert (grit.bidirectional, grit.dtype) == (True, "bfloat16")
+    assert not grit.template.pool_prefix
+    for name, model in models.items():
+        assert model.pooling and model.max_length and model.normalize
+        hybrid = systems[f"H-{name}"].first
+        assert isinstance(hybrid, HybridNode) and not hybrid.is_fit
+        assert hybrid.sparse == bm25 and hybrid.main_model == model
+        assert hybrid.fusion == FusionConfig("linear", alpha=0.5, scale="min-max")
+    assert {models[name].pooling for name in ("SciNCL", "Specter")} == {"cls"}
+    assert not any(systems[name].reason_not_to_run for name in DENSE_2025)
+    assert len(specter.revision or "") == 40 and specter.allow_bin == ("allenai/specter",)
+
+
+def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
+    systems = read_systems(FILES)
+    assert {path.stem for path in FILES} == {
+        "as_released",
+        "attribution",
+        "entity",
+        "claim2source_2026",
+        "ct25",
+        "ct25_tuned",
+        "learned",
+        "modern",
+        "offline",
+        "ours",
+        "papers_2025",
+        "papers_2026",
+        "rerankers",
+        "rerankers_ours",
+        "verifiers",
+    }
+    for name, system in systems.items():
+        assert not isinstance(system.first, DenseNode) or system.advice, name
+
+
+BOTH = "A: {retrieve: {bm25: {}}}\nM: {retrieve: {dense: org/m}}\n"
+ROUTED = f"{BOTH}R: {{retrieve: A, routes: {{de: M}}}}\n"
+NAME = r", or the name of a system"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "A:\n  retrieve: {bm25: {}}\n  stage: []\n",
+            ":3: stage: no such key; did you mean stages",
+        ),
+        ("A: {retrieve: {bm25: {}}}\nA: {retrieve: {bm25: {}}}\n", ":2: A: is set twice"),
+        ("A/B: {retrieve: {bm25: {}}}\n", "A/B: a name must be fit for a folder"),
+        ("- A\n", "must be names"),
+        ("A: {retrieve: {bm52: {}}}", r"A: retrieve: \{'bm52': \{\}\} .*one of bm25, dense, run"),
+        ("A: {retrieve: {bm25: {}, dense: m}}", "A: retrieve: .*exactly one of bm25, dense, run"),
+        ("A: {retrieve: 3}", "A: retrieve: 3 .*one of bm25, dense, run, hybrid, or a name"),
+        ("A: {retrieve: B}", f"A: retrieve: 'B' .*{{bm25: ..}}, .*{NAME}"),
+        ("A: {retrieve: {hybrid: [B, {dense: m}]}}", rf"A: retrieve\.hybrid\.0: 'B' .*{NAME}"),
+        (f"{BOTH}R: {{retrieve: A, routes: {{de: B}}}}", rf"R: routes\.de: 'B' .*{NAME}"),
+        ("A: {retrieve: B}\nB: {retrieve: A}\n", "[AB]: names itself: A -> B -> A"),
+        ("A: {retrieve: {hybrid: [A, {dense: m}]}}\n", "A: names itself: A -> A"),
+        (f"{BOTH}H: {{retrieve: {{hybrid: [A, M, A]}}}}", r"H: retrieve\.hybrid: .*of two nodes"),
+        ("A: {retrieve: {bm25: {}}}\nB: {label: b}", ":2: B: retrieve: is required$"),
+        (f"{BOTH}H: {{retrieve: {{hybrid: A}}}}", r"H: retrieve\.hybrid: 'A' .*of two nodes"),
+        (f"{ROUTED}Q: {{retrieve: A, routes: {{fr: R}}}}", r"Q: routes\.fr: .*without routes"),
+        (f"{ROUTED}H: {{retrieve: {{hybrid: [A, R]}}}}", r"H: retrieve\.hybrid: .*without routes"),
+        (f"{BOTH}R: {{retrieve: A, routes: {{de: [M, M]}}}}", r"R: routes\.de: .*different ones"),
+        (f"{BOTH}R: {{retrieve: A, routes: {{de: []}}}}", r"R: routes\.de: \[\] is not"),
+        (f"{BOTH}R: {{retrieve: A, routes: {{default: M}}}}", r"R: routes\.default: .*a language"),
+        (
+            f"{BOTH}H: {{retrieve: {{hybrid: [A, M], alpha: fit, method: rrf}}}}",
+            r"H: retrieve\.method: 'rrf' .*nothing with `alpha: fit`",
+        ),
+        (
+            f"S: {{retrieve: {{bm25: {{}}}}, stages: [{{rerank: max_sim}}]}}\n{BOTH}"
+            "H: {retrieve: {hybrid: [S, M]}}",
+            r"H: retrieve\.hybrid\.0: 'S' .*a system without stages",
+        ),
+        ("A: {retrieve: {bm25: {k1: -1}}}", r"A: retrieve\.bm25\.k1: -1"),
+        ("A: {retrieve: {bm25: {}, index: {kind: hnsw}}}", r"A: retrieve\.index: .*none here"),
+        ("A: {retrieve: {dense: m, index: {efort: 9}}}", r"retrieve\.index\.efort: .*effort"),
+        ("A: {retrieve: {bm25: {}}, stages: [{rerank: no}]}", r":1: A: stages\.0\.rerank: 'no'"),
+        *(
+            (text, r"0\.2: scripts/upgrade_systems\.py FILE")
+            for text in (
+                "A: {bm25: {}}",
+                "A:\n  model: {name: m}\n  tune: true\n",
+                "A: {hybrid: {sparse: B, dense: C}}",
+                "A: {stages: [{retrieve: bm25}]}",
+                "stages: [{retrieve: bm25}]",
+                "A: {routes: {default: B}}",
+            )
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_file_name_key_and_what_is_allowed(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=rf"s\.yaml:? ?.*{said}") as caught:
+        read_systems([write(tmp_path / "s.yaml", text)])
+    assert len(caught.value.lines) == 1 and "\n" not in str(caught.value)
+
+
+def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "A: {retrieve: {bm25: {k1: 1.0}}}\n")
+    same = write(
+        tmp_path / "same.yaml",
+        "A: {retrieve: {bm25: {k1: 1.0}}}\nB: {retrieve: {bm25: {k1: 2.0}}}\n",
+    )
+    other = write(tmp_path / "other.yaml", "A: {retrieve: {bm25: {k1: 2.0}}}\n")
+    assert list(read_systems([one, same])) == ["A", "B"]
+    with pytest.raises(UserError, match=r"other.yaml: A: is another system"):
+        read_systems([one, other])
+
+
+def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
+    systems = read_systems([FOLDER / "papers_2025.yaml"])
+    names = ordered(systems)
+    assert sorted(names) == sorted(systems)
+    for name in DENSE_2025:
+        assert names.index(f"H-{name}") == names.index(name) + 1
+    assert ordered({name: systems[name] for name in ("H-MPNet", "BM25")}) == ["H-MPNet", "BM25"]
+
+
+def test_what_belongs_to_the_vectors_stands_beside_the_model(tmp_path: Path) -> None:
+    text = """
+Plain: {retrieve: {dense: m}}
+Graph: {retrieve: {dense: m, index: {kind: hnsw, effort: 9}, sources: title}}
+Named: {retrieve: Graph}
+Both: {retrieve: {hybrid: [{bm25: {}}, {dense: m, index: {kind: hnsw, effort: 9}}]}}
+"""
+    systems = read_systems([write(tmp_path / "s.yaml", text)])
+    graph, both = systems["Graph"].first, systems["Both"].first
+    assert isinstance(graph, DenseNode) and isinstance(both, HybridNode)
+    assert isinstance(both.dense, DenseNode) and both.dense.vectors == graph.vectors
+    assert graph.vectors == IndexConfig("hnsw", effort=9) and graph.sources_form == "title"
+    assert systems["Named"].first == graph and not both.sparse.name
+    assert systems["Plain"].first == DenseNode(name="Plain", model=graph.model)
+
+
+# The house's own example of the grammar.
+OURS = """
+ours:
+  retrieve: {hybrid: [{bm25: {metadata: true}}, {dense: checkpoints/demo}], alpha: fit}
+  routes: {de: {dense: checkpoints/german}}
+  stages:
+    - {rerank: yes_no, model: Qwen/Qwen3-Reranker-8B, depth: 100}
+    - {verify: select, depth: 10, llm: {model: google/gemma-4-31B-it}}
+"""
+
+
+def test_a_whole_system_reads_as_it_stands(tmp_path: Path) -> None:
+    system = read_systems([write(tmp_path / "s.yaml", OURS)])["ours"]
+    assert isinstance(system.first, RouteNode) and system.is_fit
+    (default,), (german,) = system.first.routes["default"], system.first.routes["de"]
+    assert isinstance(default, HybridNode) and isinstance(german, DenseNode)
+    assert isinstance(default.sparse, BM25Node) and isinstance(default.dense, DenseNode)
+    assert default.sparse.bm25 == BM25Config(metadata=True) and not default.sparse.is_fit
+    assert default.fits and default.dense.model.name == "checkpoints/demo"
+    assert german.model.name == "checkpoints/german"
+    assert [name for name, _ in system.loaded_stages()] == ["rerank yes_no", "verify select"]
+    assert system.first_depth(10) == 100
+
+
+def test_a_name_shares_and_parts_may_as_well_stand_inline(tmp_path: Path) -> None:
+    """A system that names another is that one, with its claims, depth and stages before its own."""
+    text = """
+A: {retrieve: {bm25: {k1: 1.0}}, claims: translated, depth: 7, stages: [{rerank: max_sim}]}
+B: {retrieve: A, stages: [{rerank: max_sim, depth: 2}]}
+C: {retrieve: A, claims: original}
+D: {retrieve: {bm25: {k1: 1.0}}, claims: bilingual, label: d, unsupported: "no", advice: go}
+E: {retrieve: {hybrid: [D, {dense: m, claims: translated}], scale: z-score, alpha: 0.3}}
+F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
+"""
+    systems = read_systems([write(tmp_path / "s.yaml", text)])
+    a, b, c, e, f = (systems[name] for name in "ABCEF")
+    assert (b.first, b.claims, b.depth) == (a.first, "translated", 7)
+    assert b.stages == (*a.stages, {"rerank": "max_sim", "depth": 2})
+    assert (c.claims, c.stages, c.label_of()) == ("original", a.stages, a.label_of())
+    assert isinstance(e.first, HybridNode) and isinstance(f.first, HybridNode)
+    shared = e.first.sparse
+    assert (shared.claims, shared.label, shared.advice) == ("bilingual", "d", "go")
+    assert e.reason_not_to_run == "no" and e.first.dense.claims == "translated"
+    assert e.first.fusion == FusionConfig(alpha=0.3, scale="z-score")
+    assert f.first.sparse == BM25Node(bm25=BM25Config(k1=1.0), claims="bilingual")
