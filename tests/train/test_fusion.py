@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import UserError
 from claim2source.datasets import carve_val, load, write_beir
@@ -28,8 +27,9 @@ from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25Config
 from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import read_systems
-from claim2source.systems.system import RunSettings, SystemRunner
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import Candidates, gather, known_claims
@@ -44,8 +44,8 @@ characters: {terms: characters}
 year: {score: year}
 """
 SYSTEMS = """
-BM25: {bm25: {k1: 1.2}}
-Tuned: {bm25: {k1: 1.2}, tune: true}
+BM25: {retrieve: {bm25: {k1: 1.2}}}
+Tuned: {retrieve: {bm25: {k1: fit}}}
 """
 
 
@@ -93,15 +93,15 @@ def test_the_written_fusion_is_what_was_reported(
         assert text in said, text
     # A system of its own, read from YAML, ranks the same.
     (tmp_path / "own.yaml").write_text(
-        f"Own:\n  bm25: {{k1: 1.2}}\n  stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
+        "retrieve: {bm25: {k1: 1.2}}\n"
+        f"stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
     )
-    own = read_systems([tmp_path / "own.yaml"])
-    runner = SystemRunner(own, dev, RunSettings(str(tmp_path / "data")))
-    found = runner.run("Own").result.run
+    own = read_systems([tmp_path / "own.yaml"])["own"]
+    settings = RunSettings(str(tmp_path / "data"))
+    found = SystemRunner(dev, settings).run(own).result.run
     assert [found.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
     # Fitted for that system, its candidates are those before the learned stage.
-    candidates = Candidates(own, "Own", 12)
-    bare = candidates.run(dev, dev, RunSettings(str(tmp_path / "data"))).result.run
+    bare = Candidates(own, 12).run(dev, dev, settings).result.run
     assert [bare.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
 
 
@@ -119,16 +119,12 @@ def test_over_an_export_is_fitted_on_what_its_checkpoint_held_out(
     manifest.write_export(export)
     model = ModelConfig(str(export), pooling="mean", max_length=32)
     by = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "max_sim")}
-    systems = {
-        "S": SystemConfig(bm25=BM25Config()),
-        "D": SystemConfig(model=model),
-        "H": SystemConfig(hybrid=HybridConfig("S", "D"), tune=True),
-    }
-    settings = RunSettings(data)
+    hybrid = HybridNode(sparse=BM25Node(), dense=DenseNode(model=model), fits=True)
+    candidates, settings = Candidates(System("S", BM25Node()), 8), RunSettings(data)
     for kinds in (["cosine"], ["max_sim"], ["cosine", "max_sim"], ["max_sim", "cosine"]):
         views = {"bm25": ViewConfig(), **{kind: by[kind] for kind in kinds}}
-        assert known_claims(views, Candidates(systems, "S", 8), "dev", settings).val == val
-    (choice,) = SystemRunner(systems, dev, settings).run("H").choices
+        assert known_claims(views, candidates, "dev", settings).val == val
+    (choice,) = SystemRunner(dev, settings).run(System("H", hybrid)).choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
 
 
@@ -184,28 +180,25 @@ def test_a_tuned_encoder_is_never_fitted_on_its_own_training_claims(
         "tuned": ViewConfig(score="cosine", model=tuned),
         "base": ViewConfig(score="cosine", model=ModelConfig(str(model), pooling="mean", max_length=24)),
     }  # fmt: skip
-    systems = {
-        "S": SystemConfig(bm25=BM25Config()),
-        "D": SystemConfig(model=ModelConfig(str(model), pooling="mean", max_length=24)),
-        "H": SystemConfig(hybrid=HybridConfig("S", "D")),
-    }
-    scorer = Scorer(train.sources)
+    dense = DenseNode(model=ModelConfig(str(run)))
+    hybrid = System("H", HybridNode(sparse=BM25Node(), dense=dense))
+    candidates, scorer = Candidates(System("S", BM25Node()), 8), Scorer(train.sources)
     settings = RunSettings(str(data))
-    held = gather(views, Candidates(systems, "S", 8), dev, settings, scorer)
+    held = gather(views, candidates, dev, settings, scorer)
     manifest = resolve(tuned, "cpu").manifest
     assert manifest is not None and held.data.fingerprint == manifest.data.val_sha256
     assert "val" in held.note
     # An untrained encoder among the views does not bring the training claims back, in any order.
     turned = dict(reversed(list(views.items())))
-    again = gather(turned, Candidates(systems, "S", 8), dev, settings, scorer)
+    again = gather(turned, candidates, dev, settings, scorer)
     assert again.data.claims == held.data.claims
     # Nor do candidates that a trained model found.
     lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
-    again = gather(lexical, Candidates(systems, "H", 8, str(run)), dev, settings, scorer)
+    again = gather(lexical, Candidates(hybrid, 8), dev, settings, scorer)
     assert again.data.claims == held.data.claims
 
     with pytest.raises(UserError, match="only `carved` is unseen"):
-        gather(views, Candidates(systems, "S", 8), dev, replace(settings, choosing=ChoosingOn(val="train")), scorer)  # fmt: skip
+        gather(views, candidates, dev, replace(settings, choosing=ChoosingOn(val="train")), scorer)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -217,7 +210,7 @@ def test_a_checkpoints_fusion_is_one_command(
         "bm25: {claims: bilingual}\ncosine: {score: cosine}\ntitle: {score: cosine, part: title}\n"
     )
     (tmp_path / "systems.yaml").write_text(
-        "S: {bm25: {k1: 1.2}}\nD: {model: {name: none}}\nH:\n  hybrid: {sparse: S, dense: D}\n"
+        "H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n"
     )
     main(
         [

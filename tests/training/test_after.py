@@ -25,9 +25,9 @@ from tests.training.small import arguments, small_config, small_setup
 from tests.wandb_runs import offline_runs
 
 SYSTEMS = """
-BM25: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}
-Other: {bm25: {}}
-Absent: {model: {name: nobody/has-this, pooling: cls, max_length: 24}, advice: ask for it}
+BM25: {retrieve: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}}
+Other: {retrieve: {bm25: {}}}
+Absent: {retrieve: {dense: nobody/has-this}, advice: ask for it}
 """
 
 
@@ -275,7 +275,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
     ("file", "text", "why"),
     [
         ("p.yaml", None, "the file of a pipeline"),
-        ("p.yaml", "stages: [{retrieve: dense}, {rerank: nosuch}]", "'nosuch' is not allowed"),
+        ("p.yaml", "retrieve: {dense: checkpoint}\nstages: [{rerank: nosuch}]", "'nosuch' is not allowed"),
         ("styels", None, "styles, or the YAML file of a pipeline"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_pipelines_stages_are_scored_at_the_end(setup: tuple[Path, Path], tmp_
     out, file = tmp_path / "run", tmp_path / "p.yaml"
     finetune(small_config(*setup, out, optimisation__epochs=1))
     rerank = f"{{rerank: max_sim, model: {setup[0]}, max_length: 24, depth: 5}}"
-    file.write_text(f"stages: [{{retrieve: dense}}, {rerank}]", encoding="utf-8")
+    file.write_text(f"retrieve: {{dense: checkpoint}}\nstages: [{rerank}]", encoding="utf-8")
     before = (out / "report.json").read_bytes()
     given = after_file(tmp_path, stages=[str(file)])
     finetune(small_config(*setup, out, optimisation__epochs=1, resume=True, after=given))
