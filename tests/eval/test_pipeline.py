@@ -197,7 +197,7 @@ def test_a_mistyped_file_is_one_line(tmp_path: Path, text: str, why: str) -> Non
 def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         "retrieve: {hybrid: [{bm25: {}}, {dense: checkpoint}]}\nstages: [{rerank: max_sim}]\n"
-)
+    )
     with pytest.raises(UserError, match="give --checkpoint"):
         main([f"--config={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
 

@@ -275,7 +275,11 @@ def test_what_fails_is_said_and_the_run_is_finished(
     ("file", "text", "why"),
     [
         ("p.yaml", None, "the file of a pipeline"),
-        ("p.yaml", "retrieve: {dense: checkpoint}\nstages: [{rerank: nosuch}]", "'nosuch' is not allowed"),
+        (
+            "p.yaml",
+            "retrieve: {dense: checkpoint}\nstages: [{rerank: nosuch}]",
+            "'nosuch' is not allowed",
+        ),
         ("styels", None, "styles, or the YAML file of a pipeline"),
     ],
 )
