@@ -66,8 +66,8 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
     mine = replace(RunSettings("demo"), depth=30)
     read = read_systems([systems])
     # Shallower than what is kept: the fusion's own depth is not what makes it right.
-    parts = {"sparse": read["A"].first, "dense": read["B"].first}
-    shallow = System("S", HybridNode(**parts, fusion=FusionConfig(depth=5)))
+    both = HybridNode(sparse=read["A"].first, dense=read["B"].first, fusion=FusionConfig(depth=5))
+    shallow = System("S", both)
     for system in (read["A"], read["AB"], shallow):
         asked = ask(SystemRunner(dev, mine), system, None, dev)
         bound = [
