@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from claim2source.retrieve import Hybrid as Hybrid
     from claim2source.retrieve import fuse as fuse
     from claim2source.retrieve import load_index as load_index
-    from claim2source.systems.nodes import BM25Node as BM25Node
-    from claim2source.systems.nodes import DenseNode as DenseNode
-    from claim2source.systems.nodes import HybridNode as HybridNode
+    from claim2source.systems.read import make_system as make_system
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
 
@@ -61,9 +59,7 @@ _MODULES = {
     "evaluate_systems": "pipeline.evaluate_systems",
     "run_system": "systems.system",
     "System": "systems.system",
-    "BM25Node": "systems.nodes",
-    "DenseNode": "systems.nodes",
-    "HybridNode": "systems.nodes",
+    "make_system": "systems.read",
 }
 __all__ = [*_MODULES]
 

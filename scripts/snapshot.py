@@ -150,13 +150,12 @@ def write_inputs(
 ) -> None:
     """Write the table's files, systems in the repository's grammar, and its slices of data."""
     upgrade = repository / "scripts" / "upgrade_systems.py"
-    for name, text in TABLE["files"].items():
+    for name, text in {**TABLE["files"], **TABLE["systems"]}.items():
         (work / name).write_text(fill(text, filled), "utf-8")
-        if upgrade.is_file():
+        if name in TABLE["systems"] and upgrade.is_file():
             command = [sys.executable, str(upgrade), name]
-            done = subprocess.run(command, cwd=work, env=environment, capture_output=True)
-            if done.returncode == 0:
-                (work / name).write_bytes(done.stdout)
+            made = subprocess.check_output(command, cwd=work, env=environment)
+            (work / name).write_bytes(made)
     for name, part in TABLE["slices"].items():
         if (filled["data"] / part["of"]).is_dir():
             write_slice(filled["data"] / part["of"], work / "slices" / name, part)

@@ -32,9 +32,8 @@ KINDS: dict[str, type[Any]] = {
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Read by tests of their own: systems in tests/evaluation/test_baseline_systems.py, verify, news
-# and rumors in tests/eval, fusion in tests/train, the others in
-# tests/pipeline.
+# Read by tests of their own: systems in tests/systems, verify, news and rumors in tests/eval, fusion
+# in tests/train, the others in tests/pipeline.
 ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", "rumors", "fusion")
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 import claim2source as c2s
 from claim2source.core import report as report_module
@@ -28,8 +27,8 @@ from claim2source.core.report import Report
 from claim2source.datasets import load
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
-from claim2source.retrieve import BM25Config, IndexConfig
-from claim2source.systems.read import read_systems
+from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.losses import combined
@@ -46,10 +45,10 @@ TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,
     "after": AfterConfig,
     "finetune_reranker": RerankerConfig,
-    "system": SystemConfig,
+    "system": SystemEntry,
     "bm25": BM25Config,
     "model": ModelConfig,
-    "hybrid": HybridConfig,
+    "hybrid": FusionConfig,
     "rendering": Rendering,
     "index": IndexConfig,
     "llm": LLMConfig,

@@ -24,7 +24,7 @@ from claim2source.datasets import load
 assert pathlib.Path(claim2source.__file__).is_relative_to(sys.argv[1]), claim2source.__file__
 data = load("demo", "test")
 assert len(data.sources) >= 400 and data.languages == ("en", "de", "fr")
-from claim2source.pipeline.systems import SYSTEMS_FOLDER
+from claim2source.systems.read import SYSTEMS_FOLDER
 assert len(list(SYSTEMS_FOLDER.glob("*.yaml"))) >= 6, SYSTEMS_FOLDER
 from claim2source.text.prompts import read_prompt, shipped_prompts
 assert len(shipped_prompts()) >= 5 and [read_prompt(name) for name in shipped_prompts()]

@@ -68,8 +68,8 @@ def evaluate_systems(
 
     Example:
         >>> import claim2source as c2s
-        >>> systems = {"BM25": c2s.System("BM25", c2s.BM25Node()),
-        ...            "BM25-b1": c2s.System("BM25-b1", c2s.BM25Node(bm25=c2s.BM25Config(b=1.0)))}
+        >>> grid = {"BM25": {}, "BM25-b1": {"b": 1.0}}
+        >>> systems = {k: c2s.make_system(k, {"retrieve": {"bm25": v}}) for k, v in grid.items()}
         >>> report = c2s.evaluate_systems(systems, c2s.load("demo", "dev"), repeats=100)
         >>> list(report.systems)
         ['BM25.original', 'BM25-b1.original']

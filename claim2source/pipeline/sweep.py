@@ -27,7 +27,7 @@ from claim2source.pipeline.evaluate import (
 )
 from claim2source.pipeline.staged import StagedOptions, is_shuffled
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.systems.stages import STAGE_KINDS
+from claim2source.systems.stages import STAGE_KINDS, load_stages
 from claim2source.systems.system import System
 
 AS_IS = "as it is"
@@ -56,6 +56,7 @@ def variations(system: System, vary: Vary) -> dict[str, System]:
             for name in outer:
                 part = part.setdefault(name, {})
             part[last] = value
+            load_stages(stages)  # a mistyped setting is found before anything is run
             found[f"{key} {_shown(value)}"] = replace(system, stages=tuple(stages))
     return found
 

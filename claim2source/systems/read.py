@@ -138,7 +138,15 @@ def named_systems(
 
 
 def make_system(name: str, values: Mapping[str, Any]) -> System:
-    """Make a system of plain values, as a YAML file has them. Raises `ConfigError`."""
+    """Make a system of plain values, as a YAML file has them. Raises `ConfigError`.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> hybrid = {"hybrid": [{"bm25": {"metadata": True}}, {"dense": "checkpoints/a"}]}
+        >>> system = c2s.make_system("Both", {"retrieve": hybrid, "claims": "bilingual"})
+        >>> [part.kind for part in system.parts]
+        ['bm25', 'dense']
+    """
     entry = make(SystemEntry, values)
     return _Reader({name: (entry, Path("system"))}).system(name)
 

@@ -80,6 +80,12 @@ class System:
 
     `claims` is none where the form that is evaluated is read; `depth` the sources that the first
     stage keeps for each claim, none: 100, or as deep as a stage looks.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> from claim2source.systems.nodes import BM25Node
+        >>> c2s.System("BM25", BM25Node(fits=True)).is_fit
+        True
     """
 
     name: str
@@ -329,7 +335,7 @@ def run_system(
     Example:
         >>> import claim2source as c2s
         >>> dev = c2s.load("demo", "dev")
-        >>> system = c2s.System("BM25", c2s.BM25Node())
+        >>> system = c2s.make_system("BM25", {"retrieve": {"bm25": {"b": 1.0}}})
         >>> [stage.name for stage in c2s.run_system(system, dev).stages]
         ['retrieve']
     """

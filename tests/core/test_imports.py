@@ -21,7 +21,7 @@ class Callback:
     pass
 """
 SYSTEM = """
-from claim2source.pipeline.systems import load_stages
+from claim2source.systems.stages import load_stages
 print(load_stages([{"rerank": "%s.Same"}]))
 """
 TRAINER = """

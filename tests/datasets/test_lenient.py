@@ -253,7 +253,7 @@ SETS: Mapping[str, Callable[[], tuple[list[Any], list[Any], list[str]]]] = {
     "touche": touche,
     "repeats": repeats,
 }
-SYSTEM = "BM25: {bm25: {k1: 1.2}}\n"
+SYSTEM = "BM25: {retrieve: {bm25: {k1: 1.2}}}\n"
 
 
 def plain_scores(folder: Path, run: Path) -> dict[str, float]:

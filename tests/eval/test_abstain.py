@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -18,33 +17,31 @@ from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.abstention import auroc, risk_coverage, safe_threshold
 from claim2source.io.store import Store
 from claim2source.pipeline.abstain import (
-    RemovingRunner,
     ask,
-    choosing_claims,
     fit_abstention,
     papers_of_claims,
 )
-from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve import FusionConfig
+from claim2source.systems.nodes import BM25Node, HybridNode
 from claim2source.systems.read import read_systems
-from claim2source.systems.system import RunSettings, SystemRunner
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.verify.abstain import NONE, AbstainModel, abstained
 from eval.abstain import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 
 FILES = """
-A: {bm25: {k1: 1.2}}
-B: {bm25: {analysis: whitespace, k1: 0.9}}
-AB:
-  hybrid: {sparse: A, dense: B, fusion: {depth: 20}}
+A: {retrieve: {bm25: {k1: 1.2}}}
+B: {retrieve: {bm25: {analysis: whitespace, k1: 0.9}}}
+AB: {retrieve: {hybrid: [A, B], depth: 20}}
 """
 MARKED = """
 Marked:
-  hybrid: {{sparse: A, dense: B, fusion: {{depth: 20}}}}
+  retrieve: AB
   stages:
     - {{verify: abstain, model: {model}}}
 Wrong:
-  bm25: {{k1: 1.2}}
+  retrieve: A
   stages:
     - {{verify: abstain, model: {model}}}
 """
@@ -69,20 +66,20 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
     mine = replace(RunSettings("demo"), depth=30)
     read = read_systems([systems])
     # Shallower than what is kept: the fusion's own depth is not what makes it right.
-    shallow = SystemConfig(hybrid=HybridConfig("A", "B", FusionConfig(depth=5)))
-    read = {**read, "S": shallow}
-    for name in ("A", "AB", "S"):
-        asked = ask(RemovingRunner(read, dev, mine), name, None, dev)
+    both = HybridNode(sparse=read["A"].first, dense=read["B"].first, fusion=FusionConfig(depth=5))
+    shallow = System("S", both)
+    for system in (read["A"], read["AB"], shallow):
+        asked = ask(SystemRunner(dev, mine), system, None, dev)
         bound = [
             replace(c, candidates=tuple(s.id for s in dev.sources if s.id not in papers[c.id]))
             for c in dev.claims
         ]
         others = replace(dev, claims=tuple(bound))
-        there = SystemRunner(read, others, mine).run(name).result.run
+        there = SystemRunner(others, mine).run(system).result.run
         last = list(asked.bare)[-1]
-        assert rows_of(asked.bare[last].run) == rows_of(there), name
-        plain = SystemRunner(read, dev, mine).run(name)
-        assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), name
+        assert rows_of(asked.bare[last].run) == rows_of(there), system.name
+        plain = SystemRunner(dev, mine).run(system)
+        assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), system.name
         # A filter of the fused list is not that: scores are relative to each list's first.
         right = [plain.result.sources(c.id, 1)[0] in c.golds for c in dev.claims]
         assert asked.outcomes.right.tolist() == right + [False] * 40
@@ -108,7 +105,7 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
     assert papers_of_claims(data, None, None)["1"] == {"g"}
     with pytest.raises(UserError, match="no claim of 'dev' has a gold"):
         bare = data.with_claims(claims[2:])
-        ask(RemovingRunner({"A": SystemConfig(bm25=BM25Config())}, bare), "A", None, bare)
+        ask(SystemRunner(bare), System("A", BM25Node()), None, bare)
 
 
 def few(folder: Path, *languages: str) -> str:
@@ -137,10 +134,10 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     # The file is that of a fit on all of train, chosen on papers held out of it.
     dev = load(data, "dev")
     settings = RunSettings(data)
-    runner = RemovingRunner(read_systems([systems]), dev, settings)
-    train = choosing_claims(runner, "AB").val
+    runner, system = SystemRunner(dev, settings), read_systems([systems])["AB"]
+    train = runner.choosing_claims(system).val
     assert {claim.id for claim in train.claims} == {c.id for c in load(data, "train").claims}
-    known, asked = ask(runner, "AB", None, train), ask(runner, "AB", None, dev)
+    known, asked = (ask(runner, system, None, one) for one in (train, dev))
     fitted = fit_abstention(known)
     assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
     wanted = known.outcomes.present
@@ -162,8 +159,8 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     # As a stage, on the plain split: the same probabilities, the ranking as it was.
     more = tmp_path / "marked.yaml"
     more.write_text(FILES + MARKED.format(model=out / "abstain.json"))
-    staged = SystemRunner(read_systems([more]), dev, RunSettings(data))
-    found = staged.run("Marked")
+    staged = read_systems([more])
+    found = runner.run(staged["Marked"])
     assert rows_of(found.result.run) == rows_of(found.stages[-2].result.run)
     said = [float(found.result.notes[claim].rpartition(" ")[2]) for claim in asked.claim_ids]
     assert said == pytest.approx(shares[:150].tolist(), abs=6e-5)
@@ -171,7 +168,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
         claim for claim, share in zip(asked.claim_ids, shares, strict=False) if share < 0.5
     }
     with pytest.raises(UserError, match="fitted on the stage 'A'; the stages before are retrieve"):
-        staged.run("Wrong")
+        runner.run(staged["Wrong"])
 
 
 @pytest.mark.slow
@@ -185,7 +182,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
     server = llm_server(play.Verifier(play.perfect(posts)))
     file = tmp_path / "judged.yaml"
     file.write_text(
-        FILES + "V:\n  hybrid: {sparse: A, dense: B}\n  stages:\n"
+        FILES + "V:\n  retrieve: {hybrid: [A, B]}\n  stages:\n"
         "    - {verify: letters, depth: 5, simulated: true,"
         f" llm: {{model: m, url: '{server.url}', retries: 0}}}}\n"
     )
@@ -197,8 +194,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
     assert model.design.none and model.design.stages[-1] == "verify letters"
     asked_before = server.requests
     settings = RunSettings(str(tmp_path / "data"), store=Store(tmp_path / "store"))
-    runner = RemovingRunner(read_systems([file]), dev, settings)
-    asked = ask(runner, "V", None, dev)
+    asked = ask(SystemRunner(dev, settings), read_systems([file])["V"], None, dev)
     assert server.requests == asked_before
     # The judge says none, with 0.8, unless the gold is among the five that it sees.
     shown = asked.stages["fuse"].run
@@ -221,7 +217,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
 
 def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
     words = ["--files", str(systems), "--out", str(tmp_path / "out")]
-    with pytest.raises(UserError, match="one of A, B, AB"):
+    with pytest.raises(UserError, match="allowed: A, B, AB"):
         main([*words, "--system", "C"])
     with pytest.raises(UserError, match="not reported on"):
         main([*words, "--system", "A", "--split", "train"])
@@ -230,6 +226,6 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
     assert not (tmp_path / "out").exists()
     dev = load("demo", "dev")
     few = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)
-    runner = RemovingRunner(read_systems([systems]), few, RunSettings("demo"))
+    runner, system = SystemRunner(few, RunSettings("demo")), read_systems([systems])["A"]
     with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
-        fit_abstention(ask(runner, "A", None, few))
+        fit_abstention(ask(runner, system, None, few))

@@ -19,27 +19,29 @@ from claim2source.evaluation.reports import read_reports
 from claim2source.io.trec import read_run
 from claim2source.models import resolve
 from claim2source.models.config import ModelConfig
-from claim2source.pipeline import baselines, runner
+from claim2source.pipeline import baselines
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
+from claim2source.systems import runtime
 from claim2source.systems.choose import BM25_GRID, choose_bm25, choose_fusion
+from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
 from eval.baselines import main
 from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")
 SYSTEMS = """
-BM25: {{bm25: {{analysis: whitespace, k1: 1.2, b: 1.0}}, label: bm25}}
-BM25-tuned: {{bm25: {{k1: 1.2}}, tune: true, label: bm25-tuned}}
-Small: {{model: {{name: "{model}", pooling: mean, max_length: 24}}, label: org/small}}
-H-Small: {{hybrid: {{sparse: BM25, dense: Small}}}}
-HT-Small: {{hybrid: {{sparse: BM25-tuned, dense: Small}}, tune: true, label: tuned}}
+BM25: {{retrieve: {{bm25: {{analysis: whitespace, k1: 1.2, b: 1.0}}}}, label: bm25}}
+BM25-tuned: {{retrieve: {{bm25: {{k1: fit}}}}, label: bm25-tuned}}
+Small: {{retrieve: {{dense: {{name: "{model}", pooling: mean, max_length: 24}}}}, label: org/small}}
+H-Small: {{retrieve: {{hybrid: [BM25, Small]}}}}
+HT-Small: {{retrieve: {{hybrid: [BM25-tuned, Small], alpha: fit}}, label: tuned}}
 Absent:
-  model: {{name: nobody/has-this, pooling: cls, max_length: 24}}
+  retrieve: {{dense: {{name: nobody/has-this, pooling: cls, max_length: 24}}}}
   advice: ask for it
-H-Absent: {{hybrid: {{sparse: BM25, dense: Absent}}}}
-Odd: {{model: {{name: "{model}"}}, unsupported: it cannot be expressed}}
+H-Absent: {{retrieve: {{hybrid: [BM25, Absent]}}}}
+Odd: {{retrieve: {{dense: "{model}"}}, unsupported: it cannot be expressed}}
 """
 
 
@@ -226,13 +228,13 @@ def test_what_is_done_is_not_done_again(
     some = ["--systems", "BM25", "Small", "--claims", "original", "translated"]
     main(arguments(setup, tmp_path, *some))
     asked: list[tuple[str, str]] = []
-    find = runner.SystemRunner.run
+    find = SystemRunner.run
 
-    def counted(self: Any, name: str, form: Any) -> Any:
-        asked.append((name, form))
-        return find(self, name, form)
+    def counted(self: Any, system: Any, form: Any) -> Any:
+        asked.append((system.name, form))
+        return find(self, system, form)
 
-    monkeypatch.setattr(runner.SystemRunner, "run", counted)
+    monkeypatch.setattr(SystemRunner, "run", counted)
     first = report_of(tmp_path)
     main(arguments(setup, tmp_path, *some))
     assert asked == [] and report_of(tmp_path) == first
@@ -278,7 +280,7 @@ def test_how_vectors_were_searched_is_reported(
     some = ["--systems", "BM25", "Small", "H-Small", "--claims=original", "--no_tests"]
     some.append(f"--store={tmp_path / 'store'}")
     graph = tmp_path / "graph.yaml"
-    text, plain = setup[2].read_text(), "max_length: 24}, label: org/small"
+    text, plain = setup[2].read_text(), "max_length: 24}}, label: org/small"
     hnsw = plain.replace("}", "}, index: {kind: hnsw, compared: 5}", 1)
     graph.write_text(text.replace(plain, hnsw))
     main(arguments((*setup[:2], graph), tmp_path / "o", *some))
@@ -323,7 +325,7 @@ def test_a_missing_model_is_asked_for_once(
         asked.append(model.name)
         raise UserError("not here")
 
-    monkeypatch.setattr(runner, "resolve", refuse)
+    monkeypatch.setattr(runtime, "resolve", refuse)
     main(arguments(setup, tmp_path, "--systems", "Absent", "H-Absent"))
     assert asked == ["nobody/has-this"]
     assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
@@ -350,7 +352,7 @@ def test_what_fails_is_a_row_with_advice_of_its_kind(
     def fail(model: ModelConfig, device: str | None) -> Any:
         raise error
 
-    monkeypatch.setattr(runner, "resolve", fail)
+    monkeypatch.setattr(runtime, "resolve", fail)
     main(arguments(setup, tmp_path, "--systems", "Absent", "BM25", "--claims", "original"))
     report = report_of(tmp_path)
     assert list(report["systems"]) == ["BM25.original"]

@@ -38,17 +38,17 @@ Start = Callable[..., LLMServer]
 Main = Callable[[Sequence[str] | None], None]
 Listed = dict[tuple[str, str], list[str]]
 SYSTEMS = """
-BM25: {{bm25: {{k1: 1.2}}}}
-Words: {{bm25: {{analysis: whitespace, k1: 0.9}}}}
-Both: {{hybrid: {{sparse: BM25, dense: Words}}}}
+BM25: {{retrieve: {{bm25: {{k1: 1.2}}}}}}
+Words: {{retrieve: {{bm25: {{analysis: whitespace, k1: 0.9}}}}}}
+Both: {{retrieve: {{hybrid: [BM25, Words]}}}}
 Chosen:
-  bm25: {{k1: 1.2}}
+  retrieve: BM25
   stages:
     - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
 """
 STAGES = """
+retrieve: {{dense: {model}}}
 stages:
-  - {{retrieve: dense, model: {{name: {model}}}}}
   - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
 """
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import on_checkpoint
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
@@ -28,8 +27,8 @@ from claim2source.pipeline.checkpoints import (
 from claim2source.pipeline.evaluate_systems import form_of_failed
 from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
-from claim2source.systems.read import read_systems
-from claim2source.systems.system import SystemRunner
+from claim2source.systems.read import make_system
+from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from tests.training.small import small_config, small_setup
@@ -380,8 +379,9 @@ def test_the_grid_of_styles_is_attached_to_every_checkpoint(
 
 
 PIPELINE = """
+retrieve: {{hybrid: [{{bm25: {{}}}}, {{dense: elsewhere}}]}}
+depth: 12
 stages:
-  - {{retrieve: hybrid, depth: 12, checkpoint: elsewhere}}
   - {{rerank: max_sim, model: {model}, max_length: 24, depth: 6}}
 """
 
@@ -459,6 +459,13 @@ def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run, data = trained
+
+    def failing(system: System, form: str) -> None:
+        runner = SystemRunner(load(data, "dev"))
+        with pytest.raises(UserError):
+            runner.run(system)
+        assert form_of_failed(system, runner.runtime) == form
+
     (tmp_path / "p.yaml").write_text(PIPELINE.format(model=tmp_path / "absent"))
     one = run / "checkpoints" / "epoch-1"
     evaluated(one, data, tmp_path / "out", "--stages", str(tmp_path / "p.yaml"), "--repeats=20")
@@ -476,15 +483,7 @@ def test_a_pipeline_that_cannot_run_leaves_the_checkpoints_rows(
     for text, form in ((own, "translated"), ((tmp_path / "p.yaml").read_text(), "bilingual")):
         (tmp_path / "q.yaml").write_text(text)
         pipeline = read_attached("stages", [str(tmp_path / "q.yaml")])[0]
-        systems = on_checkpoint(pipeline.systems, "q", str(broken))
-        runner = SystemRunner(systems, load(data, "dev"))
-        with pytest.raises(UserError):
-            runner.run("q")
-        assert form_of_failed(runner, "q") == form
+        failing(pipeline.on_checkpoint(str(broken)), form)
     # Routes of which one has no weights here, as the other has none at all.
-    text = f"A: {{model: {{name: {broken}}}}}\nB: {{model: {{name: {tmp_path}/gone}}}}\n"
-    (tmp_path / "r.yaml").write_text(text + "q: {routes: {de: A, default: B}}\n")
-    runner = SystemRunner(read_systems([tmp_path / "r.yaml"]), load(data, "dev"))
-    with pytest.raises(UserError):
-        runner.run("q")
-    assert form_of_failed(runner, "q") == "bilingual"
+    routes = {"retrieve": {"dense": f"{tmp_path}/gone"}, "routes": {"de": {"dense": str(broken)}}}
+    failing(make_system("q", routes), "bilingual")

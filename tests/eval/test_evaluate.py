@@ -232,7 +232,9 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     report = Report.read(tmp_path / "out")
     epochs = ["epoch-0", "epoch-1", "epoch-2"]
     wholes = [name for name in report.systems if ":" not in name]
-    assert wholes == [f"{epoch}{end}.bilingual" for epoch in epochs for end in ("", "+Staged", "+H")]
+    assert wholes == [
+        f"{epoch}{end}.bilingual" for epoch in epochs for end in ("", "+Staged", "+H")
+    ]
     trained_report = Report.read(folder)
     assert (
         report.systems["epoch-0.bilingual"].languages == trained_report.systems["step 0"].languages

@@ -289,8 +289,9 @@ def _number(cell: str) -> bool:
 
 
 PIPELINE = """
+retrieve: {{hybrid: [{{bm25: {{}}}}, {{dense: checkpoint}}], alpha: 0.0}}
+depth: 8
 stages:
-  - {{retrieve: hybrid, depth: 8, fusion: {{alpha: 0.0}}}}
   - {{verify: select, depth: 5, llm: {{model: m, url: '{url}'}}}}
 """
 
@@ -308,7 +309,7 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
     assert found[0]["id"] == by_vectors[4]["id"] and found[1]["id"] == by_vectors[0]["id"]
     assert "rank 5 chosen: It fits." in found[0]["reasoning"] and server.requests == 1
-    assert {"bm25 of own", "dense of own", "fuse", "verify select"} >= set(found[0]["parts"])
+    assert {"bm25", "dense", "fuse", "verify select"} >= set(found[0]["parts"])
     assert found[0]["score"] == found[0]["parts"]["verify select"]
     assert "Verifier: rank 5 chosen: It fits." in ask(POST, "--pipeline", str(file))
     assert server.requests == 1  # its answer is in the store
@@ -327,7 +328,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     made.write(tmp_path / "fusion.json")
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
-    file.write_text(f"stages:\n  - {{retrieve: bm25}}\n  - {stage}\n")
+    file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
     # Of the papers in German alone other terms are rare.
     found = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
     ids = [one["id"] for one in found]
@@ -350,7 +351,7 @@ def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None
     model.write(tmp_path / "a.json")
     file = tmp_path / "own.yaml"
     file.write_text(
-        f"stages:\n  - {{retrieve: bm25}}\n  - {{verify: abstain, model: {tmp_path / 'a.json'}}}\n"
+        f"retrieve: {{bm25: {{}}}}\nstages: [{{verify: abstain, model: {tmp_path / 'a.json'}}}]\n"
     )
     found = json.loads(ask(POST, "--json", "--pipeline", str(file)))
     assert found and all(one["abstained"] for one in found)
@@ -359,22 +360,11 @@ def test_a_pipeline_may_abstain(ask: Callable[..., str], tmp_path: Path) -> None
 
 
 REFUSED = [
-    (
-        "stages:\n  - {retrieve: bm25, bm25: {k1: 0.9}}\n  - {verify: abstain, model: a.json}\n",
-        "bm25.k1: the index was made with 1.2, not 0.9",
-    ),
-    (
-        "stages:\n  - {retrieve: dense, checkpoint: OTHER}\n  - {verify: abstain, model: a.json}\n",
-        "another model made this index",
-    ),
-    (
-        "own:\n  run: {files: {all: x.trec}}\n  stages:\n    - {verify: abstain, model: a.json}\n",
-        "the index is the first stage",
-    ),
-    (
-        "own:\n  bm25: {}\n  tune: true\n  stages:\n    - {verify: abstain, model: a.json}\n",
-        "tune: true is not allowed",
-    ),
+    ("{bm25: {k1: 0.9}}", r"bm25\.k1: the index was made with 1\.2, not 0\.9"),
+    ("{dense: {name: OTHER, pooling: mean, max_length: 32}}", "another model made this index"),
+    ("{run: x.trec}", "the index is the first stage"),
+    ("{bm25: {}}\nroutes: {de: {dense: checkpoint}}", "the index is the first stage"),
+    ("{bm25: {k1: fit}}", "nothing to fit: an index has no claims"),
 ]
 
 
@@ -383,10 +373,9 @@ def test_a_pipeline_with_another_first_stage_is_refused(
     ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, why: str
 ) -> None:
     if "OTHER" in text:
-        other = save_tiny(tmp_path / "other", seed=3)
-        given = f"{{name: {other}, pooling: mean, max_length: 32}}"
-        text = text.replace("checkpoint: OTHER", f"model: {given}")
-    (tmp_path / "own.yaml").write_text(text)
+        text = text.replace("OTHER", str(save_tiny(tmp_path / "other", seed=3)))
+    stages = "stages: [{verify: abstain, model: a.json}]"
+    (tmp_path / "own.yaml").write_text(f"retrieve: {text}\n{stages}\n")
     with pytest.raises(UserError, match=why):
         ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
 

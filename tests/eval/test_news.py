@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import label_of
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Report
 from claim2source.evaluation.published.tables import load_published
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from eval.news import main
 from eval.report import main as report_main
 from tests.rerank.tiny import save_cross_encoder
@@ -94,7 +94,7 @@ def staged(folder: Path, model: str = "", unsupported: str = "") -> Path:
     path.write_text(
         "CE:\n"
         "  label: news-ce-minilm-msm\n"
-        "  bm25: {clean: true}\n"
+        "  retrieve: {bm25: {clean: true}}\n"
         "  stages:\n"
         f"    - {{rerank: cross_encoder, model: {model or 'nowhere/x'}, depth: 3, sources: title}}\n"
         + (f"  unsupported: {unsupported}\n" if unsupported else "")
@@ -200,17 +200,17 @@ def test_every_shipped_file_is_read_and_its_last_system_is_the_one_with_bodies()
     published = {m for table in load_published() for row in table.rows for m in row.models}
     assert {path.stem for path in files} >= {"bm25", "distilbert", "minilm", "ct_bert", "rerank"}
     for path in files:
-        systems, last = read_pipeline(path, staged=False)
+        systems = read_systems([path], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+        last = read_pipeline(path, staged=False).name
         assert f"configs/news/{path.name}" in path.read_text(encoding="utf-8")
         # The paper's better form of CT-BERT as a bi-encoder is the headline.
         assert last.endswith("-title") == (path.stem == "ct_bert")
-        for name in systems:
-            label = label_of(name, systems) + "+gold" * bool(systems[name].stages)
+        for name, system in systems.items():
+            label = system.label_of() + "+gold" * bool(system.stages)
             ours = label.startswith(("bm25-news", "ours-")) or "-passages" in label
             assert (label in published) != ours, name
-    rerankers = read_pipeline(files[-1], staged=False)[0]
-    depths = {dict(system.stages[-1])["depth"] for system in rerankers.values()}
-    assert files[-1].stem == "rerank" and depths == {500} and len(rerankers) == 9
+    depths = {system.stages[-1]["depth"] for system in systems.values()}
+    assert files[-1].stem == "rerank" and depths == {500} and len(systems) == 9
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim2source.pipeline.systems import candidates, on_checkpoint
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -19,8 +18,9 @@ from claim2source.evaluation.html.way import way_page, ways
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
 from claim2source.rerank.max_sim import MaxSim
+from claim2source.systems.nodes import RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER
-from claim2source.systems.stages import load_stages
+from claim2source.systems.system import System
 from eval.pipeline import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
@@ -57,8 +57,7 @@ def written(folder: Path, tiny: Path, server: LLMServer, **other: str) -> Path:
     path = folder / "mine.yaml"
     llm = f"{{model: m, url: '{server.url}', retries: 0}}"
     path.write_text(
-        "stages:\n"
-        f"  - {{retrieve: bm25, depth: 5, bm25: {{k1: {other.get('k1', '1.2')}, b: 0.0}}}}\n"
+        f"retrieve: {{bm25: {{k1: {other.get('k1', '1.2')}, b: 0.0}}}}\ndepth: 5\nstages:\n"
         f"  - {{rerank: max_sim, model: {tiny}, max_length: 64, depth: 2, sources: title_abstract,"
         f" mix: {other.get('mix', '0.0')}}}\n"
         f"  - {{verify: select, depth: 2, simulated: true, llm: {llm}{other.get('verify', '')}}}\n"
@@ -135,81 +134,73 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     assert run("first", k1="0.9")[1][0] is False
 
 
-def test_a_named_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> None:
+def models(system: System) -> dict[str, list[str | None]]:
+    """The dense model of each language's candidates."""
+    assert isinstance(system.first, RouteNode)
+    return {
+        language: [part.main_model.name if part.main_model else None for part in parts]
+        for language, parts in system.first.routes.items()
+    }
+
+
+def test_a_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> None:
     file = tmp_path / "routed.yaml"
     file.write_text(
-        "stages:\n  - {retrieve: hybrid, depth: 30, checkpoint: A}\n"
-        "  - {rerank: max_sim, depth: 10}\nroutes: {de: {retrieve: {checkpoint: B}}}\n"
+        "retrieve: {hybrid: [{bm25: {}}, {dense: A}]}\ndepth: 30\n"
+        "routes: {de: {hybrid: [{bm25: {}}, {dense: B}]}}\nstages: [{rerank: max_sim, depth: 10}]\n"
     )
-    systems, name = read_pipeline(file)
-    assert name == "routed"
-
-    def models(systems: Any, name: str) -> dict[str, tuple[str, int | None]]:
-        found = {}
-        for language, part in systems[name].routes.items():
-            hybrid = systems[part].hybrid
-            dense = systems[hybrid.dense] if hybrid else systems[part]
-            found[language] = dense.model.name, systems[part].depth
-        return found
-
-    assert models(systems, name) == {"default": ("A", 30), "de": ("B", 30)}
-    swapped = on_checkpoint(systems, name, "C", {"fr": "D"})
-    assert models(swapped, name) == {"default": ("C", 30), "de": ("C", 30), "fr": ("D", 30)}
-    winner, name = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
-    assert winner[name].claims == "bilingual" and winner[name].depth == 100
-    assert {k: v[0] for k, v in models(winner, name).items()} == {
-        "default": "GritLM/GritLM-7B", "de": "checkpoints/gritlm_f_paper"
+    routed = read_pipeline(file)
+    assert (routed.name, routed.depth) == ("routed", 30)
+    assert models(routed) == {"default": ["A"], "de": ["B"]}
+    swapped = models(routed.on_checkpoint("C", {"fr": "D"}))
+    assert swapped == {"default": ["C"], "de": ["C"], "fr": ["D"]}
+    winner = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
+    assert winner.claims == "bilingual" and winner.depth == 100
+    assert models(winner) == {
+        "default": ["GritLM/GritLM-7B"], "de": ["checkpoints/gritlm_f_paper"]
     }  # fmt: skip
-    kinds = [(label, stage.depth) for label, stage in load_stages(winner[name].stages)]  # type: ignore[attr-defined]
+    kinds = [(label, stage.depth) for label, stage in winner.loaded_stages()]
     assert kinds == [("rerank yes_no", 100), ("verify select", 10)]
-    anywhere = models(on_checkpoint(winner, name, "C", {"de": "B"}), name)
-    assert {k: v[0] for k, v in anywhere.items()} == {"default": "C", "de": "B"}
-    ours, name = read_pipeline(SYSTEMS_FOLDER / "ours.yaml")
-    found = on_checkpoint(ours, name, "C")
-    assert found[found[name].hybrid.dense].model.name == "C"  # type: ignore[union-attr]
+    assert models(winner.on_checkpoint("C", {"de": "B"})) == {"default": ["C"], "de": ["B"]}
+    ours = read_pipeline(SYSTEMS_FOLDER / "ours.yaml").on_checkpoint("C").first.main_model
+    assert ours is not None and ours.name == "C"
 
 
 def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> None:
     file = tmp_path / "routed.yaml"
     file.write_text(
-        "stages:\n  - {retrieve: dense, depth: 30, checkpoint: A}\n"
-        "  - {rerank: max_sim, depth: 10}\n"
-        "routes:\n  de: [{retrieve: {}}, {retrieve: {checkpoint: B}}, {retrieve: bm25}]\n"
-        "  fr: {retrieve: {checkpoint: B}}\n"
+        "retrieve: {dense: A}\nstages: [{rerank: max_sim, depth: 10}]\n"
+        "routes: {de: [{dense: A}, {dense: B}, {bm25: {}}], fr: {dense: B}}\n"
     )
-    systems, name = read_pipeline(file)
-    own, found = systems[name].routes or {}, candidates(systems[name])
-    assert own["fr"] == "routed, fr" and found["default"] == ("routed, default",)
-    models = [systems[part].model for part in found["de"]]
-    assert [model and model.name for model in models] == ["A", "B", None]
-    assert found["de"][0] == "routed, default"  # not a second index of the same model
-    with pytest.raises(ConfigError, match="none: routed chooses among several for de"):
-        on_checkpoint(systems, name, "C")
-    file.write_text(file.read_text().replace("{retrieve: bm25}", "{retrieve: {checkpoint: B}}"))
-    with pytest.raises(UserError, match=r"routes\.de: .*a list of different ones"):
-        read_pipeline(file)
+    system = read_pipeline(file)
+    assert models(system) == {"default": ["A"], "de": ["A", "B", None], "fr": ["B"]}
+    assert len(system.parts) == 3  # no second index of the same model
+    with pytest.raises(ConfigError, match="none: val chooses among several for de"):
+        system.on_checkpoint("C")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("stages: [{retrieve: nothing}]", "'nothing' is not allowed; allowed: bm25, dense, hybrid"),
-        ("stages: [{retrieve: bm25, checkpoint: A}]", "none with bm25"),
-        ("stages: [{retrieve: bm25, dept: 3}]", "dept: no such key; did you mean depth"),
-        ("stages: [{retrieve: bm25}]\nbm25: {}", "routes or none"),
-        ("stages: [{retrieve: bm25}]\nroutes: {de: bm25}", "routes.de.*{retrieve: ..}"),
-        ("bm25: {}", "names, each with its keys|bm25"),
-        ("A: {bm25: {}}", "none: it has no stages"),
+        ("retrieve: nothing", "retrieve: 'nothing' is not allowed; .*or the name of a system"),
+        (
+            "retrieve: {bm25: {}}\nstages: [{rerank: max_sim, dept: 3}]",
+            "dept: no such key; did you mean depth",
+        ),
+        ("A: {retrieve: {bm25: {}}}", "none: it has no stages"),
     ],
 )
 def test_a_mistyped_file_is_one_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "p.yaml").write_text(text + "\n")
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=why) as caught:
         read_pipeline(tmp_path / "p.yaml", beside=[SYSTEMS_FOLDER / "offline.yaml"])
+    assert len(caught.value.lines) == 1
 
 
 def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None:
-    (tmp_path / "p.yaml").write_text("stages: [{retrieve: hybrid}, {rerank: max_sim}]\n")
+    (tmp_path / "p.yaml").write_text(
+        "retrieve: {hybrid: [{bm25: {}}, {dense: checkpoint}]}\nstages: [{rerank: max_sim}]\n"
+    )
     with pytest.raises(UserError, match="give --checkpoint"):
         main([f"--config={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
 

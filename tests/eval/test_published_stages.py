@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from claim2source.pipeline.systems import label_of, on_checkpoint
 
 import claim2source as c2s
 from claim2source.core.errors import ConfigError
@@ -19,8 +18,9 @@ from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.staged import read_pipeline
 from claim2source.pipeline.sweep import variations
-from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
-from claim2source.systems.stages import load_stages
+from claim2source.systems.nodes import DenseNode
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.system import System
 from eval.report import main as report_main
 from eval.rerank import main as rerank
 from eval.verify import main as verify
@@ -42,58 +42,51 @@ ROWS = {
 }
 
 
-def named(systems: Systems, name: str) -> str:
-    return label_of(name, systems)
-
-
 def test_every_row_of_the_stages_is_one_shipped_system() -> None:
     systems = read_systems(FILES)
     for table, rows in ROWS.items():
         assert {row.name for row in TABLES[table].rows} == set(rows)
         for row, name in rows.items():
             models = TABLES[table].row(row).models
-            assert [one for one in systems if named(systems, one) in models] == [name], row
+            assert [one for one in systems if systems[one].label_of() in models] == [name], row
     # The re-ranked order is a row of its own in reports of verifiers.
     it = TABLES["2026-stage2"].row("Qwen3-8B-IT").models
-    assert all(label_of(one, systems, 1) in it for one in ROWS["2026-stage3"].values())
+    assert all(systems[one].label_of(1) in it for one in ROWS["2026-stage3"].values())
     assert all(
-        label_of(one, systems, 0) in TABLES["2026-chosen"].rows[0].models
+        systems[one].label_of(0) in TABLES["2026-chosen"].rows[0].models
         for one in ROWS["2026-stage3"].values()
     )
 
 
 def test_the_submission_is_the_verifiers_file_kimi() -> None:
     systems = read_systems(FILES)
-    winner, name = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
+    winner = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
     kimi = systems["Kimi-K2.6"]
-    assert load_stages(winner[name].stages) == load_stages(kimi.stages)
-    assert winner[name].claims == kimi.claims == "bilingual"
-    assert label_of(name, winner) == named(systems, "Kimi-K2.6")
-    (_, _), (_, stage) = load_stages(kimi.stages)
-    said = asdict(stage)  # type: ignore[call-overload]
+    assert winner.loaded_stages() == kimi.loaded_stages()
+    assert winner.claims == kimi.claims == "bilingual"
+    assert winner.label_of() == kimi.label_of()
+    (_, _), (_, stage) = kimi.loaded_stages()
+    said = asdict(stage)
     assert (said["sources"], said["llm"]["max_tokens"], said["depth"]) == ("released", 4096, 10)
-    ours = load_stages(systems["Kimi-K2.6-ours"].stages)[1][1]
-    assert asdict(ours)["sources"] == "metadata"  # type: ignore[call-overload]
+    ours = systems["Kimi-K2.6-ours"].loaded_stages()[1][1]
+    assert asdict(ours)["sources"] == "metadata"
 
 
 def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
     systems = read_systems(FILES)
     rows = {m for table in ROWS for row in TABLES[table].rows for m in row.models}
-    changed = variations(
-        systems["Kimi-K2.6"], {"verify.depth": [20], "rerank.claims": ["original"]}
-    )
-    for name, one in list(changed.items())[1:]:
-        assert label_of(name, {**systems, name: one}) not in rows
+    kimi = systems["Kimi-K2.6"]
+    changed = variations(kimi, {"verify.depth": [20], "rerank.claims": ["original"]})
+    for one in list(changed.values())[1:]:
+        assert one.label_of() not in rows
     # What says how it is run is the same system.
-    moved = variations(systems["Kimi-K2.6"], {"verify.llm.url": ["http://gpu:1/v1"]})
-    ((name, one),) = list(moved.items())[1:]
-    assert label_of(name, {**systems, name: one}) in rows
-    assert named(on_checkpoint(systems, "Kimi-K2.6", "C", {"de": "B"}), "Kimi-K2.6") not in rows
-    labelled = {**systems, "mine": replace(systems["Kimi-K2.6"], label="mine")}
-    assert label_of("mine", labelled) == "mine"
+    (_, moved) = variations(kimi, {"verify.llm.url": ["http://gpu:1/v1"]}).values()
+    assert moved.label_of() in rows
+    assert kimi.on_checkpoint("C", {"de": "B"}).label_of() not in rows
+    assert replace(kimi, label="mine").label_of() == "mine"
     # A stage is not its first stage alone.
-    dense = {**systems, "E5": replace(systems["E5"], label=None, stages=systems["BGE"].stages)}
-    assert label_of("E5", dense) != "intfloat/e5-large-v2" == label_of("E5", dense, 0)
+    dense = System("E5", replace(systems["E5"].first, label=None), systems["BGE"].stages)
+    assert dense.label_of() != "intfloat/e5-large-v2" == dense.label_of(0)
 
 
 def small(folder: Path) -> Dataset:
@@ -125,8 +118,8 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     server = llm_server(play.Verifier(lambda asked: 0), models=["moonshotai/Kimi-K2.6"])
     first = tmp_path / "first.yaml"
     first.write_text(
-        "GritLM: {label: GritLM-7B-metadata, bm25: {metadata: true}}\n"
-        "GritLM-F: {label: GritLM-F, bm25: {metadata: true, k1: 2.0}}\n"
+        "GritLM: {label: GritLM-7B-metadata, retrieve: {bm25: {metadata: true}}}\n"
+        "GritLM-F: {label: GritLM-F, retrieve: {bm25: {metadata: true, k1: 2.0}}}\n"
     )
     stages = tmp_path / "verifiers.yaml"
     text = (SYSTEMS_FOLDER / "verifiers.yaml").read_text(encoding="utf-8")
@@ -212,14 +205,15 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
     )
     models: dict[str, set[str]] = {}
     for system in systems.values():
-        if system.model is not None:
-            models.setdefault(system.model.name, set()).add(repr(system.model))
+        for node in system.first.walk():
+            if isinstance(node, DenseNode):
+                models.setdefault(node.model.name, set()).add(repr(node.model))
     assert len(models) > 10 and all(len(ways) == 1 for ways in models.values())
     # The re-rankers and verifiers of the papers' files: one description of each model and task.
     stages: dict[object, set[str]] = {}
     for name, system in systems.items():
         if not name.endswith("-ours") and name not in ("ours", "Qwen3-8B"):
-            for kind, stage in load_stages(system.stages[system.retrieve is not None :]):
+            for kind, stage in system.loaded_stages():
                 model = getattr(stage, "model", None) or getattr(
                     getattr(stage, "llm", None), "model", None
                 )

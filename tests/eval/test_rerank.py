@@ -15,8 +15,8 @@ from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.io.trec import read_run, write_trec_run
 from claim2source.rerank.http import Http
 from claim2source.rerank.yes_no import YesNo
+from claim2source.systems.nodes import RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
-from claim2source.systems.stages import load_stages
 from eval.rerank import main
 
 
@@ -44,8 +44,8 @@ def test_each_stage_is_scored_written_and_tested(
     files = tmp_path / "systems.yaml"
     stage = f"{{rerank: max_sim, model: {tiny_folder}, max_length: 64"
     files.write_text(
-        f"Two:\n  bm25: {{k1: 1.2}}\n  stages:\n    - {stage}, depth: 5}}\n"
-        f"    - {stage}, depth: 3, mix: 1.0}}\nPlain:\n  bm25: {{k1: 1.2}}\n"
+        f"Two:\n  retrieve: Plain\n  stages:\n    - {stage}, depth: 5}}\n"
+        f"    - {stage}, depth: 3, mix: 1.0}}\nPlain:\n  retrieve: {{bm25: {{k1: 1.2}}}}\n"
     )
     said = ["--files", str(files), "--repeats", "50", "--store", str(tmp_path / "store")]
     main(["--system", "Two", "--out", str(tmp_path / "out"), *said])
@@ -108,10 +108,13 @@ def test_the_papers_rerankers_are_there_as_released() -> None:
     systems = read_systems(files)
     names = ["Nemotron", "BGE", "Jina", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-8B-IT"]
     for name in names:
-        ((_, stage),) = load_stages(systems[name].stages)
-        assert (stage.depth, stage.claims, stage.mix) == (100, "translated", 0), name  # type: ignore[attr-defined]
-        assert systems[name].routes == {"de": "GritLM-F", "default": "GritLM"}
-        assert stage.sources == "released"  # type: ignore[attr-defined]
+        ((_, stage),) = systems[name].loaded_stages()
+        assert (stage.depth, stage.claims, stage.mix) == (100, "translated", 0), name
+        first = systems[name].first
+        assert isinstance(first, RouteNode)
+        routes = {lang: [part.name for part in parts] for lang, parts in first.routes.items()}
+        assert routes == {"default": ["GritLM"], "de": ["GritLM-F"]}
+        assert stage.sources == "released"
         if isinstance(stage, Http):
             assert stage.documents <= 64
         if isinstance(stage, YesNo):

@@ -43,8 +43,8 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
     files = ", ".join(f"{lang}: {tmp_path}/{lang}.json" for lang in dev.languages)
     systems = tmp_path / "systems.yaml"
     systems.write_text(
-        f"first: {{run: {{files: {{{files}}}, ranked_by: embedding}}, claims: original}}\n"
-        f"theirs: {{run: {{files: {{{files}}}}}, claims: original}}\n"
+        f"first: {{retrieve: {{run: {{files: {{{files}}}, ranked_by: embedding}}}}, claims: original}}\n"
+        f"theirs: {{retrieve: {{run: {{{files}}}}}, claims: original}}\n"
     )
     words = [f"--dataset={data}", f"--out={out}", "--repeats=100", "--files", str(systems)]
 

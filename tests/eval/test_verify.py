@@ -21,7 +21,6 @@ from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_staged
 from claim2source.pipeline.sweep import variations
 from claim2source.systems.choose import choose_margin
-from claim2source.systems.stages import load_stages
 from claim2source.systems.when import WhenConfig
 from eval.verify import VerifyConfig, main
 from tests.llm_server import LLMServer
@@ -58,7 +57,7 @@ def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
     files = tmp_path / "systems.yaml"
     llm = f"llm: {{model: m, url: '{server.url}'}}"
     files.write_text(
-        "Checked:\n  bm25: {k1: 1.2}\n  stages:\n"
+        "Checked:\n  retrieve: {bm25: {k1: 1.2}}\n  stages:\n"
         f"    - {{verify: select, when: {{margin_below: 0.1}}, {llm}}}\n"
     )
     said = ["--files", str(files), "--repeats", "30", "--store", str(tmp_path / "store")]
@@ -164,12 +163,12 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
     said = ["--config", str(path), "--out", "o"]
     config = read_config(VerifyConfig, said, program="t", description="t")
-    systems = read_staged([REPOSITORY / file for file in config.files], config.system, None)
+    system = read_staged([REPOSITORY / file for file in config.files], config.system, None)
     assert config.vary is not None
-    found = variations(systems[config.system], config.vary)
+    found = variations(system, config.vary)
     # One more than all values: each is a system that can be read, and no two are the same.
     assert len(found) == 1 + sum(map(len, config.vary.values())) == 19
-    stages = {name: [asdict(s) for _, s in load_stages(one.stages)] for name, one in found.items()}  # type: ignore[call-overload]
+    stages = {name: [asdict(s) for _, s in one.loaded_stages()] for name, one in found.items()}
     first, base = stages["as it is"]
     assert stages["verify.llm.thinking true"] == [
         first,
@@ -181,7 +180,7 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
         assert [other for other in stages if stages[other] == known] == [name]
     for key, why in (("verify", "a setting"), ("fuse.depth", "a setting"), ("verify.dept", "dept")):
         with pytest.raises(ConfigError, match=why):
-            variations(systems[config.system], {key: [1]})
+            variations(system, {key: [1]})
 
 
 @pytest.mark.slow

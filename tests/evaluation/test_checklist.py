@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from claim2source.pipeline.results import RunSettings
 
 import claim2source as c2s
 from claim2source.core.errors import run_program
 from claim2source.core.report import Report, SystemReport, TrainingReport
 from claim2source.evaluation.checklist import NOT_RECORDED, checklist
 from claim2source.io.store import Store
-from claim2source.pipeline.results import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
 from eval.report import main
 from tests.llm_server import LLMServer

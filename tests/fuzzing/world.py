@@ -267,17 +267,17 @@ PROGRAMS: dict[str, Program] = {
 
 SYSTEMS = """\
 BM25:
-  bm25: {k1: 1.2, b: 0.75, title_weight: 2}
+  retrieve: {bm25: {k1: 1.2, b: 0.75, title_weight: 2}}
 Tuned:
-  bm25: {metadata: true}
-  tune: true
+  retrieve: {bm25: {metadata: true, k1: fit}}
   label: bm25-tuned
 Dense:
-  model: {name: model, pooling: mean, max_length: 24}
+  retrieve: {dense: {name: model, pooling: mean, max_length: 24}}
 Both:
-  hybrid: {sparse: BM25, dense: Dense, fusion: {alpha: 0.3}}
+  retrieve: {hybrid: [BM25, Dense], alpha: 0.3}
 Routed:
-  routes: {de: BM25, default: Dense}
+  retrieve: Dense
+  routes: {de: BM25}
 """
 
 

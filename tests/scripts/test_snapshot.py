@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from claim2source.systems.read import read_systems
 from scripts import snapshot
 from tests.shared_data import REPOSITORY
 
@@ -200,6 +202,17 @@ def test_the_newest_command_that_a_repository_has_is_run(
     assert words() == []  # without its data
     (tmp_path / "data" / "ct25").mkdir(parents=True)
     assert words() == ["--dataset", str(tmp_path / "data" / "ct25")]
+
+
+def test_systems_are_written_in_the_repositorys_grammar(tmp_path: Path) -> None:
+    filled = {**snapshot.TABLE["words"], "data": tmp_path / "data", "llm": "http://localhost"}
+    snapshot.write_inputs(tmp_path, tmp_path, filled, os.environ)  # an old repository
+    assert "sparse: Plain" in (tmp_path / "systems.yaml").read_text()
+    views = (tmp_path / "views.yaml").read_text()
+    snapshot.write_inputs(REPOSITORY, tmp_path, filled, os.environ)
+    read = {n: read_systems([tmp_path / n]) for n in snapshot.TABLE["systems"]}
+    assert read["systems.yaml"]["Hybrid"].is_fit and read["pipeline.yaml"]["pipeline"].depth == 50
+    assert (tmp_path / "views.yaml").read_text() == views
 
 
 def test_every_case_has_a_program_here() -> None:

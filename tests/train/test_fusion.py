@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claim2source.pipeline.systems import HybridConfig, SystemConfig
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
@@ -28,8 +27,9 @@ from claim2source.rerank.learned import Learned, LearnedFusion
 from claim2source.rerank.similarities import ViewConfig
 from claim2source.retrieve import BM25Config
 from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import read_systems
-from claim2source.systems.system import RunSettings, SystemRunner
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import Candidates, known_claims
@@ -44,8 +44,8 @@ characters: {terms: characters}
 year: {score: year}
 """
 SYSTEMS = """
-BM25: {bm25: {k1: 1.2}}
-Tuned: {bm25: {k1: 1.2}, tune: true}
+BM25: {retrieve: {bm25: {k1: 1.2}}}
+Tuned: {retrieve: {bm25: {k1: fit}}}
 """
 
 
@@ -92,15 +92,15 @@ def test_the_written_fusion_is_what_was_reported(
     assert "raw two: bm25, title" in said and "Left out" in said
     # A system of its own, read from YAML, ranks the same.
     (tmp_path / "own.yaml").write_text(
-        f"Own:\n  bm25: {{k1: 1.2}}\n  stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
+        "retrieve: {bm25: {k1: 1.2}}\n"
+        f"stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
     )
-    own = read_systems([tmp_path / "own.yaml"])
-    runner = SystemRunner(own, dev, RunSettings(str(tmp_path / "data")))
-    found = runner.run("Own").result.run
+    own = read_systems([tmp_path / "own.yaml"])["own"]
+    settings = RunSettings(str(tmp_path / "data"))
+    found = SystemRunner(dev, settings).run(own).result.run
     assert [found.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
     # Fitted for that system, its candidates are those before the learned stage.
-    candidates = Candidates(own, "Own", 12)
-    bare = candidates.run(dev, dev, RunSettings(str(tmp_path / "data"))).result.run
+    bare = Candidates(own, 12).run(dev, dev, settings).result.run
     assert [bare.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
 
 
@@ -120,16 +120,13 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     plain = replace(model, name=str(save_tiny(tmp_path / "plain")))
     views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "max_sim")}
     views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=plain)}
-    systems = {
-        "S": SystemConfig(bm25=BM25Config()),
-        "D": SystemConfig(model=model),
-        "H": SystemConfig(hybrid=HybridConfig("S", "D"), tune=True),
-    }
+    hybrid = HybridNode(sparse=BM25Node(), dense=DenseNode(model=model), fits=True)
+    systems = {"S": System("S", BM25Node()), "H": System("H", hybrid)}
     settings = RunSettings(data)
 
     def claims_for(kinds: str, system: str, settings: RunSettings = settings) -> Dataset:
         chosen = {kind: views[kind] for kind in kinds.split()}
-        return known_claims(chosen, Candidates(systems, system, 8), "dev", settings).val
+        return known_claims(chosen, Candidates(systems[system], 8), "dev", settings).val
 
     for kinds in ("bm25 cosine", "bm25 max_sim", "max_sim cosine", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val
@@ -137,7 +134,7 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train
     with pytest.raises(UserError, match="only `carved` is unseen"):
         claims_for("cosine", "S", replace(settings, choosing=ChoosingOn(val="train")))
-    (choice,) = SystemRunner(systems, dev, settings).run("H").choices
+    (choice,) = SystemRunner(dev, settings).run(systems["H"]).choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
 
 
@@ -178,7 +175,7 @@ def test_a_checkpoints_fusion_is_one_command(setup: tuple[Path, Path], tmp_path:
         "bm25: {claims: bilingual}\ncosine: {score: cosine}\ntitle: {score: cosine, part: title}\n"
     )
     (tmp_path / "systems.yaml").write_text(
-        "S: {bm25: {k1: 1.2}}\nD: {model: {name: none}}\nH:\n  hybrid: {sparse: S, dense: D}\n"
+        "H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n"
     )
     main(
         [

@@ -24,9 +24,9 @@ from tests.training.small import arguments, small_config
 from tests.wandb_runs import offline_runs
 
 SYSTEMS = """
-BM25: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}
-Other: {bm25: {}}
-Absent: {model: {name: nobody/has-this, pooling: cls, max_length: 24}, advice: ask for it}
+BM25: {retrieve: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}}
+Other: {retrieve: {bm25: {}}}
+Absent: {retrieve: {dense: nobody/has-this}, advice: ask for it}
 """
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_scored_is_refused_before_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a relative path is one from here, as all of them are
-    stages = "stages: [{retrieve: dense}, {rerank: nosuch}]"
+    stages = "retrieve: {dense: checkpoint}\nstages: [{rerank: nosuch}]"
     for file, content in (("wrong.yaml", stages), ("s.yaml", SYSTEMS), ("end.yaml", text)):
         if content is not None:
             Path(file).write_text(content, encoding="utf-8")
@@ -271,7 +271,7 @@ def test_a_pipelines_stages_are_scored_at_the_end(setup: tuple[Path, Path], tmp_
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small").symlink_to(setup[0])
     rerank = "{rerank: max_sim, model: org/small, max_length: 24, depth: 5}"
-    file.write_text(f"stages: [{{retrieve: dense}}, {rerank}]", encoding="utf-8")
+    file.write_text(f"retrieve: {{dense: checkpoint}}\nstages: [{rerank}]", encoding="utf-8")
     before = (out / "report.json").read_bytes()
     given = after_file(tmp_path, stages=[str(file)], models=str(tmp_path / "models"))
     finetune(small_config(*setup, out, optimisation__epochs=1, resume=True, after=given))

@@ -75,13 +75,13 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
     LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
     files = tmp_path / "systems.yaml"
     files.write_text(
-        f"dense: {{model: {{name: {known}}}}}\n"
-        "bm25: {bm25: {}}\n"
-        "fused: {hybrid: {sparse: bm25, dense: dense}}\n"
-        f"staged: {{bm25: {{}}, stages: [{{rerank: max_sim, model: {known}}}]}}\n"
-        "asked: {bm25: {}, stages: [{rerank: max_sim, "
+        f"dense: {{retrieve: {{dense: {known}}}}}\n"
+        "bm25: {retrieve: {bm25: {}}}\n"
+        "fused: {retrieve: {hybrid: [bm25, dense]}}\n"
+        f"staged: {{retrieve: bm25, stages: [{{rerank: max_sim, model: {known}}}]}}\n"
+        "asked: {retrieve: bm25, stages: [{rerank: max_sim, "
         f"model: {known}, when: {{margin_below: 0.2}}}}]}}\n"
-        "learned: {bm25: {}, stages: [{rerank: learned, "
+        "learned: {retrieve: bm25, stages: [{rerank: learned, "
         f"file: {tmp_path / 'fusion.json'}, models: {{c: {known}}}}}]}}\n"
     )
     made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from claim2source.pipeline.systems import SystemConfig
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -21,15 +20,15 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.pipeline.abstain import RemovingRunner, choosing_claims
 from claim2source.rerank.cross_encoder import CrossEncoder
 from claim2source.rerank.frame import Pair, Reranker
 from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
 from claim2source.rerank.similarities import Models, Scorer, ViewConfig
 from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.systems.nodes import BM25Node
 from claim2source.systems.stages import load_stages
-from claim2source.systems.system import RunSettings
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker.first_stage import FirstStage
@@ -100,13 +99,10 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         "bm25": ViewConfig(),
         "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
     }
-    stages = [{"rerank": "cross_encoder", "model": str(trained), "depth": 10}]
-    systems = {
-        "S": SystemConfig(bm25=BM25Config()),
-        "R": SystemConfig(bm25=BM25Config(), stages=stages),
-    }
+    plain = System("S", BM25Node())
+    staged = System("R", plain.first, ({"rerank": "cross_encoder", "model": str(trained)},))
     settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
-    found = gather(views, Candidates(systems, "S", 8), dev, settings, scorer)
+    found = gather(views, Candidates(plain, 8), dev, settings, scorer)
     assert found.data.fingerprint == val.fingerprint and "val" in found.note
     # The view's scores are the stage's, which reads both sides as the checkpoint was trained.
     stage = CrossEncoder(model=str(trained), depth=8)
@@ -114,25 +110,24 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     for claim, scores in zip(found.data.claims, found.columns["pairs"], strict=True):
         asked = found.run.sources(claim.id)
         assert scores == pytest.approx([ranked.scored(claim.id)[one] for one in asked], abs=1e-5)
-    for name, claims in (("S", train.claims), ("R", val.claims)):
-        chosen = choosing_claims(RemovingRunner(systems, dev, settings), name)
-        assert chosen.val.claims == claims
+    for system, claims in ((plain, train.claims), (staged, val.claims)):
+        assert SystemRunner(dev, settings).choosing_claims(system).val.claims == claims
     # Candidates that it has re-ranked are its own too.
     lexical = {"bm25": views["bm25"], "title": ViewConfig(part="title")}
-    assert known_claims(lexical, Candidates(systems, "R", 8), "dev", settings).val.claims == val.claims  # fmt: skip
+    assert known_claims(lexical, Candidates(staged, 8), "dev", settings).val.claims == val.claims
     # So is a view of a fusion whose model lies elsewhere now.
     gone = replace(views["pairs"], model=ModelConfig("gone"))
     fusion = tmp_path / "fusion.json"
     LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
     moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
-    learned = {"L": SystemConfig(bm25=BM25Config(), stages=[moved])}
-    assert choosing_claims(RemovingRunner(learned, dev, settings), "L").val.claims == val.claims
+    learned = System("L", plain.first, (moved,))
+    assert SystemRunner(dev, settings).choosing_claims(learned).val.claims == val.claims
     # Where the data differ nothing says that these claims were held out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
-    found = gather(views, Candidates(systems, "S", 8), dev, other, scorer)
+    found = gather(views, Candidates(plain, 8), dev, other, scorer)
     assert "not the one training held out" in found.note and "its training" not in found.note
-    assert choosing_claims(RemovingRunner(systems, dev, other), "R").note == found.note
+    assert SystemRunner(dev, other).choosing_claims(staged).note == found.note
     with pytest.raises(ConfigError, match="model.*a yes_no model"):
         wrong = replace(views["pairs"], score="yes_no")
         scorer.scores(wrong, dev.claims[:1], [["a"]])
@@ -198,8 +193,8 @@ def test_a_first_stage_keeps_its_own_stages(made: dict[str, Path], tmp_path: Pat
     LearnedFusion((view,), FITTED).write(fusion)
     files = tmp_path / "systems.yaml"
     files.write_text(
-        "sparse: {bm25: {k1: 1.2}}\n"
-        f"learned: {{bm25: {{k1: 1.2}}, stages: [{{rerank: learned, file: {fusion}}}]}}\n"
+        "sparse: {retrieve: {bm25: {k1: 1.2}}}\n"
+        f"learned: {{retrieve: sparse, stages: [{{rerank: learned, file: {fusion}}}]}}\n"
     )
     data, found = load(str(made["data"]), "dev"), {}
     for name in ("sparse", "learned"):
@@ -233,12 +228,12 @@ def test_a_run_does_not_go_on_over_another_model_in_its_first_stage(
     LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")
     files = tmp_path / "systems.yaml"
     files.write_text(
-        f"dense: {{model: {{name: {place}}}}}\n"
-        "sparse: {bm25: {}}\n"
-        "fused: {hybrid: {sparse: sparse, dense: dense}}\n"
-        "learned: {bm25: {}, stages: [{rerank: learned, "
+        f"dense: {{retrieve: {{dense: {place}}}}}\n"
+        "sparse: {retrieve: {bm25: {}}}\n"
+        "fused: {retrieve: {hybrid: [sparse, dense]}}\n"
+        "learned: {retrieve: sparse, stages: [{rerank: learned, "
         f"file: {tmp_path / 'fusion.json'}, models: {{c: {place}}}}}]}}\n"
-        f"named: {{model: {{name: org/{encoder.name}}}}}\n"
+        f"named: {{retrieve: {{dense: org/{encoder.name}}}}}\n"
     )
     found: dict[int, dict[str, str]] = {}
     for epoch in (1, 2):
