@@ -98,6 +98,11 @@ def test_one_changed_input_is_a_miss(make, tmp_path):
             pytest.fail(f"{flip}: not encoded again")
     with pytest.raises(Called):
         no_model(make()).encode(["a b "], "claim", store=store)
+    # A masked prefix is not mistaken for text.
+    masked = {"claim": "a ", "source": "", "pool_prefix": False}
+    make(template=masked).encode(["b"], "claim", store=store)
+    with pytest.raises(Called):
+        no_model(make(template=masked)).encode(["a b"], "source", store=store)
 
 
 def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
@@ -122,13 +127,6 @@ def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
         other.clear()
         # What is there stays.
         no_model(make()).encode(TEXTS, "claim", store=store)
-
-
-def test_a_masked_prefix_is_not_mistaken_for_text(make, tmp_path):
-    template = {"claim": "a ", "source": "", "pool_prefix": False}
-    make(template=template).encode(["b"], "claim", store=Store(tmp_path))
-    with pytest.raises(Called):
-        no_model(make(template=template)).encode(["a b"], "source", store=Store(tmp_path))
 
 
 def test_weights_in_training_never_store(make, tmp_path):
@@ -178,10 +176,8 @@ def flip_byte(position):
     "harm",
     [
         pytest.param(flip_byte(-1), id="last byte"),
-        pytest.param(flip_byte(3), id="header's length"),
         pytest.param(flip_byte(20), id="header"),
         pytest.param(lambda p: p.write_bytes(p.read_bytes()[:-7]), id="truncated"),
-        pytest.param(lambda p: p.write_bytes(p.read_bytes() + b"x"), id="longer"),
         pytest.param(lambda p: p.write_bytes(b""), id="empty"),
     ],
 )
@@ -289,10 +285,7 @@ WHOLE = np.eye(3, 16, dtype=np.float32)
     ("vectors", "rows", "why"),
     [
         (np.where(WHOLE == 1, np.inf, WHOLE).astype(np.float32), 32, "a vector is not finite"),
-        (WHOLE[:, :8].copy(), 32, "its vectors are float32 (3, 8)"),
-        (WHOLE[0].copy(), 32, "its vectors are float32 (16,)"),
         (WHOLE.astype(np.float16), 32, "its vectors are float16 (3, 16)"),
-        (WHOLE, 31, "its keys are uint8 (3, 31), for 3 vectors"),
         (WHOLE[:2].copy(), 32, "its keys are uint8 (3, 32), for 2 vectors"),
     ],
 )

@@ -81,50 +81,18 @@ def test_a_file_is_hashed_once_and_again_when_it_changed(
 
 def test_damage_of_the_same_size_and_time_in_a_copy_is_seen(tmp_path: Path) -> None:
     Store(tmp_path).space(MADE_BY).put(KEYS, VECTORS)
+    mark = shard(tmp_path).with_suffix(".verified")
+    mark.write_bytes(b"\xff\xfe")  # a mark of nonsense is written anew
     assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
     path = shard(tmp_path)
     status = path.stat()
+    assert mark.read_text().split()[1] == str(status.st_size)
     other = path.with_name("copy")
     other.write_bytes(path.read_bytes())
     harm(other)
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
     os.replace(other, path)
     assert Store(tmp_path).space(MADE_BY).missing(KEYS) == [0, 1, 2]
-
-
-def test_a_mark_of_nonsense_or_one_that_cannot_be_written(
-    tmp_path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Store(tmp_path).space(MADE_BY).put(KEYS, VECTORS)
-    mark = shard(tmp_path).with_suffix(".verified")
-    mark.write_bytes(b"\xff\xfe")
-    assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
-    assert mark.read_text().split()[1] == str(shard(tmp_path).stat().st_size)
-    mark.unlink()
-    hashed.clear()
-
-    def refuse(*args: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(module, "write_text", refuse)
-    for _ in range(2):
-        assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
-    assert len(hashed) == 2 and not mark.exists()
-
-
-def test_a_shard_that_another_process_drops_at_once_is_kept_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = module._mapped
-
-    def dropped(path: Path) -> np.ndarray:
-        path.unlink()
-        return real(path)
-
-    monkeypatch.setattr(module, "_mapped", dropped)
-    space = Store(tmp_path).space(MADE_BY)
-    space.put(KEYS, VECTORS)
-    assert np.array_equal(space.get(KEYS), VECTORS)
 
 
 def test_float16_takes_half_the_room_in_a_space_of_its_own(tmp_path: Path) -> None:
@@ -140,9 +108,6 @@ def test_float16_takes_half_the_room_in_a_space_of_its_own(tmp_path: Path) -> No
         half.put(KEYS, vectors * 1e6)
     with pytest.raises(ConfigError, match="vectors.*float32, float16"):
         Store(tmp_path, "int8")  # type: ignore[arg-type]
-
-
-# --- runs ---------------------------------------------------------------------------------
 
 
 def some_run() -> Run:
@@ -194,8 +159,6 @@ def test_a_damaged_run_is_said_and_dropped(
     (record,) = caplog.records
     assert "damaged" in record.getMessage() and str(path) in record.getMessage()
 
-
-# --- processes ----------------------------------------------------------------------------
 
 BUSY = """
 import sys
