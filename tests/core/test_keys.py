@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.config import read_config, read_entries
+from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.core.keys import nearest
 from claim2source.core.program import command_of, usage_of
-from claim2source.models import ModelConfig
 from claim2source.pipeline.baselines import BaselinesConfig
-from claim2source.pipeline.checkpoints import CheckpointConfig
-from claim2source.pipeline.systems import SystemConfig, read_systems
+from claim2source.pipeline.systems import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
 from train.finetune import COMMON, main
@@ -33,9 +30,7 @@ def refused(kind: type, *words: str) -> str:
         ("--epochs 2", "did you mean --optimisation.epochs? "),
         ("--lr 1", "did you mean --optimisation.learning_rate or --mining.last_rank? "),
         ("--optimzation.epochs 2", "did you mean --optimisation.epochs? "),
-        ("--model.nmae m", "did you mean --model.name? "),
         ("--lora.rank 4", "did you mean --lora.r? "),
-        ("--seed 2", "did you mean --optimisation.seed or --mining.seed? "),
         ("--qqqq 2", ""),
     ],
 )
@@ -49,7 +44,6 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> Non
     ("text", "said"),
     [
         ("epochs: 2", ":1: epochs: no such key; did you mean optimisation.epochs? allowed: data, "),
-        ("optimization:\n  epochs: 2", ":1: optimization: no such key; did you mean optimisation?"),
         ("model.name: m", ":1: model.name: no such key; write `name` below `model:`; allowed: "),
         ("model:\n  zzzz: 2", ":2: model.zzzz: no such key; allowed: name, "),
         ('model:\n  name: ""', ":2: model.name: '' is not allowed; allowed: a name"),
@@ -68,29 +62,13 @@ def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
     [
         (FinetuneConfig, ["--model.name", ""], "model.name"),
         (FinetuneConfig, ["--out="], "out"),
-        (CheckpointConfig, ["--checkpoint", "", "--out", "o"], "checkpoint"),
         (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
     ],
 )
 def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], key: str) -> None:
     assert refused(kind, *words).startswith(f"config: {key}: ")
-
-
-def test_what_may_be_empty_may_be(tmp_path: Path) -> None:
-    words = ["--model.template.claim", "", "--model.template.source="]
-    read_config(FinetuneConfig, words, program="p", description="d")
-    (tmp_path / "s.yaml").write_text('A:\n  model: {name: m, template: {claim: ""}}\n')
-    assert read_entries(SystemConfig, tmp_path / "s.yaml")["A"].model is not None
-    with pytest.raises(UserError, match=r"model\.name: '' is not allowed"):
-        ModelConfig(name="")
-
-
-def test_names_are_found_by_their_end_their_initials_or_their_likeness() -> None:
-    known = ["a.weight", "b.weight", "b.k1", "some_key"]
-    assert nearest("b.wieght", known) == ["b.weight"]
-    assert nearest("weight", known) == ["a.weight", "b.weight"]
-    assert nearest("sk", known) == nearest("some-key", known) == ["some_key"]
-    assert nearest("xyz", known) == nearest("xyz", []) == []
+    empty = ["--model.template.claim", "", "--model.template.source="]
+    assert read_config(FinetuneConfig, empty, program="p", description="d").model.template
 
 
 def test_finetune_help_is_ten_keys_and_help_all_is_every_key(
@@ -120,9 +98,7 @@ def test_configs_that_ship_are_found_from_anywhere(
     words = ["--config", "configs/finetune/demo.yaml"]
     found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
     assert found.out == Path("checkpoints/demo")
-    assert [r.getMessage() for r in caplog.records] == [
-        "configs/finetune/demo.yaml is not here: the one that ships with claim2source is read"
-    ]
+    assert "demo.yaml is not here: the one that ships with claim2source is read" in caplog.text
     assert "BM25" in " ".join(read_systems([Path("configs/systems/offline.yaml")]))
     # One's own comes first, and other folders are not searched.
     own = tmp_path / "configs" / "finetune" / "demo.yaml"
@@ -139,7 +115,6 @@ def test_configs_that_ship_are_found_from_anywhere(
 @pytest.mark.parametrize(
     ("started", "command", "usage"),
     [
-        ("train/finetune.py", "python eval/score.py", "eval/score.py"),
         ("{root}/train/finetune.py", "python {root}/eval/score.py", "{root}/eval/score.py"),
         ("/usr/bin/claim2source", "claim2source score", "claim2source score"),
         ("/usr/bin/pytest", "python eval/score.py", "eval/score.py"),
