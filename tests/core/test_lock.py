@@ -60,10 +60,7 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
     held.release()
     held.release()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_number_that_another_process_got_since_is_not_taken_for_it(tmp_path: Path) -> None:
-    """The parent lives, and holds no lock."""
+    # A number that another process got since: the parent lives, and holds no lock.
     written(tmp_path, socket.gethostname(), os.getppid())
     FolderLock(tmp_path).release()
 
