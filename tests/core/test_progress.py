@@ -38,8 +38,10 @@ def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
     said = lines_of(capsys)
     assert len(said) == 10
     assert said[0] == "steps: 4 of 40, loss 3" and said[-1] == "steps: 40 of 40, loss 39"
-    # What takes no time says nothing.
+    # What takes no time says nothing, nor what has no name.
     assert list(watched(range(40), "steps", 40)) == list(range(40))
+    with Progress(None, 2, quiet=0) as shown:
+        shown.update(2)
     assert lines_of(capsys) == []
     # A line once a tenth is done, but at most one in ten seconds; after a minute also between tenths.
     with Progress("texts", 1000) as shown:
@@ -59,18 +61,6 @@ def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
             clock.now += 30.5
             shown.update(100)
         assert lines_of(capsys) == ["papers: 200"]
-
-
-def test_without_a_name_nothing_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock(monkeypatch)
-    with Progress(None, 2) as shown:
-        clock.now += 100
-        shown.update(2)
-    with Progress("none", 0):
-        pass
-    assert lines_of(capsys) == []
 
 
 CODE = """
