@@ -164,14 +164,12 @@ def test_a_folder_is_all_its_files_and_says_which_it_leaves_out(tmp_path: Path) 
 
 BROKEN: list[tuple[str, str, str]] = [
     ("a.jsonl", '{"_id": "1", "title": "T"}\n{"_id": "2"', r"a.jsonl:2: broken JSON"),
-    ("a.jsonl", '{"_id": "1", "title": "T"}\n{"title": "T"}', r"a.jsonl:2: _id: is missing"),
     (
         "a.jsonl",
         '{"id": "https://openalex.org/W1", "title": "T", "abstract_inverted_index": []}',
         r"abstract_inverted_index: is not an object",
     ),
     ("a.csv", "id,title\n1,T\n2\n", r"a.csv:3: 1 columns; the header has 2"),
-    ("a.csv", "id,title,metadata\n1 2,T,x\n", r"a.csv:2: id: holds white space"),
     ("a.xml", PUBMED[:-30], r"a.xml:\d+: broken XML"),
     ("a.xml", PUBMED.replace("<PMID>78</PMID>", ""), r"PubmedArticle 2: has no PMID"),
     ("a.parquet", "PAR1", r"not Parquet that can be read"),
@@ -245,12 +243,9 @@ def test_a_lenient_data_set_takes_the_record_with_more_text(tmp_path: Path) -> N
 
 FOREIGN: list[tuple[str, bytes, str]] = [
     ("a.xlsx", b"PK\x03\x04x", "is an Excel workbook: save it as CSV"),
-    ("a.csv", b"PK\x03\x04x", "is a zip archive"),
     ("a.pdf", b"%PDF-1.7", "is PDF"),
-    ("a.json", b"\n<!doctype HTML><p>", "is a web page"),
     ("a.enw", b"%0 Journal Article\n", "is EndNote's own form"),
     ("a.txt", b"\xef\xbb\xbfFN Clarivate\n", "is Web of Science's own form"),
-    ("a.txt", b"words", "is of no kind that is read"),
     ("a.json", b"id,title\n1,T\n", "is not JSON, as its name says; read are"),
     ("a.jsonl", gzip.compress(b"{}", mtime=0), "let its name end in .gz"),
     ("a.json", b"<xml><records/></xml>", "is EndNote XML"),
