@@ -38,7 +38,6 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=("q",)), *CLAIMS[1:]]},
     "no candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=()), *CLAIMS[1:]]},
     "more claims": lambda: {"claims": [*CLAIMS, Claim("v", "b")]},
-    "order of claims": lambda: {"claims": CLAIMS[::-1]},
     "title": lambda: {"sources": [replace(POOL[0], title="Gloves"), POOL[1]]},
     "abstract": lambda: {"sources": [replace(POOL[0], abstract="New"), POOL[1]]},
     "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
@@ -165,9 +164,6 @@ def test_another_version_of_a_library_is_another_run(
     assert counted.built == 2
 
 
-# --- a dense model ------------------------------------------------------------------------
-
-
 class Hashed:
     """An encoder whose vectors are made of a text's hash; it counts the texts it read."""
 
@@ -225,10 +221,6 @@ def test_one_changed_input_of_a_model_is_another_run(key: str, tmp_path: Path) -
     found, _ = dense(tmp_path, **CHANGES[key]())
     assert not found.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
-    dense(tmp_path)
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
     assert (found.stored, read) == (False, 5)
 
@@ -274,8 +266,6 @@ def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_p
     # [CLS], two words, [SEP]; both sources and the first claim were there, and it is said.
     assert (more.tokens, more.items, more.reused) == (4, 2, 3)
 
-
-# --- two processes ------------------------------------------------------------------------
 
 BOTH = """
 import sys
