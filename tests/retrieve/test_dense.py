@@ -99,16 +99,11 @@ def test_k_beyond_the_pool_and_k_of_nothing() -> None:
     empty = VectorIndex([], np.ones((0, 3))).rank(claims_of(2), np.ones((2, 3)), 5)
     assert empty.claim_ids == ("c0", "c1")
     assert len(empty) == 0
-
-
-@pytest.mark.parametrize("claims", [1, 2, 4])
-def test_lengths_that_differ_are_refused(claims: int) -> None:
-    """One vector for several claims would be spread over all of them."""
     with pytest.raises(ValueError, match="2 sources for 1 vectors"):
         VectorIndex(["a", "b"], np.ones((1, 3)))
-    index = VectorIndex(["a"], np.ones((1, 3)))
-    with pytest.raises(ValueError, match=f"3 claims for {claims} vectors"):
-        index.rank(claims_of(3), np.ones((claims, 3)), 1)
+    # One vector for several claims would be spread over all of them.
+    with pytest.raises(ValueError, match="3 claims for 1 vectors"):
+        index.rank(claims_of(3), np.ones((1, 1)), 1)
 
 
 def test_no_search_is_of_more_claims_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +127,6 @@ def test_no_search_is_of_more_claims_than_a_chunk(monkeypatch: pytest.MonkeyPatc
     for i in (0, faiss_index.CHUNK + 4):
         assert run.sources(f"c{i}") == brute(ids, sources, claims[i], 6)
     assert set(run.sources(f"c{n - 3}")) == {"s1", "s2"}
-
-
-# --- the stage ----------------------------------------------------------------------------
 
 
 def test_the_stage_renders_both_sides_and_sums_the_cost() -> None:
