@@ -7,7 +7,6 @@ import pty
 import subprocess
 import sys
 import termios
-import warnings
 
 import pytest
 
@@ -96,21 +95,3 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_none_in_a_pipe() -> None:
     os.close(ours)
     assert "\rtexts:   0%" in bar and "old" not in bar
     assert (piped.stdout, piped.stderr) == ("result\nresult\nresult\n1\n", "")
-
-
-def test_bars_of_a_library_that_is_there_already_are_off(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It looks at the environment only when it is imported."""
-    import transformers.utils.logging as library
-
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    shown = library.is_progress_bar_enabled()
-    library.enable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            progress.quiet_libraries()
-        assert not library.is_progress_bar_enabled()
-    finally:
-        if shown:
-            library.enable_progress_bar()
