@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claim2source.core.run import Cost, Failure, IndexNotes, Result, Run
+from claim2source.core.run import Cost, Failure, Result, Run
 
 # Near-ties: distinct in float64, equal in float32; -0.0 and 0.0 are one score.
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9, 2.5, -3.0, 1e-30]) | st.floats(
@@ -39,18 +39,6 @@ def test_order_equals_a_slow_reference_sort(ranked):
         assert run.sources(claim) == [s for s, _ in reference(pairs)]
     assert [c for c, _, _ in run] == [c for c, pairs in ranked.items() for _ in pairs]
     assert run.ranks().tolist() == [r for p in ranked.values() for r in range(1, len(p) + 1)]
-
-
-@given(RANKED, st.randoms(use_true_random=False))
-def test_order_of_the_input_changes_nothing(ranked, rng: random.Random):
-    rows = [(c, s, score) for c, pairs in ranked.items() for s, score in pairs]
-    shuffled = rng.sample(rows, len(rows))
-    runs = [
-        Run.from_rows(*(list(column) for column in zip(*r, strict=True)), claim_ids=list(ranked))
-        for r in (rows, shuffled)
-        if r
-    ]
-    assert not runs or list(runs[0]) == list(runs[1])
 
 
 def test_negative_zero_is_zero_and_entries_without_a_position_or_claims_without_sources_are_none():
@@ -163,12 +151,3 @@ def test_pandas_and_ir_measures_give_the_run_back(ranked):
         docs = list(run.rescored().to_ir_measures())
         found = ir_measures.calc_aggregate([ir_measures.RR], qrels, docs)
         assert found[ir_measures.RR] == pytest.approx(expected)
-
-
-def test_notes_of_an_index_are_plain_json_and_back():
-    assert IndexNotes("exact").plain() == {"kind": "exact"}
-    assert IndexNotes("hnsw", compared=0).plain() == {"kind": "hnsw", "claims": 0}
-    notes = IndexNotes("ivf_pq", 8, 3, {10: 0.5, 100: 1.0})
-    plain = {"kind": "ivf_pq", "dimensions": 8, "claims": 3, "recall@10": 0.5, "recall@100": 1.0}
-    assert notes.plain() == plain and list(notes.plain()) == list(plain)
-    assert IndexNotes.from_plain(plain) == notes
