@@ -65,17 +65,6 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         pickle.loads((FIXTURES / "pandas3_arrow_whole_p5.pkl").read_bytes())
 
 
-def test_reads_larger_frames_of_this_pandas(tmp_path: Path) -> None:
-    rows = 5000
-    text = [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)]
-    ids = [f"p{i}" for i in range(rows)]
-    frame = pandas.DataFrame({"id": ids, "m": range(rows, 0, -1), "text": text})[::2]
-    for protocol in (2, 3, 4, 5):
-        table = read_frame(written(tmp_path, pickle.dumps(frame, protocol)))
-        assert (table["id"], table["text"]) == (ids[::2], text[::2])
-        assert table["m"] == list(range(rows, 0, -2))
-
-
 class Call:
     """Pickles as a call of `function` with `args`."""
 
