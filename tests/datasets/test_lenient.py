@@ -9,7 +9,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import ir_measures
 import pytest
+from ir_measures import RR, R
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.datasets import load
@@ -214,33 +216,16 @@ def nfcorpus() -> tuple[list[Any], list[Any], list[str]]:
 
 
 def plain_scores(folder: Path, run: Path) -> dict[str, float]:
-    """MRR@10, recall@5 and recall@100 from the files alone, as trec_eval defines them."""
+    """MRR@10, recall@5 and recall@100 from the files alone, by trec_eval."""
     queries = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
-    known = {str(query["_id"]) for query in queries}
+    known = {query["_id"] for query in queries}
     with (folder / "qrels" / "test.tsv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file, delimiter="\t") if row[0] in known]
-    golds: dict[str, set[str]] = {}
-    for claim, source, grade in rows:
-        if int(float(grade)) > 0:
-            golds.setdefault(claim, set()).add(source)
-    ranked: dict[str, list[str]] = {}
-    for line in run.read_text("utf-8").splitlines():
-        claim, _, source, *_ = line.split()
-        ranked.setdefault(claim, []).append(source)
-
-    def rank(claim: str) -> float:
-        first = (n for n, s in enumerate(ranked.get(claim, [])[:10], 1) if s in golds[claim])
-        return 1 / next(first, float("inf"))
-
-    def recall(claim: str, k: int) -> float:
-        return len(golds[claim].intersection(ranked.get(claim, [])[:k])) / len(golds[claim])
-
-    return {
-        "mrr@10": sum(map(rank, golds)) / len(golds),
-        "recall@5": sum(recall(claim, 5) for claim in golds) / len(golds),
-        "recall@100": sum(recall(claim, 100) for claim in golds) / len(golds),
-        "queries": len(golds),
-    }
+    qrels = [ir_measures.Qrel(claim, source, int(grade)) for claim, source, grade in rows]
+    measures = {"mrr@10": RR @ 10, "recall@5": R @ 5, "recall@100": R @ 100}
+    ranked = list(ir_measures.read_trec_run(str(run)))
+    found = ir_measures.calc_aggregate(list(measures.values()), qrels, ranked)
+    return {name: found[measure] for name, measure in measures.items()}
 
 
 @pytest.mark.slow
