@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
-from scripts.data_folder import data_folder
 
 WORKS = [
     {
@@ -258,39 +256,6 @@ def test_files_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=why) as caught:
             list(PaperFiles.of(str(tmp_path / name)))
         assert len(caught.value.lines) == 1
-
-
-# The ids that each small input of the folder of cases has, or why it is refused.
-CASES: dict[str, list[str] | str] = {
-    "authors_python_list.csv": ["a", "b"],
-    "corpus_abstract_key_ignored.jsonl": "abstract, authors, doi, date: not read",
-    "excel_sep_semicolon.csv": ["1"],
-    "lib.bib": ["smith2020"],
-    "nan_cells.csv": ["1", "2"],
-    "openalex_api_page.json": ["W1", "W2"],
-    "openalex_entities_mathml_plain_abstract.jsonl": ["W1", "W2", "W4"],
-    "pubmed_other_abstract_vernacular.xml": ["12284782", "30000001", "30000002"],
-    "repeated_id_loses_abstract.jsonl": ["1", "2"],
-    "zotero.ris": ["10.5114/pg.2018.81081", "10.1007/s10151-019-02080-0", "1744e5fce86f3882"],
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_inputs_that_failed_once(name: str) -> None:
-    path = data_folder().parent / "cases" / name
-    if not path.is_file():
-        pytest.skip(f"no {path}")
-    expected = CASES[name]
-    files = PaperFiles.of(str(path))
-    if isinstance(expected, str):
-        with pytest.raises(InputError, match=expected):
-            list(files)
-        return
-    papers = list(files)
-    assert [paper.source.id for paper in papers] == expected
-    for paper in papers:
-        text = f"{paper.source.title} {paper.source.abstract} {paper.source.authors}"
-        assert not re.search(r"&amp;|<mml|<jats|\bnan\b|None|\[Not|'\[|\$", text)
 
 
 def test_a_source_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
