@@ -12,11 +12,9 @@ from claim2source.llm import LLMConfig
     ("url", "base"),
     [
         ("http://localhost:8000", "http://localhost:8000/v1"),
-        ("http://localhost:8000/", "http://localhost:8000/v1"),
         ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
         (" https://x.org/llm/v1/chat/completions", "https://x.org/llm/v1"),
         ("https://x.org/api/v3", "https://x.org/api/v3"),
-        ("https://x.org/vllm", "https://x.org/vllm/v1"),
     ],
 )
 def test_addresses(url: str, base: str) -> None:
