@@ -76,11 +76,9 @@ def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, most:
     [
         ("Masks work", "WORK: masks!", 1.0),
         ("Masks work", "Masks", 0.5),
-        ("the the masks", "the masks", 1.0),
         ("Stra\u00dfe", "STRASSE", 1.0),
         ("e\u0301tude", "\u00e9tude", 1.0),
         ("SARS-CoV-2", "sars cov 2", 1.0),
-        ("masks", "otters", 0.0),
         ("", "", 0.0),
         ("?", "masks", 0.0),
     ],
