@@ -19,7 +19,6 @@ from claim2source.models import EncoderSettings, ModelConfig, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
-from tests.processes import at_once
 
 CLAIMS = [
     Claim("x", "masks cut colds", golds=("p",)),
@@ -265,32 +264,3 @@ def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_p
     more = cost([CLAIMS[0], Claim("v", "claim b")])
     # [CLS], two words, [SEP]; both sources and the first claim were there, and it is said.
     assert (more.tokens, more.items, more.reused) == (4, 2, 3)
-
-
-BOTH = """
-import sys
-from claim2source.io.store import Store
-from tests.retrieve.test_cache import CLAIMS, POOL, Hashed
-from claim2source.retrieve import BM25, BM25Config, Dense
-store = Store(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-for step in range(30):
-    config = BM25Config(k1=1 + step / 100)
-    k = 1 + step % 2
-    for stage in (BM25(config, store=store), Dense(Hashed(str(step)), store=store)):
-        alone = BM25(config) if isinstance(stage, BM25) else Dense(Hashed())
-        found = stage.index(POOL).search(CLAIMS, k)
-        assert list(found.run) == list(alone.index(POOL).search(CLAIMS, k).run)
-        assert found.cost.items == 3 and found.cost.seconds > 0
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
-    at_once(BOTH, [[str(tmp_path)]] * 2)
-    assert not list(tmp_path.rglob("*.tmp"))
-    assert len(list((tmp_path / "runs").iterdir())) == 60
-    for step in range(30):
-        again = BM25(k1=1 + step / 100, store=Store(tmp_path)).index(POOL)
-        assert again.search(CLAIMS, 1 + step % 2).stored
