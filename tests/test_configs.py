@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,16 +23,11 @@ from claim2source.training.reranker.first_stage import FirstStage
 from tests.shared_data import REPOSITORY
 from train.mine import MineConfig
 
-KINDS: dict[str, type[Any]] = {
-    "finetune": FinetuneConfig,
-    "reranker": RerankerConfig,
-}
+KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "reranker": RerankerConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Read by tests of their own: systems in tests/evaluation/test_baseline_systems.py, verify, news
-# and rumors in tests/eval, fusion in tests/train, the others in
-# tests/pipeline.
+# Read by tests of their own.
 ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", "rumors", "fusion")
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
@@ -60,16 +53,8 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
         else:
             # A few keys are named though they equal the default, since the file is the manual.
             named = {
-                ".data.dataset",
-                ".model.name",
-                ".wandb.mode",
-                ".rendering.claims",
-                ".rendering.sources",
-                ".tuning",
-                ".out",
-                ".data.val_share",
-                ".choose",
-                ".batches.order",
+                *(".data.dataset", ".model.name", ".wandb.mode", ".rendering.claims", ".tuning"),
+                *(".rendering.sources", ".out", ".data.val_share", ".choose", ".batches.order"),
             }
             optimisation = key.removeprefix(".reranker").startswith(
                 (".optimisation", ".mining", ".candidates", ".lora", ".data.report")
@@ -158,27 +143,16 @@ PRINTED = {
     "optimisation.weight_decay": 0.01,
     "optimisation.negatives": 8,
 }
-# Neutral, though the paper's file is silent: defaults that must stay what they are. Where the last
-# epoch is taken, no claims of seen papers are held out to choose by.
-UNSET = {
-    "data.limit": None,
-    "data.repeat": 1,
-    "data.val_seen_share": None,
-    "data.seen_share_expected": None,
-    "optimisation.chunk_tokens": None,
-    "losses.alignment.weight": 0.0,
-    "teacher": None,
-    "soup": False,
-    "rule": "one_se",
-    "trainer": {},
-}
 
 
 def test_gritlm_f_is_what_the_paper_prints() -> None:
     config = resolved(PAPER)
     assert {key: config[key] for key in PRINTED} == PRINTED
     assert config["optimisation.negatives"] == config["mining.hard"] + config["mining.random"]
-    assert {key: config[key] for key in UNSET} == UNSET
+    # Neutral, though the paper's file is silent: defaults that must stay what they are.
+    neutral = {"data.limit": None, "data.repeat": 1, "data.val_seen_share": None}
+    neutral |= {"losses.alignment.weight": 0.0, "teacher": None, "soup": False, "rule": "one_se"}
+    assert {key: config[key] for key in neutral} == neutral
     # Nothing of section 3.6 is left to a default, and nothing of it is called another's.
     found = remarks(PAPER)
     for key in PRINTED:
@@ -191,24 +165,8 @@ def test_gritlm_f_stays_as_it_prints_byte_for_byte() -> None:
     assert file_hash(PAPER) == "22016d04f3922dce06a67244893bafa8e5aa210275bb264b09db6bb8a02fb5c2"
 
 
-def load_program(path: str) -> Any:
-    """A program of `scripts` or `eval` as a module, not run."""
-    name = f"{Path(path).stem}_of_test_configs"
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their own module up.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def parsed(kind: type[Any], words: Sequence[str]) -> Any:
     return read_config(kind, words, program="t", description="t")
-
-
-def read_prepare(words: Sequence[str]) -> Any:
-    return load_program("scripts/prepare.py").parser().parse_args(words)
 
 
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.
