@@ -25,14 +25,6 @@ def test_numbers(text: str, found: dict[str, bool]) -> None:
     assert numbers(text) == found
 
 
-def test_tags() -> None:
-    assert tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z") == [
-        "@nature",
-        "#Covid_19",
-        "#dé",
-    ]
-
-
 @pytest.mark.parametrize(
     ("original", "text", "lost"),
     [
@@ -49,9 +41,11 @@ def test_lost_facts(original: str, text: str, lost: list[str]) -> None:
     assert lost_facts(original, text) == lost
 
 
-def test_what_looks_like_a_name() -> None:
+def test_what_looks_like_a_name_and_what_is_a_tag() -> None:
     text = "People in Oslo took mRNA. WHO said: Vaccines by BioNTech, not COVID-19 pills"
     assert entities(text) == {"oslo", "mrna", "biontech", "covid-19"} | {"who"}
+    found = tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z")
+    assert found == ["@nature", "#Covid_19", "#dé"]
 
 
 def test_quality_is_a_mean_over_texts() -> None:
