@@ -70,7 +70,6 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
 def test_where_the_kernel_does_not_know_the_process_time_tells(
     place: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A living process touches its lock; one that does not for a while is gone."""
     path = tmp_path / LOCK_FILE
     written(tmp_path, "node7" if place == "another host" else socket.gethostname(), 12)
     if place != "another host":
