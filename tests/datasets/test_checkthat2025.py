@@ -236,11 +236,4 @@ def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     for target in (source, source / ".", tmp_path / "data", tmp_path):
         with pytest.raises(UserError, match="would replace the input"):
             prepare(source, target)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("mine")
-    # Told before the long reading begins.
-    (source / COLLECTION).write_bytes(b"")
-    with pytest.raises(UserError, match="'thesis.tex'; it would be lost"):
-        prepare(source, tmp_path / "other")
-    assert (tmp_path / "other" / "thesis.tex").read_text() == "mine"
     assert sorted(path.name for path in source.iterdir()) == before
