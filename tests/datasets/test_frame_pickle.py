@@ -26,7 +26,6 @@ PICKLES = sorted(FIXTURES.glob("*.pkl"))
 
 
 def refusal(path: Path) -> str:
-    """The one line with which a file is refused."""
     with pytest.raises(InputError) as caught:
         read_frame(path)
     (line,) = str(caught.value).splitlines()
@@ -66,8 +65,6 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Call:
-    """Pickles as a call of `function` with `args`."""
-
     def __init__(self, function: Any, *args: Any) -> None:
         self.function, self.args = function, args
 
