@@ -36,7 +36,6 @@ POSTS = [
     "new study: masks cut outbreaks 3.7x",
     'he said "masks" AND (outbreaks OR NOT infections)~2 w3^9 +w5 -w7 title:w9 * ? \\',
     "w1 w1 w1 w2\x00\x01\x1b[31m\u202e w3\u2028w4 '; DROP TABLE papers; --",
-    "zzzz qqqq",
     "the of",
     "",
     "w7 " * 350_000,
@@ -148,8 +147,6 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     check(engine, left)
     check(engine, left, Where(until="2020"))
     assert engine.stats().papers == engine.manifest.papers == 295 and not engine.stats().unbuilt
-    lengths = [len(one) for one in Analyser(left.bm25).sources([p.source for p in left.papers])]
-    assert engine.manifest.average_length == pytest.approx(np.mean(lengths))
     # What was removed comes back whole.
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
