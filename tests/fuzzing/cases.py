@@ -48,18 +48,15 @@ class Case:
     edits: tuple[Edit, ...] = ()
 
     def to_json(self) -> str:
-        """Write a case as JSON text."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        """Read a case of `to_json`."""
         read = json.loads(text)
         edits = tuple(Edit(**edit) for edit in read["edits"])
         return cls(read["program"], tuple(read["argv"]), edits)
 
     def prepare(self, world: Path) -> None:
-        """Spoil a copy of the world."""
         for edit in self.edits:
             edit.apply(world)
 
@@ -122,7 +119,6 @@ def _one(values: Sequence[str]) -> st.SearchStrategy[list[str]]:
 
 
 def _groups(words: Sequence[str]) -> list[list[str]]:
-    """Part a command line before each option."""
     groups: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -138,7 +134,6 @@ def _option(group: Sequence[str]) -> str:
 
 @st.composite
 def commands(draw: st.DrawFn, program: Program) -> list[str]:
-    """Draw a command line: a valid one with up to two changes."""
     groups = _groups(draw(st.sampled_from(program.commands)))
     keys = keys_of(program)
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
@@ -163,7 +158,6 @@ def commands(draw: st.DrawFn, program: Program) -> list[str]:
 
 
 def edits(program: Program) -> st.SearchStrategy[Edit]:
-    """Draw how a file that the program reads is spoilt."""
     ops = st.one_of(
         st.sampled_from(STRUCTURED),
         st.sampled_from(STRUCTURED),
