@@ -91,7 +91,6 @@ def _replaced(make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
 
 
 def _folder_to_file(path: Path, world: Path) -> None:
-    """Put a file where the folder of the file was."""
     folder = path.parent if path.parent != world else path
     _remove(folder)
     folder.write_text("x\n")
@@ -133,7 +132,7 @@ CONTENTS: dict[str, Callable[[bytes, int, int], bytes]] = {
     "utf16": lambda content, place, value: content.decode("utf-8", "replace").encode("utf-16"),
     "twice": lambda content, place, value: content + content,
 }
-STRUCTURED = ("drop", "set", "add", "double", "wrap", "swap-lines")
+STRUCTURED = ("drop", "set", "double", "swap-lines")
 
 
 def _structured(path: Path, op: str, place: int, value: int) -> bytes | None:
@@ -166,44 +165,27 @@ def _row(line: str, op: str, place: int, value: int) -> str:
     sign = "\t" if "\t" in line else " "
     cells = line.rstrip("\n").split(sign)
     at = place % len(cells)
-    if op == "drop":
-        del cells[at]
-    elif op == "add":
-        cells.insert(at, CELLS[value % len(CELLS)])
-    else:
-        cells[at] = CELLS[value % len(CELLS)]
+    cells[at : at + 1] = [] if op == "drop" else [CELLS[value % len(CELLS)]]
     return sign.join(cells) + "\n"
 
 
 def _json(text: str, op: str, place: int, value: int, is_yaml: bool) -> str:
-    """Spoil a JSON or YAML text. Values that JSON cannot hold are put in as text."""
+    """Drop a value of a JSON or YAML text, or set another. What JSON cannot hold is put in as text."""
     values = YAML_VALUES if is_yaml else JSON_VALUES
     raw = values[value % len(values)]
     content: Any = yaml.safe_load(text) if is_yaml else json.loads(text)
     mark = "@@here@@"
     places = list(_places(content))
     where = places[place % len(places)]
-    if op == "wrap":
-        raw = json.dumps([_get(content, where)], default=str)
     if not where:
         content = None if op == "drop" else mark
+    elif op == "drop":
+        del _get(content, where[:-1])[where[-1]]
     else:
-        parent, key = _get(content, where[:-1]), where[-1]
-        if op == "drop":
-            del parent[key]
-        elif op == "add" and isinstance(parent, dict):
-            parent[f"{key}_"] = mark
-        elif op == "add" or op == "double" and isinstance(parent, list):
-            parent.insert(int(key), mark if op == "add" else parent[int(key)])
-        else:
-            parent[key] = mark
+        _get(content, where[:-1])[where[-1]] = mark
     if is_yaml:
         return yaml.safe_dump(content, sort_keys=False).replace(f"'{mark}'", raw)
-    written = json.dumps(content, ensure_ascii=False)
-    if op == "double" and where and isinstance(where[-1], str):
-        # The same key twice, the second time with another value.
-        return written.replace(f'"{mark}"', f"1, {json.dumps(where[-1])}: {raw}")
-    return written.replace(f'"{mark}"', raw)
+    return json.dumps(content, ensure_ascii=False).replace(f'"{mark}"', raw)
 
 
 def _get(content: Any, place: Place) -> Any:
