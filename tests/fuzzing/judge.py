@@ -63,7 +63,6 @@ class Outcome:
 
     @property
     def signature(self) -> str:
-        """Name the defect: the same for cases that show the same one."""
         if not self.wrong:
             return ""
         first = self.wrong[0].partition(": ")
@@ -83,7 +82,6 @@ class Fuzzer:
         make_world(self.world)
 
     def run(self, case: Case) -> Outcome:
-        """Run a case in this process and in a copy of the world, which is removed afterwards."""
         if len(sys.modules) > self.modules:
             # statsmodels collects garbage in every test: let it not look through all of torch.
             gc.collect()
@@ -103,20 +101,17 @@ class Fuzzer:
         return Outcome(code, printed, errors, seconds, tuple(wrong))
 
     def leave(self, case: Case, into: Path) -> None:
-        """Write the spoilt inputs of a case to a new folder."""
         shutil.copytree(self.world, into, symlinks=True)
         case.prepare(into)
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[Path]:
-        """Give a copy of the world, alone in its folder."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as temporary:
             world = Path(temporary) / "work"
             shutil.copytree(self.world, world, symlinks=True)
             yield world
 
     def _call(self, case: Case, world: Path) -> tuple[int | str, str, str, float]:
-        """Call the program's `main` as `python PROGRAM` does."""
         # As Python's own: stdout refuses what is no UTF-8, stderr escapes it.
         kept = _Kept(), _Kept()
         out = io.TextIOWrapper(kept[0], "utf-8", "strict", write_through=True)
@@ -201,7 +196,6 @@ def _watched(seconds: float) -> Iterator[None]:
 
 
 def _trace(errors: str) -> str:
-    """Take the trace that the last resort wrote to a file of its own."""
     found = _TRACE.search(errors)
     if found is None:
         return ""
@@ -212,7 +206,6 @@ def _trace(errors: str) -> str:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Map every path below a folder to what it is and holds."""
     found = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -267,7 +260,6 @@ def unprintable(character: str) -> bool:
 
 
 def named_outs(case: Case) -> list[str]:
-    """List the paths that a case names as its outputs."""
     found: list[str] = []
     for at, word in enumerate(case.argv):
         match = _OUTS.fullmatch(word)
@@ -318,5 +310,4 @@ def _within(path: str, folders: list[str]) -> bool:
 
 
 def _shown(path: str) -> str:
-    """Name a path without what differs from run to run."""
     return re.sub(r"\.[a-z0-9_]{8}\.(tmp|old)", r".*.\1", path)[:100]
