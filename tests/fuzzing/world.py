@@ -55,7 +55,6 @@ class Program:
     weight: int = 4
 
     def main(self) -> Main:
-        """Import the program's `main`."""
         found: Main = importlib.import_module(self.path.replace("/", ".")).main
         return found
 
@@ -116,13 +115,6 @@ PROGRAMS: dict[str, Program] = {
         ),
         _FILES,
     ),
-    "hybrid": Program(
-        "eval/hybrid",
-        "HybridConfig",
-        (("--checkpoint=lora", "--out=out", *DATA, *CPU, *QUICK),),
-        (*_FILES, *_CHECKPOINT),
-        weight=2,
-    ),
     "checkpoint": Program(
         "eval/checkpoint",
         "CheckpointConfig",
@@ -144,25 +136,12 @@ PROGRAMS: dict[str, Program] = {
         ),
         ("systems.yaml", "rewrites.jsonl", *_FILES),
     ),
-    "encode": Program(
-        "eval/encode",
-        "EncodeConfig",
-        (("--model.name=model", "--dataset=data", "--splits=dev", *CPU),),
-        (*_FILES[:3], *_MODEL),
-        weight=3,
-    ),
     "mine": Program(
         "train/mine",
         "MineConfig",
         (("--model.name=model", "--dataset=data", "--out=out.jsonl", *CPU),),
         (*_FILES[:2], _FILES[3], *_MODEL),
         weight=3,
-    ),
-    "pairs": Program(
-        "train/pairs",
-        "PairsConfig",
-        (("--dataset=data", "--min_words=2", "--out=out"),),
-        (*_FILES[:2], _FILES[3]),
     ),
     "merge": Program(
         "train/merge",
@@ -261,7 +240,6 @@ def _lines(path: Path, records: Sequence[object]) -> None:
 
 
 def _write_user(folder: Path) -> None:
-    """Write what belongs to the user alone, and must be there afterwards."""
     folder.mkdir()
     (folder / "notes.txt").write_text("mine\n", encoding="utf-8")
     (folder / "config.yaml").write_text("data: {dataset: mine}\n", encoding="utf-8")
