@@ -147,7 +147,6 @@ def test_a_post_without_text_says_what_it_has(server: Server) -> None:
 HTML = [
     ("<p>Two:</p><ul><li>masks</li><li>tests</li></ul><p>end</p>", "Two:\n\nmasks\ntests\n\nend"),
     ("<p>He says</p><blockquote>masks<br/>work</blockquote>why", "He says\n\nmasks\nwork\n\nwhy"),
-    ("<p>a\n  b<br>\nc</p>", "a b\nc"),
     ("<p>see <span class='invisible'>https://</span><span class='ellipsis'>a.org/x</span>"
      "<span class='invisible'>yz</span></p>", "see https://a.org/xyz"),
     ("<p>good <img class='emojo' alt=':mask:' src='x'> idea :mask:</p>", "good :mask: idea :mask:"),
