@@ -15,29 +15,23 @@ from claim2source.io.released import read_selections, with_selected
 from claim2source.io.trec import RunFile, named_as, read_run, write_trec_run
 from eval import score
 
-# As `save_scores_json` of the released code writes it, with texts of our own.
-GOLDEN = """[
-    {
-        "query_index": 5,
-        "query_text": "Masks help, they say.",
-        "ground_truth_pubkey": "944",
-        "candidates": [
-            {"rank": 1, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.506413, "reranker_rank": 3, "reranker_score": 0.4375},
-            {"rank": 2, "corpus_index": 4, "pubkey": "944", "document_text": "Masks", "embedding_score": 0.500746, "reranker_rank": 1, "reranker_score": 0.652344},
-            {"rank": 3, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.496181, "reranker_rank": 2, "reranker_score": 0.4375},
-            {"rank": 4, "corpus_index": 2, "pubkey": "7", "document_text": "Sea", "embedding_score": 0.4, "reranker_rank": null, "reranker_score": null}
-        ]
-    },
-    {
-        "query_index": 7,
-        "query_text": "Tea warms.",
-        "ground_truth_pubkey": "34",
-        "candidates": [
-            {"rank": 1, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.3, "reranker_rank": 2, "reranker_score": 0.1},
-            {"rank": 2, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.2, "reranker_rank": 1, "reranker_score": 0.9}
-        ]
-    }
-]"""
+
+def claim_of(index: int, gold: str, *rows: tuple[Any, ...]) -> dict[str, Any]:
+    """A claim as `save_scores_json` of the released code writes it."""
+    names = ("pubkey", "embedding_score", "reranker_rank", "reranker_score")
+    ranked = [
+        {"rank": rank, "corpus_index": rank + 4, "document_text": "A paper"}
+        | dict(zip(names, row, strict=True))
+        for rank, row in enumerate(rows, 1)
+    ]
+    text = {"query_index": index, "query_text": "Masks help.", "ground_truth_pubkey": gold}
+    return {**text, "candidates": ranked}
+
+
+FIVE = [("81", 0.506413, 3, 0.4375), ("944", 0.500746, 1, 0.652344)]
+FIVE += [("34", 0.496181, 2, 0.4375), ("7", 0.4, None, None)]
+SEVEN = [("34", 0.3, 2, 0.1), ("81", 0.2, 1, 0.9)]
+GOLDEN = json.dumps([claim_of(5, "944", *FIVE), claim_of(7, "34", *SEVEN)], indent=4)
 SELECTIONS = """{
   "de_0": {"selected_paper": 3, "reasoning": "Paper 3 names the animal."},
   "de_1": {"selected_paper": null, "reasoning": ""},
@@ -46,7 +40,6 @@ SELECTIONS = """{
 
 
 def written(folder: Path, content: str, name: str = "scores") -> Path:
-    """Under a name that says nothing of what it is."""
     path = folder / name
     path.write_text(content, encoding="utf-8")
     return path
@@ -137,7 +130,6 @@ def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_pat
 
 
 def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path: Path) -> None:
-    """Their caches are not named by split."""
     file = read_run(written(tmp_path, GOLDEN))
     with pytest.raises(InputError, match="ground_truth_pubkey: '34' is not gold for claim '7'"):
         named_as(file, {"5": ("944",), "7": ("81",)})
