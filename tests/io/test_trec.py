@@ -227,14 +227,10 @@ def test_large_cells_and_grades(tmp_path):
     ]
 
 
-@given(
-    st.dictionaries(
-        IDS,
-        st.dictionaries(IDS, st.integers(-1, 3), min_size=1, max_size=3),
-        min_size=1,
-        max_size=4,
-    )
-)
+GRADES = st.dictionaries(IDS, st.integers(-1, 3), min_size=1, max_size=3)
+
+
+@given(st.dictionaries(IDS, GRADES, min_size=1, max_size=4))
 def test_qrels_round_trips(tmp_path_factory, grades):
     folder = tmp_path_factory.mktemp("qrels")
     for write in (write_trec_qrels, write_beir_qrels):
