@@ -97,7 +97,6 @@ def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: St
 
 @pytest.mark.parametrize("after", ["180", "date", "-5", "soon"])
 def test_retry_after_is_waited_for(after: str, llm_server: Start) -> None:
-    """Seconds and dates alike, beyond the SDK's 120 s; all other requests wait as well."""
     clock, seen = FakeClock(), list[float]()
     # A date counts by the server's own clock, which is wrong here.
     date, dated = (formatdate(seconds, usegmt=True) for seconds in (10**9, 10**9 + 180))
@@ -202,7 +201,6 @@ def test_the_key_reaches_no_log_store_or_error(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A careless server repeats it in errors, headers and replies."""
     key = "sk-very-secret-1234567890"
     monkeypatch.setenv("MY_CREDENTIAL", key)
     monkeypatch.setenv("OPENAI_LOG", "debug")
@@ -230,40 +228,6 @@ def test_the_key_reaches_no_log_store_or_error(
     out, err = capfd.readouterr()
     for text in (said, caplog.text, out, err, kept.decode("latin-1")):
         assert "very-secret" not in text
-
-
-def test_two_at_once_share_a_store_and_a_dead_ones_requests_are_taken_over(
-    llm_server: Start, tmp_path: Path
-) -> None:
-    server = llm_server(delay=0.02)
-    requests = asking(*map(str, range(20)))
-    found: list[list[Answer]] = []
-
-    def ask(store: AnswerStore) -> None:
-        found.append(LLM(config_of(server), store).answer(requests))
-
-    path = tmp_path / "a.sqlite"
-    # A third one holds a request, and ends without an answer to it.
-    third = AnswerStore(path)
-    assert third.take(key_of(requests[5], config_of(server)))
-    stores = [AnswerStore(path), AnswerStore(path)]
-    threads = [threading.Thread(target=ask, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + 120
-    while len(server.good) < 19 and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.2)
-    assert len(server.good) == 19 and not found
-    third.close()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert server.requests == 20 and len(server.good) == 20
-    texts = [[answer.text for answer in answers] for answers in found]
-    assert texts[0] == texts[1] and len(texts) == 2 and all(texts[0])
-    for store in stores:
-        store.close()
-    assert [p.name for p in tmp_path.iterdir()] == ["a.sqlite"]
 
 
 def test_objects_are_asked_for_by_schema_and_checked(llm_server: Start) -> None:
