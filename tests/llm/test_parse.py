@@ -34,7 +34,6 @@ def request(**more: Any) -> Request:
         ("<think>\nHm {}\n</think>\n\nMasks work.", "Masks work."),
         ("The user wants ...\n</think>\nMasks work.", "Masks work."),
         ('"Masks work."', "Masks work."),
-        ("„Masks work.“", "Masks work."),
         ("Sure! Here is the rewritten tweet:\n\nMasks work.", "Masks work."),
         ("Here is a more formal version of the text:\n'Masks work.'", "Masks work."),
         ("**Rewritten tweet:** Masks work.", "Masks work."),
@@ -46,7 +45,6 @@ def request(**more: Any) -> Request:
             "Here's what we know about masks:\n- they work",
             "Here's what we know about masks:\n- they work",
         ),
-        ("BREAKING: masks work", "BREAKING: masks work"),
         ("Masks 'work', they 'say'", "Masks 'work', they 'say'"),
     ],
 )
@@ -60,7 +58,6 @@ def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -
     ("reply", "finish", "failure"),
     [
         ("", "stop", "empty"),
-        ('""', "stop", "empty"),
         ("<think>I do not know", "stop", "empty"),
         ("Masks work, and", "length", "cut off by max_tokens"),
         ("no", "content_filter", "refused by the server's filter"),
@@ -96,7 +93,6 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
         ('{"selected_paper": "3"}', "does not fit the schema"),
         ('{"selected_paper": 11}', "does not fit the schema"),
-        ('{"selected_paper": NaN}', "not JSON"),
         ('{"selected_paper": ' + "9" * 5000 + "}", "not JSON"),
         ('{"a":' * 50_000, "not JSON"),
     ],
@@ -152,7 +148,6 @@ def test_parsing_is_linear(part: str) -> None:
 
 
 def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer]) -> None:
-    """What we send is what was recorded, key by key; what it answered is judged."""
     recorded = json.loads((shared("vllm") / "chat.json").read_text(encoding="utf-8"))["exchanges"]
     exchanges = [e for e in recorded if e["path"] == "/v1/chat/completions"]
     by_name = {exchange["name"]: exchange for exchange in exchanges}
