@@ -29,7 +29,6 @@ def taken(gold: float, others: Mapping[str, float], **limits: float | str | None
 
 
 def test_max_share_above_random_pairs_is_exact_at_the_border() -> None:
-    """Random pairs score 0.5 here, the gold 1: half of what it has more is 0.25."""
     step = 2.0**-10
     others = {"above": 0.75 + step, "at": 0.75, "below": 0.75 - step, "low": -0.25}
     assert (MiningConfig().share_of, MiningConfig().max_share) == ("above_random", 0.9)
@@ -62,7 +61,6 @@ def squeezed(dataset: Dataset, table: Table, scale: float, shift: float) -> Tabl
 
 
 def test_squeezed_cosines_mine_the_same_lists() -> None:
-    """E5's cosines lie between 0.7 and 0.9; what is a near miss there is one here."""
     draw = np.random.default_rng(3)
     words = [f"w{i}" for i in range(30)]
     sources = [Source(f"s{i}", " ".join(draw.choice(words, 4))) for i in range(300)]
@@ -152,7 +150,6 @@ TITLES = {
 def without_duplicates(
     titles: Mapping[str, str], claim: Claim, **more: Any
 ) -> tuple[set[str], Miner]:
-    """Hard negatives, which random ones must agree with."""
     dataset, encoder = titled(titles, claim)
     config = replace(FREE, hard=20, random=0, **more)
     rows, miner = mined(dataset, encoder, config)
