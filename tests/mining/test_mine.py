@@ -41,7 +41,6 @@ def test_six_hard_and_two_random_by_default() -> None:
 
 
 def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
-    """The same post again, in other capitals and spaces, means another paper."""
     one = Claim("a", "Wow,  MASKS work\n", golds=("s00", "s03"))
     twin = Claim("b", "wow, masks work", golds=("s01",))
     other = Claim("x", "wow, masks work!", golds=("s02",))
@@ -301,7 +300,6 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
     assert "6 hard and 5 random negatives for 4 pairs" in said[0]
     assert "2 golds, 0 outside the pool, 23 too close" in said[1]
     assert "3 pairs could not be filled: 18 hard and 3 random" in said[2]
-    assert "warning: 75% of the pairs are short" in said[3] and "(75% have no hard" in said[3]
 
 
 def many_claims(n: int) -> tuple[Dataset, Encoder]:
