@@ -373,8 +373,6 @@ def test_titles_alone_are_indexed_without_abstracts() -> None:
     sources = [Source("a", "masks", "tea"), Source("b", "tea", "masks")]
     assert BM25(abstracts=False).index(sources).search("tea").sources("0") == ["b"]
     assert len(BM25().index(sources).search("tea").sources("0")) == 2
-    named = [BM25Config(abstracts=False), BM25Config(), BM25Config(metadata=True)]
-    assert [config.sources for config in named] == ["title", "title_abstract", "metadata"]
 
 
 def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:
