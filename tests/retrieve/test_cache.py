@@ -45,8 +45,6 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 class Counted:
-    """Counts the indexes built: each analyses its sources once."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.built, real = 0, Analysis.sources
 
@@ -183,7 +181,6 @@ class Hashed:
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
-    """A result, and how many texts the encoder read for it."""
     asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
     asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
     encoder = asked["encoder"]
