@@ -28,7 +28,6 @@ SPELLINGS = [
     ("fibrosis", "ﬁbrosis"),
     ("CO2 uptake", "CO₂ uptake"),
     ("COVID vaccine", "ＣＯＶＩＤ vaccine"),
-    ("Ångström", "A\u030angstro\u0308m"),
     ("Vaxil trial", "Vaxil™ trial"),
 ]
 
