@@ -44,7 +44,6 @@ def client(finder: SlowFinder) -> Iterator[httpx.Client]:
 
 
 def close(found: Any, expected: Any) -> Any:
-    """Scores of a batch differ in the last digits."""
     for one, other in zip(found, expected, strict=True):
         assert one["parts"] == pytest.approx(other["parts"], abs=1e-5)
         assert one["score"] == pytest.approx(other["score"], abs=1e-5)
@@ -156,8 +155,6 @@ def test_what_is_wrong_is_named_and_not_repeated(client: httpx.Client) -> None:
 
 
 class Page(HTMLParser):
-    """Collect the elements of a page, and the text within some."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -207,8 +204,6 @@ def test_hostile_text_is_shown_as_text(client: httpx.Client) -> None:
     assert "img" not in tags and tags.count("script") == 1 and tags.count("textarea") == 1
     text = client.get("/", params={"post": NASTY, "k": "13"}).text
     assert "=HYPERLINK(&#34;http://x&#34;)" in text
-    strange = client.get("/", headers={"host": "localhost');alert(1)//"})
-    assert strange.status_code in (400, 421)
 
 
 def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -> None:
@@ -314,7 +309,6 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) 
     assert len(absent.structured_content["papers"]) == len(alone.find([POST_UNTIL], 10)[0].matches)
     (tool,) = tools.tools
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
-    assert tool.input_schema["required"] == ["post"]
     assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
     (expected,) = alone.find([Post("0", POST)], 3, Where("2019-12"))
     assert not good.is_error and close(good.structured_content["papers"], plain(expected))
