@@ -75,7 +75,6 @@ def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
 
 
 def found(page: Any, post: str) -> list[str]:
-    """Ask about a post; the titles that are listed."""
     page.fill("#post", post)
     page.locator("#post").press("Control+Enter")
     return titles(page)
