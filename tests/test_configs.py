@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -87,7 +89,6 @@ def test_every_key_has_a_comment(path: Path) -> None:
 
 
 def leaves(value: Any, key: str = "") -> dict[str, Any]:
-    """A nested config as dotted keys."""
     if not isinstance(value, dict) or not value:
         return {key: value}
     return {k: v for name, part in value.items() for k, v in leaves(part, f"{key}.{name}").items()}
@@ -165,8 +166,24 @@ def test_gritlm_f_stays_as_it_prints_byte_for_byte() -> None:
     assert file_hash(PAPER) == "22016d04f3922dce06a67244893bafa8e5aa210275bb264b09db6bb8a02fb5c2"
 
 
+def load_program(path: str) -> Any:
+    """A program of `scripts` or `eval` as a module, not run."""
+    name = f"{Path(path).stem}_of_test_configs"
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def parsed(kind: type[Any], words: Sequence[str]) -> Any:
     return read_config(kind, words, program="t", description="t")
+
+
+def read_prepare(words: Sequence[str]) -> Any:
+    return load_program("scripts/prepare.py").parser().parse_args(words)
 
 
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.
@@ -196,7 +213,6 @@ def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
 
 
 def blocks(kind: str) -> list[str]:
-    """Code blocks of the 2026 experiment's page."""
     text = README_2026.read_text(encoding="utf-8")
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
