@@ -51,7 +51,6 @@ for name in programs:
 
 
 def module_of(path: Path) -> str:
-    """The dotted name; a package is named by its folder."""
     parts = path.relative_to(REPOSITORY).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -60,7 +59,6 @@ MODULES = {module_of(path): path for path in FILES}
 
 
 def part_of(module: str) -> str:
-    """The part of the package (or the folder of programs) that a module belongs to."""
     first, *rest = module.split(".")
     return (rest[0] if rest else "") if first == "claim2source" else first
 
@@ -92,8 +90,6 @@ def is_type_checking(node: ast.stmt) -> bool:
 
 
 def module_level(tree: ast.Module) -> ast.Module:
-    """The statements that run on import."""
-
     class Prune(ast.NodeTransformer):
         def visit_FunctionDef(self, node):
             return ast.Pass()
@@ -120,7 +116,6 @@ def graph() -> dict[str, set[str]]:
 
 
 def cycle_in(edges: dict[str, set[str]]) -> list[str]:
-    """Some cycle, or nothing."""
     done, path = set(), []
 
     def visit(node: str) -> list[str]:
