@@ -29,11 +29,9 @@ def test_numbers(text: str, found: dict[str, bool]) -> None:
     ("original", "text", "lost"),
     [
         ("Um 25 % auf 1.479, 4 Stunden", "By 25% to 1,479, four hours", []),
-        ("zwei von 12", "2 of twelve", []),
         ("25 % mehr", "52% more", ["the number 25 is gone", "the number 52 is new"]),
         ("25 % mehr", "25 more", ["25 is no percentage any more"]),
         ("@Nature: #Masken helfen", "Masks help, @nature", ["#Masken is gone"]),
-        ("3,5 mg", "35 g and 3.5 mg", []),
         ("der 3. Fall", "the third case", []),
     ],
 )
@@ -58,7 +56,6 @@ def test_quality_is_a_mean_over_texts() -> None:
     # Only the first has numbers or names.
     assert (found.numbers, found.new_numbers) == (0.5, pytest.approx(1 / 3))
     assert (found.entities, found.similarity) == (1.0, 0.5)
-    assert "50% of the numbers kept, 0.33 new" in found.sentence()
     plain = quality(originals[1:2], texts[1:2])
     assert plain is not None and plain.similarity is None and plain.numbers is None
-    assert "numbers" not in plain.sentence() and quality([], []) is None
+    assert quality([], []) is None
