@@ -107,10 +107,10 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
     columns = {"id": "pmid", "title": "name", "authors": "who"}
     csv = write(tmp_path / "papers.csv.gz", "\ufeff" + rows)
     assert list(PaperFiles.of(str(csv), columns)) == expected
-    table = {"pmid": [7, 8], "name": ["A, b", "=cmd()"]}
+    table = {"pmid": [7, 8], "name": ["A, b", "=cmd()"], "who": [["Jane Doe"], None]}
     parquet.write_table(pa.table(table), tmp_path / "papers.parquet")
-    titles = [one.source.title for one in PaperFiles.of(str(tmp_path / "papers.parquet"), columns)]
-    assert titles == ["A, b", "=cmd()"]
+    first, second = PaperFiles.of(str(tmp_path / "papers.parquet"), columns)
+    assert first.source == Source("7", "A, b", "", ("Jane Doe",)) and second.source.id == "8"
     with pytest.raises(InputError, match=r"title: no column 'nam'; there are: pmid, name"):
         list(PaperFiles.of(str(csv), {**columns, "title": "nam"}))
     with pytest.raises(InputError, match="name the columns of id"):
