@@ -52,7 +52,7 @@ def test_rules_of_claims() -> None:
     assert said == "Children cannot pass it on. 25% of 1,479 School children in Oslo nature."
     abstract = by_rule("C3", POST)
     assert STYLES["C3"].form(abstract) is None and abstract.count(said[1:]) == 2
-    assert by_rule("C4", POST).endswith("25% of 1,479 School Kids in Oslo nature?")
+    assert by_rule("C4", POST).endswith("25% of 1,479 School children in Oslo nature?")
     # What is nothing but signs stays; nothing is empty.
     assert by_rule("C1", "😷😷") == "😷😷"
 
