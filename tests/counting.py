@@ -13,7 +13,6 @@ from claim2source.retrieve.faiss_index import VectorIndex
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count what is encoded, and the searches of both kinds."""
     counts: Counter[str] = Counter()
 
     def count(kind: type, method: str, name: str) -> None:

@@ -11,7 +11,6 @@ from claim2source.core.report import Intervals, Report, SystemCost, SystemReport
 
 
 def without_costs(report: Report) -> Report:
-    """Return a report without what another run of the same work may cost."""
     systems = {
         name: replace(system, cost=None, stages=()) for name, system in report.systems.items()
     }

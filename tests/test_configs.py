@@ -25,15 +25,11 @@ from claim2source.training.reranker.first_stage import FirstStage
 from tests.shared_data import REPOSITORY
 from train.mine import MineConfig
 
-KINDS: dict[str, type[Any]] = {
-    "finetune": FinetuneConfig,
-    "reranker": RerankerConfig,
-}
+KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "reranker": RerankerConfig}
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Read by tests of their own: systems in tests/systems, verify, news and rumors in tests/eval, fusion
-# in tests/train, the others in tests/pipeline.
+# Read by tests of their own.
 ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", "rumors", "fusion")
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
@@ -59,16 +55,8 @@ def test_config_is_read_and_states_only_what_differs(path: Path) -> None:
         else:
             # A few keys are named though they equal the default, since the file is the manual.
             named = {
-                ".data.dataset",
-                ".model.name",
-                ".wandb.mode",
-                ".rendering.claims",
-                ".rendering.sources",
-                ".tuning",
-                ".out",
-                ".data.val_share",
-                ".choose",
-                ".batches.order",
+                *(".data.dataset", ".model.name", ".wandb.mode", ".rendering.claims", ".tuning"),
+                *(".rendering.sources", ".out", ".data.val_share", ".choose", ".batches.order"),
             }
             optimisation = key.removeprefix(".reranker").startswith(
                 (".optimisation", ".mining", ".candidates", ".lora", ".data.report")
@@ -101,7 +89,6 @@ def test_every_key_has_a_comment(path: Path) -> None:
 
 
 def leaves(value: Any, key: str = "") -> dict[str, Any]:
-    """A nested config as dotted keys."""
     if not isinstance(value, dict) or not value:
         return {key: value}
     return {k: v for name, part in value.items() for k, v in leaves(part, f"{key}.{name}").items()}
@@ -157,27 +144,16 @@ PRINTED = {
     "optimisation.weight_decay": 0.01,
     "optimisation.negatives": 8,
 }
-# Neutral, though the paper's file is silent: defaults that must stay what they are. Where the last
-# epoch is taken, no claims of seen papers are held out to choose by.
-UNSET = {
-    "data.limit": None,
-    "data.repeat": 1,
-    "data.val_seen_share": None,
-    "data.seen_share_expected": None,
-    "optimisation.chunk_tokens": None,
-    "losses.alignment.weight": 0.0,
-    "teacher": None,
-    "soup": False,
-    "rule": "one_se",
-    "trainer": {},
-}
 
 
 def test_gritlm_f_is_what_the_paper_prints() -> None:
     config = resolved(PAPER)
     assert {key: config[key] for key in PRINTED} == PRINTED
     assert config["optimisation.negatives"] == config["mining.hard"] + config["mining.random"]
-    assert {key: config[key] for key in UNSET} == UNSET
+    # Neutral, though the paper's file is silent: defaults that must stay what they are.
+    neutral = {"data.limit": None, "data.repeat": 1, "data.val_seen_share": None}
+    neutral |= {"losses.alignment.weight": 0.0, "teacher": None, "soup": False, "rule": "one_se"}
+    assert {key: config[key] for key in neutral} == neutral
     # Nothing of section 3.6 is left to a default, and nothing of it is called another's.
     found = remarks(PAPER)
     for key in PRINTED:
@@ -237,7 +213,6 @@ def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
 
 
 def blocks(kind: str) -> list[str]:
-    """Code blocks of the 2026 experiment's page."""
     text = README_2026.read_text(encoding="utf-8")
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 

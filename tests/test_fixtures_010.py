@@ -50,27 +50,11 @@ def evaluated(fixtures: Path) -> Path:
 
 
 def scores_in(folder: Path) -> dict[str, Any]:
-    """Return `scores` of a folder's report."""
-    return scores(json.loads((folder / "report.json").read_text(encoding="utf-8")))
-
-
-def scores(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return system -> language or `macro` -> metric -> score, of a report of either shape."""
-    if "before" in report:
-        return {"step 0": report["before"], "chosen": report["after"]}
-    systems = report.get("systems") or report.get("checkpoints")
-    systems = systems or {Path(report["checkpoint"]).name: report}
+    systems = json.loads((folder / "report.json").read_text(encoding="utf-8"))["systems"]
     return {name: {**part["languages"], "macro": part["macro"]} for name, part in systems.items()}
 
 
-def training(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a training report of either shape that holds its history."""
-    found: Mapping[str, Any] = report.get("training", report)
-    return found
-
-
 def close(found: Any, expected: Any) -> bool:
-    """Tell whether all that is expected is there, numbers to 1e-6."""
     if isinstance(expected, dict):
         return all(key in found and close(found[key], value) for key, value in expected.items())
     if isinstance(expected, list):
@@ -81,7 +65,6 @@ def close(found: Any, expected: Any) -> bool:
 
 
 def ranked(out: Path, epoch: str) -> dict[tuple[str, str], float]:
-    """Return (claim, source) -> score of an epoch's runs, in whichever folder they lie."""
     rows = [
         line.split()
         for path in out.rglob("*.trec")
@@ -113,7 +96,6 @@ def test_the_chosen_epoch_is_found(evaluated: Path) -> None:
 
 @pytest.mark.slow
 def test_a_finished_run_is_taken_up(fixtures: Path) -> None:
-    """Nothing is trained again; what was chosen is reported again."""
     folder = fixtures.parent / "again"
     shutil.copytree(fixtures / "lora", folder)
     train([f"--config={folder / 'config.yaml'}", f"--out={folder}", "--resume"])
@@ -139,13 +121,11 @@ def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) ->
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Read all files of a folder."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def check_training(folder: Path, expected: Mapping[str, Any]) -> None:
-    """Check a training run's report against what 0.1.0 reported."""
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert close(scores(report), {name: expected[name] for name in ("step 0", "chosen")})
-    assert close(training(report)["history"], expected["history"])
-    assert training(report)["chosen_epoch"] == expected["chosen_epoch"]
+    assert close(scores_in(folder), {name: expected[name] for name in ("step 0", "chosen")})
+    training = json.loads((folder / "report.json").read_text(encoding="utf-8"))["training"]
+    assert close(training["history"], expected["history"])
+    assert training["chosen_epoch"] == expected["chosen_epoch"]

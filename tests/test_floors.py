@@ -9,50 +9,21 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
-FLOORS = (
-    ("core",),
-    ("io",),
-    ("datasets",),
-    ("text",),
-    ("llm",),
-    ("models",),
-    ("retrieve",),
-    ("engines",),
-    ("mining",),
-    ("rerank",),
-    ("verify",),
-    ("evaluation",),
-    ("systems",),
-    ("pipeline",),
-    ("training",),
-    ("serve",),
-    TOP,
-    # They start the programs.
-    ("cli", "__main__"),
+# From the ground up; the last ones start the programs.
+ROOMS = (
+    *("core", "io", "datasets", "text", "llm", "models", "retrieve", "engines", "mining"),
+    *("rerank", "verify", "evaluation", "systems", "pipeline", "training", "serve"),
 )
+FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))
 PACKAGE = "claim2source"
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 FILES = sorted(
     path for folder in ("claim2source", *TOP) for path in (REPOSITORY / folder).rglob("*.py")
 )
 HEAVY = (
-    "faiss",
-    "wandb",
-    "datasets",
-    "sentence_transformers",
-    "pandas",
-    "bitsandbytes",
-    "vllm",
-    "matplotlib",
-    "scipy",
-    "statsmodels",
-    "peft",
-    "accelerate",
-    "huggingface_hub",
-    "jinja2",
-    "openai",
-    "jsonschema",
-    "lancedb",
+    *("faiss", "wandb", "datasets", "sentence_transformers", "pandas", "bitsandbytes", "vllm"),
+    *("matplotlib", "scipy", "statsmodels", "peft", "accelerate", "huggingface_hub", "jinja2"),
+    *("openai", "jsonschema", "lancedb"),
 )
 # The floor that serves is imported only once a program's arguments are read.
 SERVING = ("fastapi", "starlette", "uvicorn", "mcp")
@@ -80,7 +51,6 @@ for name in programs:
 
 
 def module_of(path: Path) -> str:
-    """The dotted name; a package is named by its folder."""
     parts = path.relative_to(REPOSITORY).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -89,7 +59,6 @@ MODULES = {module_of(path): path for path in FILES}
 
 
 def part_of(module: str) -> str:
-    """The part of the package (or the folder of programs) that a module belongs to."""
     first, *rest = module.split(".")
     return (rest[0] if rest else "") if first == "claim2source" else first
 
@@ -121,8 +90,6 @@ def is_type_checking(node: ast.stmt) -> bool:
 
 
 def module_level(tree: ast.Module) -> ast.Module:
-    """The statements that run on import."""
-
     class Prune(ast.NodeTransformer):
         def visit_FunctionDef(self, node):
             return ast.Pass()
@@ -149,7 +116,6 @@ def graph() -> dict[str, set[str]]:
 
 
 def cycle_in(edges: dict[str, set[str]]) -> list[str]:
-    """Some cycle, or nothing."""
     done, path = set(), []
 
     def visit(node: str) -> list[str]:
@@ -236,15 +202,8 @@ def test_heavy_and_optional_modules_are_imported_where_they_are_used(name):
 def test_arguments_are_read_before_torch_is_imported(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("no_such: 1\n")
-    heavy = (
-        *HEAVY,
-        *SERVING,
-        "torch",
-        "transformers",
-        "pytorch_lightning",
-        "bm25s",
-        "pyarrow.compute",
-    )
+    more = "torch transformers pytorch_lightning bm25s pyarrow.compute".split()
+    heavy = (*HEAVY, *SERVING, *more)
     command = [sys.executable, "-c", PARSE, " ".join(PROGRAMS), " ".join(heavy), str(wrong)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert len(PROGRAMS) >= 14

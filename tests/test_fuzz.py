@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import eval.score
-from claim2source.core.errors import UserError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.evaluation.metrics import Coverage, coverage
@@ -22,7 +19,7 @@ from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
-CHEAP = ("score", "report", "tune_bm25", "checkpoint", "prepare", "pairs")
+CHEAP = ("score", "report", "tune_bm25", "checkpoint")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]
@@ -74,26 +71,13 @@ def left_temporary(argv: Sequence[str] | None) -> None:
     Path(".out.abcdefgh.tmp").write_text("half")
 
 
-def wrote_half(argv: Sequence[str] | None) -> None:
-    Path("out").mkdir()
-    raise UserError("error after the first file")
-
-
 def changed_input(argv: Sequence[str] | None) -> None:
     with open("a.trec", "a") as file:
         file.write("\n")
 
 
-def lost_input(argv: Sequence[str] | None) -> None:
-    Path("user/notes.txt").unlink()
-
-
 def raised(argv: Sequence[str] | None) -> None:
     raise ZeroDivisionError
-
-
-def waited(argv: Sequence[str] | None) -> None:
-    time.sleep(60)
 
 
 def waited_for_a_pipe(argv: Sequence[str] | None) -> None:
@@ -103,27 +87,13 @@ def waited_for_a_pipe(argv: Sequence[str] | None) -> None:
     open("pipe").read()
 
 
-def titled_the_terminal(argv: Sequence[str] | None) -> None:
-    print("\x1b]0;title\x07")
-
-
-def said_too_much(argv: Sequence[str] | None) -> None:
-    print("error: " + "x" * 1000, file=sys.stderr)
-    sys.exit(2)
-
-
 @pytest.mark.parametrize(
     ("planted", "wrong"),
     [
         (left_temporary, "left"),
-        (wrote_half, "wrote without success"),
         (changed_input, "changed: work/a.trec"),
-        (lost_input, "changed: work/user/notes.txt"),
         (raised, "exit 1: ZeroDivisionError"),
-        (waited, "too long"),
         (waited_for_a_pipe, "too long"),
-        (titled_the_terminal, "unprintable on stdout"),
-        (said_too_much, "characters"),
     ],
 )
 def test_a_planted_defect_is_seen(
@@ -142,8 +112,6 @@ def test_a_planted_defect_is_seen(
 def test_a_defect_of_one_value_is_found_and_kept(
     fuzzer: Fuzzer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A run that lacks a claim or has another is a mistake of ours, until it is mended."""
-
     def planted_coverage(run: Run, qrels: Qrels, name: str) -> Coverage:
         found = coverage(run, qrels, name)
         if found.missing or found.ignored:
@@ -152,7 +120,8 @@ def test_a_defect_of_one_value_is_found_and_kept(
 
     with monkeypatch.context() as planted:
         planted.setattr(eval.score, "coverage", planted_coverage)
-        counts, (file,) = hunt(fuzzer, Config(examples=60, kept=tmp_path, program=["score"]))
+        wanted = Config(examples=40, kept=tmp_path, program=["score"], seed=3)
+        counts, (file,) = hunt(fuzzer, wanted)
         assert counts["score", "wrong"] >= 1 and [*tmp_path.iterdir()] == [file]
         assert run_one(fuzzer, file, None) == 1
     assert run_one(fuzzer, file, None) == 0

@@ -13,59 +13,41 @@ from claim2source.systems.read import SYSTEMS_FOLDER
 MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
 NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
-# Every program that writes, with inputs that are not there.
-WRITING = {
+# What each program needs to be read at all; those that write have inputs that are not there.
+WORDS = {
+    "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.baselines": "--dataset absent --out OUT",
     "eval.checkpoint": "--checkpoint absent --dataset absent --out OUT",
-    "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
-    "eval.report": "--reports absent --out OUT",
-    "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
-    "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
-    "eval.pipeline": "--config absent --dataset absent --out OUT",
-    "eval.news": f"--config {NEWS} --dataset absent --out OUT",
-    "eval.abstain": "--system S --dataset absent --out OUT",
-    "eval.rumors": "--dataset absent --out OUT",
-    "eval.style_grid": "--dataset absent --out OUT",
-    "eval.tune_bm25": "--dataset absent --out OUT",
-    "train.merge": "--checkpoints absent --out OUT",
-    "train.mine": "--dataset absent --out OUT",
-    "scripts.translate": "--dataset absent --out OUT",
-    "scripts.rewrite": "--dataset absent --out OUT",
-    "scripts.prepare": "checkthat2025 --input absent --output OUT",
-}
-
-
-# What each needs to be read at all.
-NEEDED = {
-    **{f"eval.{name}": "--out o" for name in ("baselines", "style_grid", "tune_bm25")},
-    "eval.abstain": "--system S --out o",
-    "eval.checkpoint": "--checkpoint C --dataset d --out o",
     "eval.encode": "--dataset d",
     "eval.find": "--post p --index i",
-    "eval.hybrid": "--checkpoint C --out o",
+    "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
     "eval.index": "demo --out i",
-    "eval.news": f"--config {NEWS} --out o",
+    "eval.news": f"--config {NEWS} --dataset absent --out OUT",
     "eval.pipeline": f"--config {CT25} --out o",
-    "eval.report": "--reports R",
-    "eval.rerank": "--system S --out o",
-    "eval.rumors": "--dataset d --out o",
+    "eval.report": "--reports absent --out OUT",
+    "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
+    "eval.rumors": "--dataset absent --out OUT",
     "eval.score": "--qrels q --run r s",
     "eval.serve": "--index i",
-    "eval.verify": "--system S --out o",
+    "eval.style_grid": "--dataset absent --out OUT",
+    "eval.tune_bm25": "--dataset absent --out OUT",
+    "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "train.fusion": "--system S --views v --out o",
-    "train.merge": "--checkpoints A B --out o",
-    "train.mine": "--out o",
+    "train.merge": "--checkpoints absent --out OUT",
+    "train.mine": "--dataset absent --out OUT",
     "train.pairs": "--dataset d --out o",
-    "pipeline.translate": "--dataset d --out o",
-    "pipeline.rewrite": "--dataset d --out o",
+    "datasets.prepare": "checkthat2025 --input absent --output OUT",
+    "pipeline.translate": "--dataset absent --out OUT",
+    "pipeline.rewrite": "--dataset absent --out OUT",
 }
+WRITING = {name: words for name, words in WORDS.items() if words.endswith("OUT")}
+WRITING["eval.pipeline"] = "--config absent --dataset absent --out OUT"
 
 
 def run(program: str, words: str, out: Path) -> str:
-    """The error that a program ends with."""
     argv = [str(out) if word == "OUT" else word for word in words.split()]
     with pytest.raises(UserError) as caught:
-        importlib.import_module(program).main(argv)
+        load_main(program)(argv)
     assert len(caught.value.lines) == 1
     return str(caught.value)
 
@@ -108,7 +90,7 @@ def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
 def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
     file, main = tmp_path / "printed.yaml", load_main(module)
     printed = []
-    for words in (NEEDED.get(module, "").split(), ["--config", str(file)]):
+    for words in (WORDS.get(module, "").split(), ["--config", str(file)]):
         with pytest.raises(SystemExit) as caught:
             main([*words, "--print_config"])
         assert caught.value.code == 0

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -30,10 +29,6 @@ from claim2source.core.files import (
 )
 
 
-class Killed(BaseException):
-    pass
-
-
 def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -55,16 +50,25 @@ def test_a_file_and_a_folder_appear_whole_under_their_names(tmp_path):
         assert listing(folder.parent) == ["a", f"a/{name}"]
 
 
-@pytest.mark.parametrize("error", [ValueError, Killed, KeyboardInterrupt])
-def test_a_failed_write_keeps_the_old_file_and_no_half_one(tmp_path, error):
-    target = tmp_path / "a.txt"
-    for before in ([], ["a.txt"]):
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failed_write_keeps_the_old_file_or_folder_and_no_half_one(tmp_path, error):
+    target, folder = tmp_path / "a.txt", tmp_path / "b"
+    for before in ([], ["a.txt", "b", "b/old"]):
         with pytest.raises(error), atomic_path(target) as temporary:
             temporary.write_text("half")
+            raise error
+        with pytest.raises(error), atomic_folder(folder) as temporary:
+            (temporary / "half").write_text("half")
             raise error
         assert listing(tmp_path) == before
         assert not before or target.read_text() == "old"
         target.write_text("old")
+        folder.mkdir(exist_ok=True)
+        (folder / "old").write_text("old")
+    # An error of another file names that.
+    with pytest.raises(OSError, match="absent") as caught, atomic_path(target):
+        (tmp_path / "absent").read_text()
+    assert caught.value.filename == str(tmp_path / "absent")
 
 
 def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
@@ -90,17 +94,6 @@ def test_permissions_are_those_of_a_plain_file(tmp_path):
         os.umask(old)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "b").stat().st_mode & 0o777 == 0o750
-
-
-def test_a_failed_folder_keeps_the_old_one(tmp_path):
-    target = tmp_path / "a"
-    for before in ([], ["a", "a/old"]):
-        with pytest.raises(Killed), atomic_folder(target) as temporary:
-            (temporary / "half").write_text("half")
-            raise Killed
-        assert listing(tmp_path) == before
-        target.mkdir(exist_ok=True)
-        (target / "old").write_text("old")
 
 
 def test_the_old_folder_comes_back_when_the_rename_fails(tmp_path, monkeypatch):
@@ -140,7 +133,6 @@ with atomic_folder("a") as temporary:
 
 @pytest.mark.parametrize(("call", "name"), [(1, "old"), (2, "old"), (3, "new"), (4, "new")])
 def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
-    """Before the first rename, between the two, after them, and all done."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "old").write_text("old")
     (tmp_path / ".hidden").write_text("theirs")
@@ -162,7 +154,7 @@ def test_a_folder_survives_a_kill_at_any_rename(call, name, tmp_path):
 
 
 def test_what_is_no_leftover_is_left_alone(tmp_path):
-    names = [".gitignore", ".x.tmp", "a.abcdefgh.tmp", ".a.ABCDEFGH.tmp", ".a.abcdefgh.tmp.py"]
+    names = ["a.abcdefgh.tmp", ".a.ABCDEFGH.tmp", ".a.abcdefgh.tmp.py"]
     for name in names:
         (tmp_path / name).write_text("theirs")
     clean_leftovers(tmp_path)
@@ -199,7 +191,6 @@ WRITERS = {
     "text": lambda path: path.write_text("x" * 10_000),
     "safetensors": lambda path: save_file({"a": BIG}, path),
     "torch": lambda path: torch.save(torch.from_numpy(BIG), path),
-    "numpy": lambda path: np.save(open(path, "wb"), BIG),
 }
 
 
@@ -216,12 +207,6 @@ def test_a_full_disk_is_said_of_the_target_and_the_old_file_stays(write, tmp_pat
     assert (listing(tmp_path), target.read_text()) == (["target"], "old")
     with pytest.raises(InputError, match="folder: cannot be written: file too large"):
         require_writable(folder, "folder")
-
-
-def test_an_error_of_another_file_names_that(tmp_path):
-    with pytest.raises(OSError, match="absent") as caught, atomic_path(tmp_path / "target"):
-        (tmp_path / "absent").read_text()
-    assert caught.value.filename == str(tmp_path / "absent")
 
 
 @pytest.fixture
@@ -246,7 +231,6 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(plac
         ("file", "file/x", "file: is a file, not a folder"),
         ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
         ("file", "broken/x", "broken/x: cannot be written: no such file or directory"),
-        ("file", "pipe", "pipe: is no regular file"),
         ("file", "x" * 250, "cannot be written: file name too long"),
         ("file", "/dev/null", "/dev/null: is no regular file"),
         ("folder", "file", "file: is a file, not a folder"),
@@ -262,20 +246,17 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(plac
 
 
 def test_what_cannot_be_read_is_said_as_it_is(places):
-    found = {name: why_not_file(places / name) for name in listing(places)}
-    assert found == {
+    for name, why in {
         "file": None,
-        "folder": "is a folder, not a file",
         "link": "is a folder, not a file",
         "loop": LOOP,
         "broken": "a link to a file that is not there",
         "pipe": "is no regular file",
-    }
-    assert why_not_file(places / "absent") == why_not_file(places / "a\0b") == "no such file"
-    assert why_not_file(places / "file" / "x") == "not a directory"
-    assert why_not_file(Path("/dev/zero")) == "is no regular file"
+        "a\0b": "no such file",
+        "file/x": "not a directory",
+    }.items():
+        assert why_not_file(places / name) == why
     assert why_not_folder(places / "link") is None
-    assert why_not_folder(places / "absent") == "no such folder"
     assert why_not_folder(places / "file") == "is a file, not a folder"
     # A pipe of the shell can be read.
     reader, writer = os.pipe()
@@ -289,7 +270,6 @@ def test_hashes(tmp_path):
     # FIPS 180-2, appendix B.1
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert file_hash(tmp_path / "abc") == known
-    assert re.fullmatch("[0-9a-f]{64}", content_hash({"a": 1}))
     assert content_hash({"a": 1, "b": (1, 2)}) == content_hash({"b": [1, 2], "a": 1})
     different = [{}, {"a": 1}, {"a": "1"}, {"a": None}, {"a": [1]}, {"a": "é"}, {"a": "e\u0301"}]
     assert len({content_hash(value) for value in different}) == len(different)

@@ -81,12 +81,6 @@ def test_installed_modules_and_other_folders_are_imported(folder: Path) -> None:
     assert (status, ran) == (0, True), said
 
 
-def test_what_is_no_name_is_refused(folder: Path) -> None:
-    for name in (".own_stage", "..", "own_stage.", "own-stage", "a/b"):
-        status, said, ran = run(folder, SYSTEM % name, ".")
-        assert (status, ran) == (1, False) and "dotted path of your own dataclass" in said
-
-
 @pytest.mark.slow
 def test_a_callback_of_the_current_folder_is_not_imported_by_accident(folder: Path) -> None:
     assert run(folder, TRAINER % "own_stage", "")[::2] == (1, False)

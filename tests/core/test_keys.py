@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,11 +11,8 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.core.keys import nearest
 from claim2source.core.program import command_of, usage_of
-from claim2source.models import ModelConfig
 from claim2source.pipeline.baselines import BaselinesConfig
-from claim2source.pipeline.checkpoints import CheckpointConfig
 from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
@@ -33,10 +32,7 @@ def refused(kind: type, *words: str) -> str:
         ("--epochs 2", "did you mean --optimisation.epochs? "),
         ("--lr 1", "did you mean --optimisation.learning_rate or --mining.last_rank? "),
         ("--optimzation.epochs 2", "did you mean --optimisation.epochs? "),
-        ("--model.nmae m", "did you mean --model.name? "),
         ("--lora.rank 4", "did you mean --lora.r? "),
-        ("--seed 2", "did you mean --optimisation.seed or --mining.seed? "),
-        ("--qqqq 2", ""),
     ],
 )
 def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> None:
@@ -49,7 +45,6 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> Non
     ("text", "said"),
     [
         ("epochs: 2", ":1: epochs: no such key; did you mean optimisation.epochs? allowed: data, "),
-        ("optimization:\n  epochs: 2", ":1: optimization: no such key; did you mean optimisation?"),
         ("model.name: m", ":1: model.name: no such key; write `name` below `model:`; allowed: "),
         ("model:\n  zzzz: 2", ":2: model.zzzz: no such key; allowed: name, "),
         ('model:\n  name: ""', ":2: model.name: '' is not allowed; allowed: a name"),
@@ -68,30 +63,13 @@ def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
     [
         (FinetuneConfig, ["--model.name", ""], "model.name"),
         (FinetuneConfig, ["--out="], "out"),
-        (CheckpointConfig, ["--checkpoint", "", "--out", "o"], "checkpoint"),
         (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
     ],
 )
 def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], key: str) -> None:
     assert refused(kind, *words).startswith(f"config: {key}: ")
-
-
-def test_what_may_be_empty_may_be(tmp_path: Path) -> None:
-    words = ["--model.template.claim", "", "--model.template.source="]
-    read_config(FinetuneConfig, words, program="p", description="d")
-    text = 'A:\n  retrieve: {dense: {name: m, template: {claim: ""}}}\n'
-    (tmp_path / "s.yaml").write_text(text)
-    assert read_systems([tmp_path / "s.yaml"])["A"].first.main_model is not None
-    with pytest.raises(UserError, match=r"model\.name: '' is not allowed"):
-        ModelConfig(name="")
-
-
-def test_names_are_found_by_their_end_their_initials_or_their_likeness() -> None:
-    known = ["a.weight", "b.weight", "b.k1", "some_key"]
-    assert nearest("b.wieght", known) == ["b.weight"]
-    assert nearest("weight", known) == ["a.weight", "b.weight"]
-    assert nearest("sk", known) == nearest("some-key", known) == ["some_key"]
-    assert nearest("xyz", known) == nearest("xyz", []) == []
+    empty = ["--model.template.claim", "", "--model.template.source="]
+    assert read_config(FinetuneConfig, empty, program="p", description="d").model.template
 
 
 def test_finetune_help_is_ten_keys_and_help_all_is_every_key(
@@ -105,12 +83,9 @@ def test_finetune_help_is_ten_keys_and_help_all_is_every_key(
     short, again, full = (f"usage:{part}" for part in both.split("usage:")[1:])
     assert short == again and "--mining.max_share" in full and "--mining" not in short
     lines = short.splitlines()
-    assert "10 keys" in lines[2] and len(COMMON) == 10
     shown = lines[3:13]
     assert [line.split()[0] for line in shown] == [f"--{key}" for key in COMMON]
-    assert shown[4].endswith("(3)") and shown[6].endswith("(5e-05)") and shown[0].endswith("(demo)")
-    assert max(map(len, lines)) <= 140 and "--help=all" in short
-    # All that the short one names is in the full one.
+    assert shown[4].endswith("(3)") and shown[6].endswith("(5e-05)") and "--help=all" in short
     assert all(f"--{key}" in full for key in COMMON)
 
 
@@ -121,9 +96,7 @@ def test_configs_that_ship_are_found_from_anywhere(
     words = ["--config", "configs/finetune/demo.yaml"]
     found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
     assert found.out == Path("checkpoints/demo")
-    assert [r.getMessage() for r in caplog.records] == [
-        "configs/finetune/demo.yaml is not here: the one that ships with claim2source is read"
-    ]
+    assert "demo.yaml is not here: the one that ships with claim2source is read" in caplog.text
     assert "BM25" in " ".join(read_systems([Path("configs/systems/offline.yaml")]))
     # One's own comes first, and other folders are not searched.
     own = tmp_path / "configs" / "finetune" / "demo.yaml"
@@ -140,7 +113,6 @@ def test_configs_that_ship_are_found_from_anywhere(
 @pytest.mark.parametrize(
     ("started", "command", "usage"),
     [
-        ("train/finetune.py", "python eval/score.py", "eval/score.py"),
         ("{root}/train/finetune.py", "python {root}/eval/score.py", "{root}/eval/score.py"),
         ("/usr/bin/claim2source", "claim2source score", "claim2source score"),
         ("/usr/bin/pytest", "python eval/score.py", "eval/score.py"),
@@ -156,3 +128,30 @@ def test_programs_are_named_as_the_process_was_started(
     monkeypatch.setattr(sys, "argv", [started.format(root=REPOSITORY)])
     assert command_of("eval/score.py") == command.format(root=REPOSITORY)
     assert usage is None or usage_of("eval/score.py") == usage.format(root=REPOSITORY)
+
+
+WORST = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_configs_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("mined: Čapek/größe.jsonl\n", encoding="utf-8")
+    code = """
+import locale
+from dataclasses import dataclass
+from claim2source.core.config import read_config
+@dataclass
+class Own:
+    mined: str
+print(locale.getpreferredencoding(False))
+own = read_config(Own, ["--config=own.yaml"], program="t", description="t")
+print(ascii(own.mined))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, **WORST, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    encoding, *said = done.stdout.splitlines()
+    assert encoding.lower() != "utf-8" and said == [ascii("Čapek/größe.jsonl")], done.stderr

@@ -60,10 +60,7 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
     held.release()
     held.release()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_number_that_another_process_got_since_is_not_taken_for_it(tmp_path: Path) -> None:
-    """The parent lives, and holds no lock."""
+    # A number that another process got since: the parent lives, and holds no lock.
     written(tmp_path, socket.gethostname(), os.getppid())
     FolderLock(tmp_path).release()
 
@@ -73,7 +70,6 @@ def test_a_number_that_another_process_got_since_is_not_taken_for_it(tmp_path: P
 def test_where_the_kernel_does_not_know_the_process_time_tells(
     place: str, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A living process touches its lock; one that does not for a while is gone."""
     path = tmp_path / LOCK_FILE
     written(tmp_path, "node7" if place == "another host" else socket.gethostname(), 12)
     if place != "another host":

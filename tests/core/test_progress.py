@@ -7,7 +7,6 @@ import pty
 import subprocess
 import sys
 import termios
-import warnings
 
 import pytest
 
@@ -38,8 +37,10 @@ def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
     said = lines_of(capsys)
     assert len(said) == 10
     assert said[0] == "steps: 4 of 40, loss 3" and said[-1] == "steps: 40 of 40, loss 39"
-    # What takes no time says nothing.
+    # What takes no time says nothing, nor what has no name.
     assert list(watched(range(40), "steps", 40)) == list(range(40))
+    with Progress(None, 2, quiet=0) as shown:
+        shown.update(2)
     assert lines_of(capsys) == []
     # A line once a tenth is done, but at most one in ten seconds; after a minute also between tenths.
     with Progress("texts", 1000) as shown:
@@ -59,18 +60,6 @@ def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
             clock.now += 30.5
             shown.update(100)
         assert lines_of(capsys) == ["papers: 200"]
-
-
-def test_without_a_name_nothing_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock(monkeypatch)
-    with Progress(None, 2) as shown:
-        clock.now += 100
-        shown.update(2)
-    with Progress("none", 0):
-        pass
-    assert lines_of(capsys) == []
 
 
 CODE = """
@@ -106,21 +95,3 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_none_in_a_pipe() -> None:
     os.close(ours)
     assert "\rtexts:   0%" in bar and "old" not in bar
     assert (piped.stdout, piped.stderr) == ("result\nresult\nresult\n1\n", "")
-
-
-def test_bars_of_a_library_that_is_there_already_are_off(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It looks at the environment only when it is imported."""
-    import transformers.utils.logging as library
-
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    shown = library.is_progress_bar_enabled()
-    library.enable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            progress.quiet_libraries()
-        assert not library.is_progress_bar_enabled()
-    finally:
-        if shown:
-            library.enable_progress_bar()

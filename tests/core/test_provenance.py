@@ -1,5 +1,6 @@
 """The commit and the versions that run."""
 
+import platform
 import subprocess
 
 from claim2source.core.provenance import git_state, hardware, versions
@@ -9,23 +10,14 @@ def test_versions_and_git_say_what_runs(monkeypatch, tmp_path):
     import torch
 
     found = versions()
-    assert (
-        found["torch"] == torch.__version__.partition("+")[0] or found["torch"] == torch.__version__
-    )
+    assert found["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
     assert {"python", "transformers", "tokenizers", "numpy"} <= found.keys()
     monkeypatch.setattr("claim2source.core.provenance._CHECKOUT", tmp_path)
     assert git_state() is None
-
-
-def test_hardware_is_told_without_the_machines_name():
-    import platform
-
     found = hardware()
     assert found.cpu and found.cores >= 1 and found.memory > 2**28
     assert platform.node() not in (found.cpu, *found.gpus)
 
-
-def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_path):
     def git(*words):
         own = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
         done = subprocess.run([*own, *words], check=True, capture_output=True, text=True)
@@ -33,7 +25,6 @@ def test_git_state_tells_a_clean_checkout_from_a_changed_one(monkeypatch, tmp_pa
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
-    monkeypatch.setattr("claim2source.core.provenance._CHECKOUT", tmp_path)
     commit = git("rev-parse", "HEAD")
     assert git_state() == commit
     (tmp_path / "new").touch()

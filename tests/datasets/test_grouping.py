@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Qrels
 from claim2source.datasets.grouping import connected_groups, gold_groups, golds_by_text
-from claim2source.datasets.split import _by_group
 
 GOLDS = st.lists(
     st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=3).map(tuple), max_size=12
@@ -39,17 +38,6 @@ def test_groups_are_numbered_by_first_appearance(items: list[tuple[str, ...]]) -
     # Only relevant golds join claims.
     qrels = Qrels({str(i): {**dict.fromkeys(g, 1), "none": 0} for i, g in enumerate(items)})
     assert gold_groups(qrels, qrels.claim_ids).tolist() == numbers
-
-
-@given(GOLDS)
-def test_a_group_is_named_by_its_smallest_gold(items: list[tuple[str, ...]]) -> None:
-    claims = [Claim(f"c{i}", "x", golds=golds) for i, golds in enumerate(items)]
-    expected = {}
-    for members in merged(items):
-        golds = {gold for position in members for gold in items[position]}
-        name = f"gold {min(golds)}" if golds else f"claim c{min(members)}"
-        expected[name] = [claims[position] for position in sorted(members)]
-    assert _by_group(claims) == expected
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", " X ", "x\ty", "x y", "ß", "SS"]), GOLDS)))

@@ -11,7 +11,6 @@ from claim2source.core.errors import InputError
 from claim2source.datasets import load
 from claim2source.datasets.news import (
     OUTLETS,
-    RSS_WORDS,
     NewsFilters,
     headline_share,
     names_one,
@@ -47,13 +46,8 @@ def test_posts_and_titles_are_read_as_they_are(raw: Path, tmp_path: Path) -> Non
     splits, notes = prepare(raw, tmp_path / "out")
     train = load(tmp_path / "out", "train")
     assert [split.split for split in splits] == ["train", "test"] and "no dev.tsv" in notes
-    assert {claim.id: claim.golds for claim in train.claims} == {
-        "train-1": ("7",),
-        "train-2": ("b",),
-        "train-3": ("7",),
-        "train-4": ("7",),
-        "train-6": ("7",),
-    }
+    golds = {f"train-{number}": ("b",) if number == 2 else ("7",) for number in (1, 2, 3, 4, 6)}
+    assert {claim.id: claim.golds for claim in train.claims} == golds
     texts = [claim.text for claim in train.claims]
     assert texts[1] == 'He said "no" to masks' and texts[3] == "two\ttabs"
     assert texts[4] == '"quoted" is how it begins (wsj)'
@@ -75,10 +69,7 @@ def test_bodies_dates_and_distractors(raw: Path, tmp_path: Path) -> None:
     found = {source.id: source for source in load(tmp_path / "out", "test").sources}
     assert list(found) == ["7", "b", "c", "r1", "r3"]
     assert (found["b"].title, found["b"].abstract) == ('Masks: "no"', "Body.")
-    assert (found["7"].title, found["7"].date) == (
-        "Dow drops 1,200 points to new low",
-        "2020-03-09",
-    )
+    assert (found["7"].title, found["7"].date) == (TITLES[0][2:], "2020-03-09")
     assert found["b"].date == "2020-04-01" and "1 of 3 articles have a body" in notes
     assert "2 of 3 articles of rss.jsonl have one of the six keywords" in notes
 
@@ -102,7 +93,6 @@ def test_filters_leave_out_what_they_name(raw: Path, tmp_path: Path) -> None:
 
 
 def test_keywords_are_whole_words_and_headlines_words_in_order() -> None:
-    assert len(OUTLETS) == 22 and len(RSS_WORDS) == 6
     assert names_one("read in The  Guardian.", OUTLETS) and names_one("(WSJ)", OUTLETS)
     assert names_one("www.cnn.com/x", OUTLETS)
     assert not names_one("cnnbc reutersx theguardian", OUTLETS)
@@ -119,11 +109,9 @@ def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) ->
     for name, row, problem in [
         ("train.tsv", "no tab", "train.tsv:1: must be text <tab> news id"),
         ("train.tsv", "post\t99", "train.tsv:1: news id: '99' is not in newsid_title.tsv"),
-        ("train.tsv", "post\ta b", "train.tsv:1: news id: holds white space"),
         ("newsid_title.tsv", "7\tagain", "newsid_title.tsv:4: id: '7' is there twice"),
         ("news.jsonl", '{"_id": "z", "title": "t"}', "news.jsonl:1: _id: 'z' is not in"),
         ("rss.jsonl", '{"_id": "7", "title": "covid"}', "rss.jsonl:1: _id: '7' is in"),
-        ("rss.jsonl", "{", "rss.jsonl:1: broken JSON"),
     ]:
         lines(raw, name, [*(TITLES if name == "newsid_title.tsv" else []), row])
         with pytest.raises(InputError) as caught:

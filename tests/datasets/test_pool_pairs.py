@@ -43,7 +43,6 @@ def words(text: str) -> str:
 
 @pytest.mark.parametrize("kinds", [["sentence"], ["title", "sentence"]])
 def test_no_claim_is_in_its_own_source(kinds: list[str]) -> None:
-    """On the demo's pool, and for every paper of it."""
     pool = load("demo", "test").sources
     made = pool_pairs(pool, kinds)  # type: ignore[arg-type]
     assert made.train.sources == made.dev.sources

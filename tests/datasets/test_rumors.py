@@ -54,16 +54,12 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "1.rumor: is missing": lambda r: r[1].pop("rumor"),
     "2.id: 'r1' is rumour 0 already": lambda r: r[2].update(id="r1"),
     "2.id: 'a/b' holds a /": lambda r: r[2].update(id="a/b"),
-    "0.labels: no such field; there are: id": lambda r: r[0].update(labels="SUPPORTS"),
     "0.label: 'FALSE' is not one of SUPPORTS, ": lambda r: r[0].update(label="FALSE"),
-    "0.evidence: is missing beside label": lambda r: r[0].pop("evidence"),
     "1.label: is missing, but rumour 0": lambda r: [r[1].pop(k) for k in ("label", "evidence")],
     "1.label: is there, but not in the": lambda r: [r[0].pop(k) for k in ("label", "evidence")],
     "0.label: REFUTES, but the rumour has no evidence": lambda r: r[0].update(evidence=[]),
     "0.label: NOT ENOUGH INFO, but the rumour": lambda r: r[0].update(label="NOT ENOUGH INFO"),
-    "2.timeline: is empty": lambda r: r[2].update(timeline=[]),
     "0.timeline.2: is not a list of 3: account": lambda r: r[0]["timeline"][2].pop(),
-    "0.timeline.2.text: is null, not text": lambda r: r[0]["timeline"][2].__setitem__(2, None),
     "0.timeline.2.id: holds white": lambda r: r[0]["timeline"][2].__setitem__(1, "1 2"),
     "0.timeline.2.id: '11' is timeline.0": lambda r: r[0]["timeline"][2].__setitem__(1, "11"),
     "0.evidence.0.id: '99' is not in the": lambda r: r[0]["evidence"][0].__setitem__(1, "99"),
@@ -80,9 +76,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"{path}: {error}")
     for text, error in [
         ("[]", "holds no rumours"),
-        ("3", "is not a JSON list"),
         ('{"id": "r1"}\n{"id": ', ":2: broken JSON"),
-        ("", "the file is empty"),
     ]:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=r"dev\.json") as caught:
@@ -127,7 +121,6 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
         ("r1 Q0 31 1 1.0 t", "r1: tweet '31' is not in its timeline"),
         ("r1 Q0 11 1 1.0 t\nr1 Q0 11 2 0.5 t", "authority_tweet_id: 1 rows repeat a tweet"),
         ("r1 Q0 -1 1 1.0 t\nr1 Q0 11 2 0.5 t", "r1: tweet '-1' is not in its timeline"),
-        ("r1 Q0 11 1 x t", ":1: score: 'x' is not a number"),
     ]:
         path.write_text(lines)
         with pytest.raises(InputError) as caught:
@@ -143,15 +136,10 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
 
 VERDICTS: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "0.predicted_label: 'TRUE' is not one of": lambda v: v[0].update(predicted_label="TRUE"),
-    "0.predicted_label: is missing": lambda v: v[0].pop("predicted_label"),
     "1.id: 'r1' is there already": lambda v: v[1].update(id="r1"),
     "no entry for 1 rumours, such as 'r3'": lambda v: v.pop(),
     "0.predicted_evidence: is missing or not a list": lambda v: v[0].pop("predicted_evidence"),
-    "0.score: no such field": lambda v: v[0].update(score=1),
     "0.predicted_evidence.1: is not a list of 4": lambda v: v[0]["predicted_evidence"][1].pop(),
-    "evidence.1.score: null is not a number": (
-        lambda v: v[0]["predicted_evidence"][1].__setitem__(3, None)
-    ),
     "r1: tweet '31' is not in its": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "31")),
     "tweet '11' is there 2 times": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "11")),
 }

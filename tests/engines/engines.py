@@ -32,7 +32,6 @@ _WORDS = {
 def manifest_of(
     bm25: BM25Config | None = None, width: int = WIDTH, sentences: int = SPLIT
 ) -> IndexManifest:
-    """Describe an index of an encoder that nobody loads."""
     bm25 = bm25 or BM25Config()
     keys = {"encoders": {"claim": {"weights": "w"}, "source": {"weights": "w"}}}
     versions = Analyser(bm25).versions

@@ -31,13 +31,11 @@ FILTERS = [
     Where(until="2021-03-05", language="de", venue="nature"),
     Where(ids=("p3", "p5", "p700", "no'ne")),
     Where(venue="' OR 1=1 --"),
-    Where(ids=()),
 ]
 POSTS = [
     "new study: masks cut outbreaks 3.7x",
     'he said "masks" AND (outbreaks OR NOT infections)~2 w3^9 +w5 -w7 title:w9 * ? \\',
     "w1 w1 w1 w2\x00\x01\x1b[31m\u202e w3\u2028w4 '; DROP TABLE papers; --",
-    "zzzz qqqq",
     "the of",
     "",
     "w7 " * 350_000,
@@ -149,8 +147,6 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     check(engine, left)
     check(engine, left, Where(until="2020"))
     assert engine.stats().papers == engine.manifest.papers == 295 and not engine.stats().unbuilt
-    lengths = [len(one) for one in Analyser(left.bm25).sources([p.source for p in left.papers])]
-    assert engine.manifest.average_length == pytest.approx(np.mean(lengths))
     # What was removed comes back whole.
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
@@ -200,13 +196,10 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
         half(np.full((1, 3), 1e6))
     with pytest.raises(ValueError, match="not float16"):
         engine.upsert(replace(rows, vectors=vectors[:, :5]))
-    with pytest.raises(ValueError, match="repeats"):
-        rows.only([0, 0])
     engine.close()
     keeping = Engine.create(tmp_path / "keeping", manifest_of())
-    for bad in (None, [np.zeros((1, 5), np.float16)] * 2):
-        with pytest.raises(ValueError, match="vectors of sentences"):
-            keeping.upsert(replace(rows, sentences=bad))
+    with pytest.raises(ValueError, match="vectors of sentences"):
+        keeping.upsert(replace(rows, sentences=[np.zeros((1, 5), np.float16)] * 2))
     keeping.close()
 
 
@@ -240,14 +233,14 @@ def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: 
     file.write_text(json.dumps({**values, "copying": "abc"}))
     with pytest.raises(InputError, match="a copy that was not finished: copy the folder again"):
         open_engine(tmp_path / "idx")
-    file.write_text(json.dumps({**values, "index": "qdrant"}))
-    with pytest.raises(InputError, match="index: 'qdrant' is not allowed"):
-        open_engine(tmp_path / "idx")
-    for address in ("qdrant://localhost:6333/papers", "qdrants://me:secret@host/papers"):
-        for use in (open_engine, is_engine):
-            with pytest.raises(UserError, match="is gone; an index is a folder now") as caught:
-                use(address)
-            assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+    for bad, said in (({"index": "qdrant"}, "index: 'qdrant'"), ({"dimensions": "wide"}, "'wide'")):
+        file.write_text(json.dumps({**values, **bad}))
+        with pytest.raises(InputError, match=f"{said} is not allowed"):
+            open_engine(tmp_path / "idx")
+    for use in (open_engine, is_engine):
+        with pytest.raises(UserError, match="is gone; an index is a folder now") as caught:
+            use("qdrants://me:secret@host/papers")
+        assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
@@ -270,13 +263,8 @@ def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) ->
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
     engine = Engine.create(tmp_path / "index", manifest_of())
-    for bm25, key in (
-        (BM25Config(language="de"), "language"),
-        (BM25Config(k1=1.5), "k1"),
-        (BM25Config(stemmer=False), "stemmer"),
-    ):
-        with pytest.raises(UserError, match=f"bm25.{key}: the index was made with"):
-            engine.manifest.check_analyser(bm25, "idx")
+    with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):
+        engine.manifest.check_analyser(BM25Config(stemmer=False), "idx")
     engine.manifest.check_analyser(BM25Config(claims="bilingual"), "idx")
     other = replace(engine.manifest, analyser={**engine.manifest.analyser, "analysis": "2"})
     with pytest.raises(UserError, match="index again"):
@@ -287,20 +275,11 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
             Engine.create(tmp_path / "other", manifest_of(bm25))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    for place, why in [
-        (tmp_path / "mine", "not an index"),
-        ("http://localhost/x", "is no folder"),
-    ]:
-        with pytest.raises(UserError, match=why):
-            open_engine(place)
+    with pytest.raises(UserError, match="not an index"):
+        open_engine(tmp_path / "mine")
     with pytest.raises(InputError, match="it is not replaced"):
         Engine.create(tmp_path / "mine", manifest_of())
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-    manifest = tmp_path / "index" / "manifest.json"
-    whole = manifest.read_text()
-    manifest.write_text(whole.replace('"dimensions": 24', '"dimensions": "wide"'))
-    with pytest.raises(InputError, match="manifest.json: dimensions: 'wide' is not allowed"):
-        open_engine(tmp_path / "index")
     for bad in ({"until": "soon"}, {"language": "en'--"}):
         with pytest.raises(ConfigError):
             Where(**bad)  # type: ignore[arg-type]

@@ -13,10 +13,9 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_engine
-from claim2source.engines.growing import OpenStore, fill_store, opened
+from claim2source.engines.growing import OpenStore, opened
 from claim2source.engines.rows import MOST, SPLIT, split
-from claim2source.io.store import Store
-from claim2source.models import ModelConfig, resolve
+from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
 
 SOURCES = [
@@ -96,27 +95,6 @@ def test_what_is_new_or_changed_is_encoded_and_nothing_else(
     assert encoded[10:] == ["Title: claim: second version\nAbstract: vaccine works"]
     assert engine.fetch(["s0", "s1"]) == {"s0": changed[0], "s1": changed[2]}
     engine.close()
-
-
-def test_processes_fill_the_store_side_by_side_and_the_index_encodes_nothing(
-    tmp_path: Path, tiny_folder: Path
-) -> None:
-    resolved = resolve(named(tiny_folder), "cpu")
-    encoder, store = resolved.encoder, Store(tmp_path / "store")
-    dense = Dense(named(tiny_folder), device="cpu", store=store)
-    counts = [
-        fill_store(PAPERS, encoder, dense.rendering, store, shard, 3, batch=2) for shard in range(3)
-    ]
-    assert counts == [4, 3, 2]  # batches of two, in turn
-    assert fill_store(PAPERS, encoder, dense.rendering, store, 0, 3, batch=2) == 0
-    texts = dense.rendering.source_texts(SOURCES)
-    space = encoder._space(store)
-    keys = encoder.text_keys([*texts, "vaccine works"], "source")
-    assert space is not None and not space.missing(keys)
-    bare = Store(tmp_path / "bare")
-    fill_store(PAPERS, encoder, dense.rendering, bare, 0, 1, sentences=False)
-    space = encoder._space(bare)
-    assert space is not None and space.missing(keys) == [len(texts)]
 
 
 def test_another_model_or_analysis_is_refused(

@@ -44,7 +44,6 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def quiet(count: Callable[[], int]) -> int:
-    """Wait until a number stays as it is."""
     last, since = count(), time.monotonic()
     while time.monotonic() - since < 3:
         time.sleep(0.1)
@@ -80,7 +79,6 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     encoder, rendering = resolve(model, "cpu").encoder, Rendering("original", "title_abstract")
 
     def stored() -> tuple[int, int]:
-        """Vectors in the store, and how many of the papers have one."""
         space = encoder._space(Store(tmp_path / "store"))
         assert space is not None
         sources = [

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from claim2source.pipeline.results import RunSettings
 
 import claim2source as c2s
 from claim2source.core.errors import run_program
 from claim2source.core.report import Report, SystemReport, TrainingReport
 from claim2source.evaluation.checklist import NOT_RECORDED, checklist
 from claim2source.io.store import Store
+from claim2source.systems.system import RunSettings
 from claim2source.text.prompts import PROMPTS, read_prompt
 from eval.report import main
 from tests.llm_server import LLMServer
@@ -45,8 +45,8 @@ def written(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path,
     files = tmp_path / "systems.yaml"
     llm = f"{{model: m, url: '{server.url}', temperature: 0.25, seed: 11}}"
     files.write_text(
-        "Plain: {bm25: {}}\n"
-        "Checked:\n  bm25: {}\n  stages:\n"
+        "Plain: {retrieve: {bm25: {}}}\n"
+        "Checked:\n  retrieve: {bm25: {}}\n  stages:\n"
         f"    - {{verify: select, depth: 3, votes: 2, seed: 5, when: {{margin_below: 0.9}}, llm: {llm}}}\n"
     )
     dev = c2s.load("demo", "dev").in_languages(["en"])

@@ -18,99 +18,30 @@ Place = tuple[str | int, ...]
 
 # Texts that a cell, a JSON text or a word of the command line may hold.
 TEXTS = (
-    "",
-    " ",
-    "x",
-    "0",
-    "null",
-    "a b",
-    "a\u00a0b",
-    "\x1b]0;title\x07",
-    "\u202eabc",
-    "\u2028",
-    "../../up",
-    "s00",
-    "dev-101",
-    "en",
-    "<script>alert(1)</script>",
-    "x" * 5000,
+    *("", " ", "x", "0", "null", "a b", "\x1b]0;title\x07", "\u202eabc", "\u2028", "../../up"),
+    *("s00", "dev-101", "en", "<script>alert(1)</script>", "x" * 5000),
 )
 # JSON texts (YAML reads them too, but the last ones): wrong types, numbers and texts.
 JSON_VALUES = (
-    "null",
-    "true",
-    "-1",
-    "2.5",
-    "1e308",
-    "1e999",
-    "NaN",
-    "12345678901234567890123",
-    "9" * 5000,
+    *("null", "true", "-1", "2.5", "1e999", "NaN", "12345678901234567890123", "9" * 5000),
     *map(json.dumps, TEXTS),
-    '"a\\tb\\nc"',
-    '"\\u0000"',
-    '"\\ud800"',
-    '"/etc/passwd"',
-    "[]",
-    "{}",
-    '["s00", "s00"]',
-    '[null, 1, "x"]',
-    '{"a": {"b": 1}}',
+    *('"a\\tb\\nc"', '"\\u0000"', '"\\ud800"', "[]", "{}", '["s00", "s00"]', '{"a": {"b": 1}}'),
     "[" * DEEP + "]" * DEEP,
     '{"a":' * DEEP + "1" + "}" * DEEP,
 )
 YAML_VALUES = (
     *(value for value in JSON_VALUES if len(value) < 20_000),
-    "[" * 3000 + "]" * 3000,
-    "~",
-    ".nan",
-    ".inf",
-    "no",
-    "2020-01-01",
-    "1_000",
-    "0o17",
-    "&a [*a]",
-    "*missing",
-    "!!python/object/apply:os.getcwd []",
-    "!!binary x",
-    "!unknown x",
-    "{? [a] : b}",
-    "|\n  text\n",
-    "'open",
-    "\x1b[31m",
+    *("[" * 3000 + "]" * 3000, ".nan", "no", "2020-01-01", "&a [*a]", "*missing"),
+    *("!!python/object/apply:os.getcwd []", "!!binary x", "{? [a] : b}", "'open", "\x1b[31m"),
 )
 CELLS = (
     *TEXTS,
-    "-1",
-    "1.0",
-    "1e400",
-    "nan",
-    "9" * 5000,
-    "1_0",
-    "١",
-    '"',
-    '"open',
-    "\x00",
-    "\x85",
-    "['s00', 's01']",
-    "['s00'",
-    "[[" * 2000,
-    "__import__('os')",
-    "x" * 200_000,
+    *("-1", "1.0", "1e400", "nan", "9" * 5000, "١", '"open', "\x00", "\x85"),
+    *("['s00', 's01']", "['s00'", "[[" * 2000, "__import__('os')", "x" * 200_000),
 )
 BYTES = (
-    b"\x00",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
-    b"\xed\xa0\x80",
-    b"\xe9",
-    b"\r",
-    b"\n\n",
-    b"\x1b[2J",
-    b"{",
-    b'"',
-    b"\t",
-    b"x" * 300_000,
+    *(b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\r", b"\n\n", b"\x1b[2J"),
+    *(b"{", b'"', b"\t", b"x" * 300_000),
 )
 
 
@@ -160,7 +91,6 @@ def _replaced(make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
 
 
 def _folder_to_file(path: Path, world: Path) -> None:
-    """Put a file where the folder of the file was."""
     folder = path.parent if path.parent != world else path
     _remove(folder)
     folder.write_text("x\n")
@@ -198,14 +128,11 @@ CONTENTS: dict[str, Callable[[bytes, int, int], bytes]] = {
         else content
     ),
     "begin": lambda content, place, value: BYTES[value % len(BYTES)] + content,
-    "end": lambda content, place, value: content + BYTES[value % len(BYTES)],
-    "no-end": lambda content, place, value: content.rstrip(b"\n"),
     "crlf": lambda content, place, value: content.replace(b"\n", b"\r\n"),
-    "cr": lambda content, place, value: content.replace(b"\n", b"\r"),
     "utf16": lambda content, place, value: content.decode("utf-8", "replace").encode("utf-16"),
     "twice": lambda content, place, value: content + content,
 }
-STRUCTURED = ("drop", "set", "add", "double", "wrap", "swap-lines")
+STRUCTURED = ("drop", "set", "double", "swap-lines")
 
 
 def _structured(path: Path, op: str, place: int, value: int) -> bytes | None:
@@ -238,44 +165,27 @@ def _row(line: str, op: str, place: int, value: int) -> str:
     sign = "\t" if "\t" in line else " "
     cells = line.rstrip("\n").split(sign)
     at = place % len(cells)
-    if op == "drop":
-        del cells[at]
-    elif op == "add":
-        cells.insert(at, CELLS[value % len(CELLS)])
-    else:
-        cells[at] = CELLS[value % len(CELLS)]
+    cells[at : at + 1] = [] if op == "drop" else [CELLS[value % len(CELLS)]]
     return sign.join(cells) + "\n"
 
 
 def _json(text: str, op: str, place: int, value: int, is_yaml: bool) -> str:
-    """Spoil a JSON or YAML text. Values that JSON cannot hold are put in as text."""
+    """Drop a value of a JSON or YAML text, or set another. What JSON cannot hold is put in as text."""
     values = YAML_VALUES if is_yaml else JSON_VALUES
     raw = values[value % len(values)]
     content: Any = yaml.safe_load(text) if is_yaml else json.loads(text)
     mark = "@@here@@"
     places = list(_places(content))
     where = places[place % len(places)]
-    if op == "wrap":
-        raw = json.dumps([_get(content, where)], default=str)
     if not where:
         content = None if op == "drop" else mark
+    elif op == "drop":
+        del _get(content, where[:-1])[where[-1]]
     else:
-        parent, key = _get(content, where[:-1]), where[-1]
-        if op == "drop":
-            del parent[key]
-        elif op == "add" and isinstance(parent, dict):
-            parent[f"{key}_"] = mark
-        elif op == "add" or op == "double" and isinstance(parent, list):
-            parent.insert(int(key), mark if op == "add" else parent[int(key)])
-        else:
-            parent[key] = mark
+        _get(content, where[:-1])[where[-1]] = mark
     if is_yaml:
         return yaml.safe_dump(content, sort_keys=False).replace(f"'{mark}'", raw)
-    written = json.dumps(content, ensure_ascii=False)
-    if op == "double" and where and isinstance(where[-1], str):
-        # The same key twice, the second time with another value.
-        return written.replace(f'"{mark}"', f"1, {json.dumps(where[-1])}: {raw}")
-    return written.replace(f'"{mark}"', raw)
+    return json.dumps(content, ensure_ascii=False).replace(f'"{mark}"', raw)
 
 
 def _get(content: Any, place: Place) -> Any:

@@ -28,7 +28,7 @@ from types import FrameType
 from claim2source.core.errors import run_program
 from claim2source.core.files import is_leftover
 from tests.fuzzing.cases import Case
-from tests.fuzzing.world import PROGRAMS, REPOSITORY, add_store, make_world
+from tests.fuzzing.world import PROGRAMS, REPOSITORY, make_world
 
 LIMIT = 30  # seconds of computing, and three times as many of waiting
 LONGEST = 700  # characters of an error line
@@ -63,7 +63,6 @@ class Outcome:
 
     @property
     def signature(self) -> str:
-        """Name the defect: the same for cases that show the same one."""
         if not self.wrong:
             return ""
         first = self.wrong[0].partition(": ")
@@ -83,8 +82,6 @@ class Fuzzer:
         make_world(self.world)
 
     def run(self, case: Case) -> Outcome:
-        """Run a case in this process and in a copy of the world, which is removed afterwards."""
-        self._complete(case)
         if len(sys.modules) > self.modules:
             # statsmodels collects garbage in every test: let it not look through all of torch.
             gc.collect()
@@ -103,27 +100,18 @@ class Fuzzer:
             ]
         return Outcome(code, printed, errors, seconds, tuple(wrong))
 
-    def _complete(self, case: Case) -> None:
-        """Add to the world what few programs read."""
-        if case.program in ("encode", "store") and not (self.world / "vectors").exists():
-            add_store(self.world)
-
     def leave(self, case: Case, into: Path) -> None:
-        """Write the spoilt inputs of a case to a new folder."""
-        self._complete(case)
         shutil.copytree(self.world, into, symlinks=True)
         case.prepare(into)
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[Path]:
-        """Give a copy of the world, alone in its folder."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as temporary:
             world = Path(temporary) / "work"
             shutil.copytree(self.world, world, symlinks=True)
             yield world
 
     def _call(self, case: Case, world: Path) -> tuple[int | str, str, str, float]:
-        """Call the program's `main` as `python PROGRAM` does."""
         # As Python's own: stdout refuses what is no UTF-8, stderr escapes it.
         kept = _Kept(), _Kept()
         out = io.TextIOWrapper(kept[0], "utf-8", "strict", write_through=True)
@@ -208,7 +196,6 @@ def _watched(seconds: float) -> Iterator[None]:
 
 
 def _trace(errors: str) -> str:
-    """Take the trace that the last resort wrote to a file of its own."""
     found = _TRACE.search(errors)
     if found is None:
         return ""
@@ -219,7 +206,6 @@ def _trace(errors: str) -> str:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Map every path below a folder to what it is and holds."""
     found = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -274,16 +260,12 @@ def unprintable(character: str) -> bool:
 
 
 def named_outs(case: Case) -> list[str]:
-    """List the paths that a case names as its outputs, in its command line and its config."""
     found: list[str] = []
     for at, word in enumerate(case.argv):
         match = _OUTS.fullmatch(word)
         if match:
             after = case.argv[at + 1 : at + 2]
             found += [match[1]] if match[1] is not None else after
-    texts = [text for _, text in case.written]
-    for text in texts:
-        found += re.findall(r"^(?:out|store): *[\"']?(.*?)[\"']?$", text, re.MULTILINE)
     if case.program == "finetune" and "--config=lora/config.yaml" in case.argv:
         found.append("lora")
     return found
@@ -300,11 +282,6 @@ def _wrong_files(
         if is_leftover(Path(path)):
             yield f"left {_shown(path)}"
     outs = [os.path.normpath(f"{inside}{name}") for name in named_outs(case)]
-    # The store is a cache: it is filled, and damaged files of it are removed, whatever follows.
-    cache = re.compile(rf"{re.escape(inside)}vectors/(embeddings|runs)(/|$)")
-    if f"{inside}vectors" in outs:
-        new = [path for path in new if not cache.match(path)]
-        changed = [path for path in changed if not cache.match(path)]
     if code != 0:
         for path in changed:
             yield f"changed without success: {_shown(path)}"
@@ -333,5 +310,4 @@ def _within(path: str, folders: list[str]) -> bool:
 
 
 def _shown(path: str) -> str:
-    """Name a path without what differs from run to run."""
     return re.sub(r"\.[a-z0-9_]{8}\.(tmp|old)", r".*.\1", path)[:100]

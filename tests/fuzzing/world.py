@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.errors import run_program
-from tests.datasets import test_checkthat2025 as checkthat2025
-from tests.datasets import test_checkthat2026 as checkthat2026
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MADE = REPOSITORY / "tests" / "fixtures_010"
@@ -47,18 +45,16 @@ TRAINING = (
 class Program:
     """Describe a program: its file, its config's class, commands that end with 0, what they read.
 
-    `own` are patterns of what it may replace without `--overwrite`, relative to the world;
     `weight` says how often it is drawn.
     """
 
     path: str
-    config: str | None
+    config: str
     commands: tuple[tuple[str, ...], ...]
     reads: tuple[str, ...]
     weight: int = 4
 
     def main(self) -> Main:
-        """Import the program's `main`."""
         found: Main = importlib.import_module(self.path.replace("/", ".")).main
         return found
 
@@ -84,11 +80,6 @@ _CHECKPOINT = (
     "model/config.json",
     "model/model.safetensors",
 )
-_STORED = (
-    "vectors/embeddings/*/*.safetensors",
-    "vectors/embeddings/*/*.verified",
-    "vectors/embeddings/*/model.txt",
-)
 _REPORTS = ("reports/report.json", "reports/runs/bm25-tuned/en.trec", *_FILES[:3])
 
 PROGRAMS: dict[str, Program] = {
@@ -97,7 +88,6 @@ PROGRAMS: dict[str, Program] = {
         "Config",
         (
             ("--qrels=qrels.trec", "--run", "a.trec", "b.trec", *QUICK),
-            ("--qrels=data/qrels/dev.tsv", "--run", "a.trec", "--json"),
             ("--qrels=gold.tsv", "--run", "lab.tsv", "a.trec", "--metrics", "mrr@5", "map"),
         ),
         ("qrels.trec", "a.trec", "b.trec", "data/qrels/dev.tsv", "gold.tsv", "lab.tsv"),
@@ -109,11 +99,7 @@ PROGRAMS: dict[str, Program] = {
         (
             ("--reports=reports", "--out=out", *DATA, *QUICK),
             ("--reports=reports", "--html=out.html", "--claims=5", *DATA, *QUICK),
-            ("--published", "--reports=reports", "--out=out", *QUICK),
-            (
-                *("--published", "--reports=reports", "--qrels=qrels.trec"),
-                *("--format=csv", "--tables=2025", *QUICK),
-            ),
+            ("--published", "--reports=reports", "--qrels=qrels.trec", "--out=out", *QUICK),
         ),
         (*_REPORTS, "qrels.trec"),
         weight=12,
@@ -123,31 +109,17 @@ PROGRAMS: dict[str, Program] = {
         "TuneConfig",
         (
             (
-                "--out=out",
-                "--k1=1.2",
-                "--b=0.75",
-                "--title_weight",
-                "1",
-                "2",
-                *DATA,
-                "--analyses=[]",
+                *("--out=out", "--k1=1.2", "--b=0.75", "--title_weight", "1", "2"),
+                *("--analyses=[]", *DATA),
             ),
         ),
         _FILES,
-    ),
-    "hybrid": Program(
-        "eval/hybrid",
-        "HybridConfig",
-        (("--checkpoint=lora", "--out=out", *DATA, *CPU, *QUICK),),
-        (*_FILES, *_CHECKPOINT),
-        weight=2,
     ),
     "checkpoint": Program(
         "eval/checkpoint",
         "CheckpointConfig",
         (
             ("--checkpoint=lora", "--only=chosen", "--out=out", *DATA, *CPU, *QUICK),
-            ("--checkpoint=model", "--hybrid", "--out=out", *DATA, *CPU, *QUICK),
             ("--checkpoint", f"en={_EPOCH}", "de=model", "--out=out", *DATA, *CPU, "--no_tests"),
         ),
         (*_FILES[:3], *_CHECKPOINT, *_MODEL),
@@ -157,32 +129,12 @@ PROGRAMS: dict[str, Program] = {
         "BaselinesConfig",
         (
             (
-                *("--files=systems.yaml", "--systems", "BM25", "Dense", "Both", "Routed"),
-                *("--out=out", "--claims=original", *DATA, *CPU, *QUICK),
-            ),
-            (
-                *("--files=systems.yaml", "--systems", "Tuned", "Dense", "--claims=original"),
-                *("--rewrites=rewrites.jsonl", "--out=out", *DATA, *CPU, *QUICK),
+                *("--files=systems.yaml", "--systems", "BM25", "Tuned", "Dense", "Both", "Routed"),
+                *("--rewrites=rewrites.jsonl", "--claims=original", "--out=out"),
+                *(*DATA, *CPU, *QUICK),
             ),
         ),
         ("systems.yaml", "rewrites.jsonl", *_FILES),
-    ),
-    "encode": Program(
-        "eval/encode",
-        "EncodeConfig",
-        (
-            ("--model.name=model", "--dataset=data", "--splits=dev", *CPU),
-            ("--model.name=model", "--dataset=data", "--splits=train", "--store=vectors", *CPU),
-        ),
-        (*_FILES[:3], *_MODEL, *_STORED),
-        weight=3,
-    ),
-    "store": Program(
-        "eval/store",
-        "Config",
-        (("--store=vectors",), ("--store=vectors", "--at_most=0"), ("--store=vectors", "--all")),
-        _STORED,
-        weight=2,
     ),
     "mine": Program(
         "train/mine",
@@ -191,17 +143,10 @@ PROGRAMS: dict[str, Program] = {
         (*_FILES[:2], _FILES[3], *_MODEL),
         weight=3,
     ),
-    "pairs": Program(
-        "train/pairs",
-        "PairsConfig",
-        (("--dataset=data", "--min_words=2", "--out=out"),),
-        (*_FILES[:2], _FILES[3]),
-    ),
     "merge": Program(
         "train/merge",
         "MergeConfig",
         (
-            ("--checkpoints=lora", "--out=out"),
             ("--checkpoints=lora", "--scales", "0", "1", "--out=out", *DATA, *CPU),
             ("--checkpoints", "lora/checkpoints/epoch-1", _EPOCH, "--out=out", *DATA, *CPU),
         ),
@@ -217,12 +162,8 @@ PROGRAMS: dict[str, Program] = {
             ("--config=lora/config.yaml", "--resume"),
         ),
         (
-            *_FILES,
-            *_MODEL,
-            "lora/mined.jsonl",
-            "lora/config.yaml",
-            "lora/run.json",
-            "lora/state.pt",
+            *(*_FILES, *_MODEL),
+            *("lora/mined.jsonl", "lora/config.yaml", "lora/run.json", "lora/state.pt"),
         ),
         weight=2,
     ),
@@ -231,37 +172,11 @@ PROGRAMS: dict[str, Program] = {
         "LearnedFusionConfig",
         (
             (
-                "--views=views.yaml",
-                "--files=systems.yaml",
-                "--system=BM25",
-                "--depth=10",
-                "--folds=2",
-                "--out=out",
-                *DATA,
-                *CPU,
+                *("--views=views.yaml", "--files=systems.yaml", "--system=BM25", "--depth=10"),
+                *("--folds=2", "--out=out", *DATA, *CPU),
             ),
         ),
         (*_FILES, "views.yaml", "systems.yaml"),
-    ),
-    "prepare": Program(
-        "scripts/prepare",
-        None,
-        (
-            ("checkthat2025", "--input=lab25", "--output=out"),
-            ("checkthat2026", "--input=lab26", "--output=out", "--translations=translations.jsonl"),
-        ),
-        (
-            "lab25/subtask4b_collection_data.pkl",
-            "lab25/subtask4b_query_tweets_train.tsv",
-            "lab25/subtask4b_query_tweets_dev.tsv",
-            "lab25/subtask4b_query_tweets_test.tsv",
-            "lab26/collection_data.json",
-            "lab26/en_train.json",
-            "lab26/de_train.json",
-            "lab26/en_dev.json",
-            "lab26/en_test.json",
-            "translations.jsonl",
-        ),
     ),
 }
 
@@ -296,21 +211,8 @@ def make_world(folder: Path) -> None:
     _lines(folder / "rewrites.jsonl", [{"_id": "dev-104", "text": "sleep and tea"}])
     _write_user(folder / "user")
     _write_runs(folder)
-    checkthat2025.task(folder / "lab25", test_gold=None)
-    checkthat2026.task(folder / "lab26")
-    _lines(
-        folder / "translations.jsonl",
-        [{"index": 0, "lang": "de", "split": "train", "translation": "Otters like tea"}],
-    )
     with _inside(folder):
         _run("tune_bm25", *PROGRAMS["tune_bm25"].commands[0], "--out=reports")
-
-
-def add_store(folder: Path) -> None:
-    """Fill a store of vectors, for which the model is loaded: few programs read it."""
-    with _inside(folder):
-        _run("encode", *PROGRAMS["encode"].commands[0], "--store=vectors")
-    (folder / "vectors" / "notes.txt").write_text("mine\n", encoding="utf-8")
 
 
 def _run(name: str, *words: str) -> None:
@@ -338,7 +240,6 @@ def _lines(path: Path, records: Sequence[object]) -> None:
 
 
 def _write_user(folder: Path) -> None:
-    """Write what belongs to the user alone, and must be there afterwards."""
     folder.mkdir()
     (folder / "notes.txt").write_text("mine\n", encoding="utf-8")
     (folder / "config.yaml").write_text("data: {dataset: mine}\n", encoding="utf-8")

@@ -43,11 +43,8 @@ def test_a_status_of_mastodon_is_text(server: Server) -> None:
     post = fetcher(server).post("https://mastodon.social/@ada/110?x=1#y")
     assert post.text.startswith("Wissenschaft\nNeue Studie: Masken & Ausbrüche #m\n3,7x\n\n")
     assert "<" not in post.text
-    assert (post.lang, post.date, post.links) == (
-        "de",
-        "2021-05-04",
-        ("https://nature.com/a?b=1&c=2",),
-    )
+    assert (post.lang, post.date) == ("de", "2021-05-04")
+    assert post.links == ("https://nature.com/a?b=1&c=2",)
     with pytest.raises(UserError, match="own.example is neither bsky.app nor a known instance"):
         fetcher(server).post("https://own.example/@ada/110")
     assert fetcher(server, instances=("own.example",)).post("https://own.example/@ada/110") == post
@@ -116,8 +113,6 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
     post = bluesky(server, {"record": boost}, other)
     assert post.text == "[boosted post] Masks cut outbreaks 3.7x\n\n[image] A table"
     assert (post.lang, post.date) == ("de", "2020-01-02")
-    video = {"$type": "app.bsky.embed.video", "video": {}, "alt": "A talk"}
-    assert bluesky(server, {"record": {**OWN, "embed": video}}).text == "wow\n\n[video] A talk"
     card = {"external": {"uri": "https://a.org", "title": "A study", "description": "of masks"}}
     post = bluesky(server, {"record": {**OWN, "embed": card}})
     assert (post.text, post.links) == ("wow\n\n[link] A study. of masks", ("https://a.org",))
@@ -137,7 +132,6 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
 def test_a_post_without_text_says_what_it_has(server: Server) -> None:
     unread = {"record": {"record": {"uri": "at://x"}}, "media": {"images": [{}]}}
     for embed, has in [
-        ({"images": [{"alt": ""}]}, "an image without text"),
         ({"$type": "app.bsky.embed.video", "video": {}}, "a video without text"),
         ({"external": {"uri": "https://a.org/1"}}, "a link to https://a.org/1"),
         (unread, "an image without text, a quoted post that cannot be read"),
@@ -150,23 +144,17 @@ def test_a_post_without_text_says_what_it_has(server: Server) -> None:
         fetcher(server).post("https://mastodon.social/@ada/110")
 
 
-FILES = {"media_attachments": [{"type": "image", "description": None}, {"type": "audio"}]}
 HTML = [
     ("<p>Two:</p><ul><li>masks</li><li>tests</li></ul><p>end</p>", "Two:\n\nmasks\ntests\n\nend"),
     ("<p>He says</p><blockquote>masks<br/>work</blockquote>why", "He says\n\nmasks\nwork\n\nwhy"),
-    ("<blockquote><p>a</p></blockquote><p>b</p>", "a\n\nb"),
-    ("<p>a\n  b<br>\nc</p>", "a b\nc"),
     ("<p>see <span class='invisible'>https://</span><span class='ellipsis'>a.org/x</span>"
      "<span class='invisible'>yz</span></p>", "see https://a.org/xyz"),
     ("<p>good <img class='emojo' alt=':mask:' src='x'> idea :mask:</p>", "good :mask: idea :mask:"),
     ("<p>a</p><script>alert('<p>')</script><style>p {}</style><p>b</p>", "a\n\nb"),
-    ("<ol><li><p>a</p></li><li><p>b</p></li></ol>", "a\n\nb"),
     ("<pre>x\n  y</pre><h2>t</h2>u<div>v</div>w", "x\ny\n\nt\n\nu\nv\nw"),
     ("<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>", "a\nb\n\nc"),
-    ("<article>a</article><figure>b<figcaption>c</figcaption></figure>d", "a\nb\nc\nd"),
     ("<details><summary>a</summary>b</details><table><tr><td>c</td><td>d</td></tr></table>e",
      "a\nb\n\nc  d\n\ne"),
-    ("a<wbr>b <del>c</del> &lt;d&gt;", "ab c <d>"),
 ]  # fmt: skip
 
 
@@ -187,21 +175,15 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
     poll = {"options": [{"title": "masks"}, {"title": "tea"}]}
     assert post(poll=poll).text == "wow\n\n[poll] masks. tea"
     boosted = post(content="", reblog={**STATUS, "spoiler_text": "", "content": "<p>masks</p>"})
-    assert (boosted.text, boosted.lang, boosted.date) == (
-        "[boosted post] masks",
-        "de",
-        "2021-05-04",
-    )
+    assert (boosted.text, boosted.lang) == ("[boosted post] masks", "de")
     inline = "<p class='quote-inline'>RE: <a href='https://a.org/q'>x</a></p><p>wow</p>"
     quote = {"state": "accepted", "quoted_status": {"content": "<p>masks</p>", "language": "de"}}
     assert post(content=inline, quote=quote).text == "wow\n\n[quoted post] masks"
     assert post(content=inline, quote=quote).links == ()
     assert post(content=inline, quote={"state": "revoked"}).text == "RE: x\n\nwow"
-    assert post(quote={"content": "<p>masks</p>"}).text == "wow\n\n[quoted post] masks"
     card = {"url": "https://a.org/1", "title": "A study", "description": ""}
     assert post(card=card).text == "wow\n\n[link] A study"
     assert post(card=card).links == ("https://a.org/1",)
-    assert post(content="", spoiler_text="covid").text == "covid"
     odd = {"media_attachments": [5, {"type": 3}], "poll": [], "card": 5, "reblog": "", "quote": 1}
     assert post(**odd).text == "wow"
 
@@ -213,9 +195,7 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
         ("https://me:secret@mastodon.social/@ada/110", "no plain https://"),
         ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
         ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
-        ("https://mastodon.social/api/v1/statuses/110", "is not https://mastodon.social/@NAME"),
         ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
-        ("https://bsky.app/profile/ada.org/post/3k%2F..", "is not https://bsky.app"),
         ("https://[bad", "is no address"),
     ],
 )

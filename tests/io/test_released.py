@@ -9,35 +9,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import InputError, UserError, run_program
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.run import Run
 from claim2source.io.released import read_selections, with_selected
 from claim2source.io.trec import RunFile, named_as, read_run, write_trec_run
 from eval import score
 
-# As `save_scores_json` of the released code writes it, with texts of our own.
-GOLDEN = """[
-    {
-        "query_index": 5,
-        "query_text": "Masks help, they say.",
-        "ground_truth_pubkey": "944",
-        "candidates": [
-            {"rank": 1, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.506413, "reranker_rank": 3, "reranker_score": 0.4375},
-            {"rank": 2, "corpus_index": 4, "pubkey": "944", "document_text": "Masks", "embedding_score": 0.500746, "reranker_rank": 1, "reranker_score": 0.652344},
-            {"rank": 3, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.496181, "reranker_rank": 2, "reranker_score": 0.4375},
-            {"rank": 4, "corpus_index": 2, "pubkey": "7", "document_text": "Sea", "embedding_score": 0.4, "reranker_rank": null, "reranker_score": null}
-        ]
-    },
-    {
-        "query_index": 7,
-        "query_text": "Tea warms.",
-        "ground_truth_pubkey": "34",
-        "candidates": [
-            {"rank": 1, "corpus_index": 8, "pubkey": "34", "document_text": "Seals", "embedding_score": 0.3, "reranker_rank": 2, "reranker_score": 0.1},
-            {"rank": 2, "corpus_index": 9, "pubkey": "81", "document_text": "Tea", "embedding_score": 0.2, "reranker_rank": 1, "reranker_score": 0.9}
-        ]
-    }
-]"""
+
+def claim_of(index: int, gold: str, *rows: tuple[Any, ...]) -> dict[str, Any]:
+    """A claim as `save_scores_json` of the released code writes it."""
+    names = ("pubkey", "embedding_score", "reranker_rank", "reranker_score")
+    ranked = [
+        {"rank": rank, "corpus_index": rank + 4, "document_text": "A paper"}
+        | dict(zip(names, row, strict=True))
+        for rank, row in enumerate(rows, 1)
+    ]
+    text = {"query_index": index, "query_text": "Masks help.", "ground_truth_pubkey": gold}
+    return {**text, "candidates": ranked}
+
+
+FIVE = [("81", 0.506413, 3, 0.4375), ("944", 0.500746, 1, 0.652344)]
+FIVE += [("34", 0.496181, 2, 0.4375), ("7", 0.4, None, None)]
+SEVEN = [("34", 0.3, 2, 0.1), ("81", 0.2, 1, 0.9)]
+GOLDEN = json.dumps([claim_of(5, "944", *FIVE), claim_of(7, "34", *SEVEN)], indent=4)
 SELECTIONS = """{
   "de_0": {"selected_paper": 3, "reasoning": "Paper 3 names the animal."},
   "de_1": {"selected_paper": null, "reasoning": ""},
@@ -46,7 +40,6 @@ SELECTIONS = """{
 
 
 def written(folder: Path, content: str, name: str = "scores") -> Path:
-    """Under a name that says nothing of what it is."""
     path = folder / name
     path.write_text(content, encoding="utf-8")
     return path
@@ -68,9 +61,6 @@ def test_the_golden_file_is_ranked_by_its_reranker_in_its_order(tmp_path: Path) 
     assert file.golds == {"5": "944", "7": "34"} and file.repeated == 0 and file.complete
     scores = list(file.run.scored("5").values())
     assert scores == pytest.approx([0.652344, 0.4375, 0.4375]) and scores[1] > scores[2]
-    # One line, as their code writes it, is the same.
-    compact = read_run(written(tmp_path, json.dumps(json.loads(GOLDEN)), "compact"))
-    assert list(compact.run) == list(file.run)
 
 
 def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
@@ -116,8 +106,6 @@ def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
     assert read_run(tmp_path / "r.trec").run.sources("1") == keys
 
 
-# --- whose claims they are ----------------------------------------------------------------
-
 GOLDS = {
     "dev-en-5": ("1",),
     "dev-en-7": ("2",),
@@ -142,7 +130,6 @@ def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_pat
 
 
 def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path: Path) -> None:
-    """Their caches are not named by split."""
     file = read_run(written(tmp_path, GOLDEN))
     with pytest.raises(InputError, match="ground_truth_pubkey: '34' is not gold for claim '7'"):
         named_as(file, {"5": ("944",), "7": ("81",)})
@@ -155,9 +142,6 @@ def test_another_split_is_seen_by_its_golds_and_no_language_is_guessed(tmp_path:
     assert file.language_among(["fr"]) == "fr"
     with pytest.raises(UserError, match="one of the languages en, de"):
         file.language_among(["en", "de"])
-
-
-# --- selections ---------------------------------------------------------------------------
 
 
 def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Path) -> None:
@@ -177,13 +161,9 @@ def test_the_selected_source_is_first_and_the_rest_keep_their_order(tmp_path: Pa
 def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path) -> None:
     for content, why in [
         ("[]", "is not a JSON object of selections"),
-        ("{}", "holds no selections"),
         ('{"de_0": {"selected_paper": 0}}', r"de_0\.selected_paper: is neither null nor"),
-        ('{"de_0": {"selected_paper": 1e9}}', r"de_0\.selected_paper: is neither"),
         ('{"de_0": {"reasoning": ""}}', r"de_0\.selected_paper: is missing"),
         ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
-        ('{"de_-1": 1}', "de_-1: is no <language>_<place"),
-        ("{", "broken JSON"),
     ]:
         with pytest.raises(InputError, match=why):
             read_selections(written(tmp_path, content))
@@ -198,9 +178,6 @@ def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path)
             with_selected(run, tmp_path / "s", selections, "de")
 
 
-# --- what is refused ----------------------------------------------------------------------
-
-
 def candidate(**more: Any) -> dict[str, Any]:
     return entry(candidates=[{"rank": 1, "pubkey": "a", "embedding_score": 0.5, **more}])
 
@@ -208,18 +185,14 @@ def candidate(**more: Any) -> dict[str, Any]:
 def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
     for content, why in [
         ("[", "broken JSON"),
-        ("[]", "no claims, only an empty list"),
         ('{"a": 1}', "is a JSON object; a run is"),
         (SELECTIONS, "holds selections, which are places in another list"),
         (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
-        (json.dumps([entry(candidates=None)]), "candidates: entry 1: is missing"),
         (json.dumps([entry(candidates=[1])]), r"candidates\[0\]: entry 1: is not an object"),
         (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
-        (json.dumps([entry(query_index=10**30)]), "query_index: entry 1: is no id"),
         (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is no id"),
         (json.dumps([candidate(pubkey=None)]), r"candidates\[0\]\.pubkey: entry 1: is missing"),
         (json.dumps([candidate(rank=0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
-        (json.dumps([candidate(embedding_score=1e39)]), "embedding_score: entry 1: is not a fini"),
         (json.dumps([candidate(embedding_score=float("nan"))]), "entry 1: is not a finite number"),
         (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),
@@ -234,9 +207,6 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         one["reranker_rank"] = one["reranker_score"] = None
     with pytest.raises(InputError, match="entry 2: have no reranker_rank, which other"):
         read_run(written(tmp_path, json.dumps(entries)))
-
-
-# --- scored -------------------------------------------------------------------------------
 
 
 def test_the_authors_outputs_are_scored_against_our_judgements(
@@ -257,24 +227,3 @@ def test_the_authors_outputs_are_scored_against_our_judgements(
     assert means("--ranked_by", "embedding") == {"theirs": 1 / 2 + 1}
     # The LLM moves 81 before the gold, and both are tested against each other.
     assert means("--selections", str(chosen)) == {"theirs": 1.5, "theirs + llm": 1.0}
-
-
-def test_what_selections_cannot_be_of_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    qrels = written(tmp_path, "5\t0\t944\t1\n", "q.trec")
-    trec = written(tmp_path, "5 Q0 944 1 1 t\n", "r.trec")
-    scores = written(tmp_path, GOLDEN, "theirs.json")
-    one = written(tmp_path, '{"de_0": 1}', "one.json")
-    several = written(tmp_path, SELECTIONS, "several.json")
-    for run, chosen, why in (
-        (trec, one, "a TREC run may leave claims out"),
-        (scores, several, "is of one of the languages de, en, and its ids do not say which"),
-        (scores, scores, "is not a JSON object of selections"),
-        (several, one, "holds selections, which are places"),
-    ):
-        words = ["--qrels", str(qrels), "--run", str(run), "--selections", str(chosen)]
-        with pytest.raises(SystemExit) as ended:
-            run_program(score.main, words)
-        said = capsys.readouterr().err
-        assert ended.value.code == 2 and why in said and said.count("\n") == 1

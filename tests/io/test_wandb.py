@@ -51,9 +51,6 @@ def test_tracking_needs_wandb_and_online_a_key_and_off_neither(
     assert not list(tmp_path.iterdir())
 
 
-# Servers that fail
-
-
 class Server:
     """A W&B server on this machine: it fails as told, or takes a run and then fails."""
 
@@ -115,10 +112,8 @@ def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(library, "ANSWER_SECONDS", 0.2)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     for kind, said in {
-        "refuses": "Connection refused",
         "500": "answers 500",
         "hangs": "gives no answer in 0.2 seconds",
-        "401": "",
         "works": "",
     }.items():
         server = Server(kind)
@@ -128,7 +123,7 @@ def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyP
         server.close()
         assert said in why and bool(why) == bool(said)
         # Only wandb itself sends the key.
-        assert (kind == "refuses") or "/graphql" in server.heads
+        assert "/graphql" in server.heads
         assert "secret" not in server.heads and "uthorization" not in server.heads
     # A name that cannot be looked up, a proxy and what is no address are no errors.
     assert "nowhere.invalid" in library.why_not_reached("https://nowhere.invalid")

@@ -34,13 +34,9 @@ def request(**more: Any) -> Request:
         ("<think>\nHm {}\n</think>\n\nMasks work.", "Masks work."),
         ("The user wants ...\n</think>\nMasks work.", "Masks work."),
         ('"Masks work."', "Masks work."),
-        ("“Masks work.”", "Masks work."),
-        ("„Masks work.“", "Masks work."),
         ("Sure! Here is the rewritten tweet:\n\nMasks work.", "Masks work."),
-        ("Here's the translation: Masks work.", "Masks work."),
         ("Here is a more formal version of the text:\n'Masks work.'", "Masks work."),
         ("**Rewritten tweet:** Masks work.", "Masks work."),
-        ("Translation:\nMasks work.", "Masks work."),
         ("```\nMasks work.\n```", "Masks work."),
         ("<post>\nMasks work.\n</post>", "Masks work."),
         # What only looks like it stays.
@@ -49,9 +45,6 @@ def request(**more: Any) -> Request:
             "Here's what we know about masks:\n- they work",
             "Here's what we know about masks:\n- they work",
         ),
-        ("BREAKING: masks work", "BREAKING: masks work"),
-        ("Okay, masks work.", "Okay, masks work."),
-        ("Sure, masks work: see here", "Sure, masks work: see here"),
         ("Masks 'work', they 'say'", "Masks 'work', they 'say'"),
     ],
 )
@@ -65,14 +58,10 @@ def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -
     ("reply", "finish", "failure"),
     [
         ("", "stop", "empty"),
-        (" \n\t" * 50, "stop", "empty"),
-        ('""', "stop", "empty"),
         ("<think>I do not know", "stop", "empty"),
         ("Masks work, and", "length", "cut off by max_tokens"),
-        ("<think>" + "hm " * 99, "length", "cut off by max_tokens"),
         ("no", "content_filter", "refused by the server's filter"),
         ("Masks work.", "tool_calls", "not ended by itself: finish_reason tool_calls"),
-        ("Masks work.", None, "not ended by itself: finish_reason null"),
         ("analysisWe need to rewrite it", "stop", "empty"),
         ("Masks work. " * 400, "stop", "far too long"),
         (
@@ -81,16 +70,12 @@ def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -
             "stop",
             "an echo of the prompt",
         ),
-        ("Rewrite the post as a list of atomic facts.", "stop", "an echo of the prompt"),
         (f"Post:\n<post>\n{POST}\n</post>", "stop", "an echo of the prompt"),
     ],
 )
 def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, failure: str) -> None:
     assert read_reply(request(), reply, finish).failure == failure
-
-
-def test_the_text_itself_is_no_echo() -> None:
-    assert read_reply(request(), POST, "stop").failure is None
+    assert read_reply(request(), POST, "stop").failure is None  # the text itself is no echo
 
 
 @pytest.mark.parametrize(
@@ -101,21 +86,15 @@ def test_the_text_itself_is_no_echo() -> None:
         ('Of these\n```json\n{"selected_paper": 3}\n```\nI hope it helps {"selected_paper": 8}', 3),
         ('First {"selected_paper": 1}, but then {"selected_paper": 3}.', 3),
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
-        ('{"selected_paper": 3} {"selected_paper": ', 3),
         ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
         ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
         ('[THINK]{"selected_paper": 9}[/THINK]{"selected_paper": 3}</s>', 3),
         ('<|channel|>analysis<|message|>{"selected_paper": 9}<|end|>', "empty"),
-        ('{"why": "a } or { in a text", "selected_paper": 3}', 3),
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
         ('{"selected_paper": "3"}', "does not fit the schema"),
         ('{"selected_paper": 11}', "does not fit the schema"),
-        ('{"selected_paper": NaN}', "not JSON"),
-        ('{"selected_paper": 1e999}', "not JSON"),
         ('{"selected_paper": ' + "9" * 5000 + "}", "not JSON"),
-        ("[3]", "not JSON"),
         ('{"a":' * 50_000, "not JSON"),
-        ("Paper 3", "not JSON"),
     ],
 )
 def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
@@ -135,9 +114,7 @@ def test_an_object_is_found_directly_in_a_fence_or_as_the_last_one(
         ("J", "length", "J"),
         (" j.", "stop", "J"),
         ('"None"', "stop", "None"),
-        ("Z", "stop", "not one of the choices"),
         ("Non", "length", "cut off by max_tokens"),
-        ("", "length", "cut off by max_tokens"),
     ],
 )
 def test_a_cut_reply_that_is_a_choice_is_an_answer(reply: str, finish: str, found: str) -> None:
@@ -156,19 +133,8 @@ def test_a_cut_choice_with_which_another_begins_is_no_answer() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        *(
-            "```\n",
-            "```json\n{\n",
-            "<think>",
-            "</think>",
-            "{",
-            '{"a":',
-            '{"a":[1,',
-            "\"'",
-            "Sure!\n",
-        ),
-        *("<", "[", "< ", "<|channel|>final", "<|im_start|>", "``` ", " ", "here is the "),
-        *("<think_", "<a_a_a_a_", "[|a", "final", "<tool_"),
+        *("```\n", "```json\n{\n", "<think>", "</think>", "{", '{"a":[1,', "\"'", "Sure!\n"),
+        *("<", "[", "<|channel|>final", " ", "here is the ", "<a_a_a_a_", "final", "<tool_"),
     ],
 )
 def test_parsing_is_linear(part: str) -> None:
@@ -181,15 +147,9 @@ def test_parsing_is_linear(part: str) -> None:
     assert cleaned(nested) and time.process_time() - began < 4
 
 
-def recorded() -> list[dict[str, Any]]:
-    path = shared("vllm") / "chat.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["exchanges"]
-    return found
-
-
 def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer]) -> None:
-    """What we send is what was recorded, key by key; what it answered is judged."""
-    exchanges = [e for e in recorded() if e["path"] == "/v1/chat/completions"]
+    recorded = json.loads((shared("vllm") / "chat.json").read_text(encoding="utf-8"))["exchanges"]
+    exchanges = [e for e in recorded if e["path"] == "/v1/chat/completions"]
     by_name = {exchange["name"]: exchange for exchange in exchanges}
 
     def plain(body: Any) -> dict[str, Any]:
@@ -208,7 +168,7 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
 
     server = llm_server(reply, model="g")
 
-    def ask(name: str, again: str = "cut off", **more: Any) -> Any:
+    def ask(name: str, **more: Any) -> Any:
         sent = by_name[name]["request"]
         messages = tuple(Message(m["role"], m["content"]) for m in sent["messages"])
         thinking = sent.get("chat_template_kwargs", {}).get("enable_thinking")

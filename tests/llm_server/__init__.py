@@ -51,7 +51,6 @@ class Chat:
 
     @property
     def user(self) -> str:
-        """The last message."""
         return self.messages[-1][1]
 
     @property
@@ -109,7 +108,6 @@ def rewritten(text: str, system: str) -> str:
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:
-    """A value that fits a JSON schema."""
     if "enum" in schema:
         return schema["enum"][0]
     if "const" in schema:
@@ -134,8 +132,7 @@ class LLMServer:
     """Serve until the `with` ends.
 
     `faults` is the share of requests that fail by `kinds`; at most `in_a_row` in a row for one
-    text, and at most one of content. `retry_after` is the header of a 429. With `refuses` a request
-    that has one of these keys gets a 400. `key` is the only one that is let in. `delay` is how
+    text, and at most one of content. With `refuses` a request that has one of these keys gets a 400. `key` is the only one that is let in. `delay` is how
     long a good reply takes, `hangs` how long a hanging one.
     """
 
@@ -148,22 +145,15 @@ class LLMServer:
         faults: float = 0.0,
         kinds: Sequence[str] = FAULTS,
         in_a_row: int = 3,
-        retry_after: str = "0",
         refuses: Sequence[str] = (),
         key: str | None = None,
         delay: float = 0.0,
         hangs: float = 60.0,
-        seed: int = 0,
     ) -> None:
         self.reply, self.model, self.faults, self.kinds = reply, model, faults, kinds
         self.models = [model] if models is None else list(models)
-        self.in_a_row, self.retry_after, self.refuses, self.key = (
-            in_a_row,
-            retry_after,
-            refuses,
-            key,
-        )
-        self.delay, self.hangs, self.seed = delay, hangs, seed
+        self.in_a_row, self.refuses, self.key = in_a_row, refuses, key
+        self.delay, self.hangs = delay, hangs
         self.lock = threading.Lock()
         # Of chat completions: all, by fault, those replied well by text, and how often asked.
         self.requests = 0
@@ -226,7 +216,7 @@ class LLMServer:
             return chat, fault
 
     def _fault(self, key: str) -> str | None:
-        draw = random.Random(f"{self.seed} {key} {self.asked[key]}")
+        draw = random.Random(f"0 {key} {self.asked[key]}")
         if draw.random() >= self.faults or self._row[key] >= self.in_a_row:
             self._row[key] = 0
             return None
@@ -330,7 +320,7 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
         def fail(self, fault: str) -> None:
             self.leave()
             if fault == "429":
-                self.error(429, "Too many requests", {"Retry-After": server.retry_after})
+                self.error(429, "Too many requests", {"Retry-After": "0"})
             elif fault == "500":
                 self.error(500, "Internal error")
             elif fault == "not json":
@@ -403,7 +393,6 @@ def _completion(body: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
 
 
 def _spoilt(reply: Reply, fault: str) -> Reply:
-    """The reply as models spoil it."""
     is_object = reply.text.startswith("{")
     return {
         "whitespace": Reply('{"a": ' + " \n\t" * 200 if is_object else " \n" * 200, "length"),

@@ -51,7 +51,6 @@ class Question:
 
 
 def perfect(golds: Mapping[str, str]) -> Choose:
-    """Post -> title of its paper."""
     return lambda asked: asked.place(
         next((t for post, t in golds.items() if post in asked.post), None)
     )
@@ -62,8 +61,6 @@ def first_shown(asked: Question) -> int:
 
 
 def biased(golds: Mapping[str, str]) -> Choose:
-    """The right paper where it is shown in the upper half, else the first one."""
-
     def choose(asked: Question) -> int:
         place = perfect(golds)(asked)
         return place if place is not None and place < len(asked.papers) / 2 else 0

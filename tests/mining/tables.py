@@ -21,8 +21,6 @@ FREE = MiningConfig(alpha=0.0, max_share=None)
 
 @dataclass
 class Table:
-    """An encoder that looks vectors up by text."""
-
     vectors: Mapping[str, list[float]]
 
     def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
@@ -35,7 +33,6 @@ def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
 
 
 def scored(scores: Mapping[str, float], *claims: Claim) -> tuple[Dataset, Encoder]:
-    """Sources that score as given for every claim."""
     sources = [Source(name, title=name) for name in scores]
     table = {name: [score] for name, score in scores.items()} | {c.text: [1.0] for c in claims}
     return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
@@ -53,7 +50,6 @@ def names(row: MinedRow, origin: str | None = None) -> list[str]:
 
 
 def ladder(n: int) -> dict[str, float]:
-    """s00 scores highest."""
     return {f"s{i:02d}": (n - i) / n for i in range(n)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -49,27 +48,12 @@ def test_a_golden_line(tmp_path: Path) -> None:
     assert "<|" not in text
 
 
-def test_it_is_what_the_released_script_loads(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    out = tmp_path / "train.jsonl"
-    rows = [row("c1", "g", "n1", "n2"), row("c1", "n2", "n1")]
-    write_gritlm(rows, out, data(), RENDERING, "Find it")
-    cache = str(tmp_path / "cache")
-    loaded = datasets.load_dataset("json", data_files=str(out), split="train", cache_dir=cache)
-    assert [len(one["neg"]) for one in loaded] == [2, 1]
-    for one in loaded:
-        assert one["query"] == ["Find it", f"{CLAIM.text}\n{CLAIM.translation}"]
-        # A passage that is a pair too, else the collator cannot mask the instruction.
-        assert all(len(pair) == 2 and pair[0] == "" for pair in [*one["pos"], *one["neg"]])
-
-
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
         ([row("c1", "g", "n1"), row("c2", "g", "n1")], "claim: 'c2' has no text"),
         ([row("c1", "g", "blank")], "source: 'blank' has no text"),
         ([row("c1", "g")], "no pair has a negative"),
-        ([], "no pair has a negative"),
     ],
 )
 def test_what_cannot_be_trained_on_leaves_the_old_file(
@@ -80,8 +64,3 @@ def test_what_cannot_be_trained_on_leaves_the_old_file(
     with pytest.raises(InputError, match=why):
         write_gritlm(rows, out, data(), RENDERING)
     assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]
-    assert not out.with_suffix(".tmp").exists()
-
-
-def test_the_sign_is_how_a_file_of_ours_begins() -> None:
-    assert sign('a "b"') == json.dumps({"query": ['a "b"', "x"]})[: len(sign('a "b"'))]

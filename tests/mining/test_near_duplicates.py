@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,3 +45,20 @@ def test_either_is_enough_and_none_compares_nothing() -> None:
     assert same_papers(sources, None, 0.9) == [("1", "3")]
     assert same_papers(sources, 0.9, 0.9) == [("1", "2"), ("1", "3")]
     assert same_papers(sources, None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("Masks work", "WORK: masks!", 1.0),
+        ("Masks work", "Masks", 0.5),
+        ("Stra\u00dfe", "STRASSE", 1.0),
+        ("e\u0301tude", "\u00e9tude", 1.0),
+        ("SARS-CoV-2", "sars cov 2", 1.0),
+        ("", "", 0.0),
+        ("?", "masks", 0.0),
+    ],
+)
+def test_jaccard(one: str, other: str, expected: float) -> None:
+    words = distinct_words(one), distinct_words(other)
+    assert jaccard(*words) == jaccard(*reversed(words)) == expected

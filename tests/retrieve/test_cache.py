@@ -19,7 +19,6 @@ from claim2source.models import EncoderSettings, ModelConfig, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
-from tests.processes import at_once
 
 CLAIMS = [
     Claim("x", "masks cut colds", golds=("p",)),
@@ -38,7 +37,6 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=("q",)), *CLAIMS[1:]]},
     "no candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=()), *CLAIMS[1:]]},
     "more claims": lambda: {"claims": [*CLAIMS, Claim("v", "b")]},
-    "order of claims": lambda: {"claims": CLAIMS[::-1]},
     "title": lambda: {"sources": [replace(POOL[0], title="Gloves"), POOL[1]]},
     "abstract": lambda: {"sources": [replace(POOL[0], abstract="New"), POOL[1]]},
     "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
@@ -47,8 +45,6 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 class Counted:
-    """Counts the indexes built: each analyses its sources once."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.built, real = 0, Analysis.sources
 
@@ -165,9 +161,6 @@ def test_another_version_of_a_library_is_another_run(
     assert counted.built == 2
 
 
-# --- a dense model ------------------------------------------------------------------------
-
-
 class Hashed:
     """An encoder whose vectors are made of a text's hash; it counts the texts it read."""
 
@@ -188,7 +181,6 @@ class Hashed:
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
-    """A result, and how many texts the encoder read for it."""
     asked: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
     asked |= {name: changes.pop(name) for name in asked.keys() & changes.keys()}
     encoder = asked["encoder"]
@@ -225,10 +217,6 @@ def test_one_changed_input_of_a_model_is_another_run(key: str, tmp_path: Path) -
     found, _ = dense(tmp_path, **CHANGES[key]())
     assert not found.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_float16_vectors_make_another_run(tmp_path: Path) -> None:
-    dense(tmp_path)
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
     assert (found.stored, read) == (False, 5)
 
@@ -273,34 +261,3 @@ def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_p
     more = cost([CLAIMS[0], Claim("v", "claim b")])
     # [CLS], two words, [SEP]; both sources and the first claim were there, and it is said.
     assert (more.tokens, more.items, more.reused) == (4, 2, 3)
-
-
-# --- two processes ------------------------------------------------------------------------
-
-BOTH = """
-import sys
-from claim2source.io.store import Store
-from tests.retrieve.test_cache import CLAIMS, POOL, Hashed
-from claim2source.retrieve import BM25, BM25Config, Dense
-store = Store(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-for step in range(30):
-    config = BM25Config(k1=1 + step / 100)
-    k = 1 + step % 2
-    for stage in (BM25(config, store=store), Dense(Hashed(str(step)), store=store)):
-        alone = BM25(config) if isinstance(stage, BM25) else Dense(Hashed())
-        found = stage.index(POOL).search(CLAIMS, k)
-        assert list(found.run) == list(alone.index(POOL).search(CLAIMS, k).run)
-        assert found.cost.items == 3 and found.cost.seconds > 0
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_that_make_the_same_runs_at_once(tmp_path: Path) -> None:
-    at_once(BOTH, [[str(tmp_path)]] * 2)
-    assert not list(tmp_path.rglob("*.tmp"))
-    assert len(list((tmp_path / "runs").iterdir())) == 60
-    for step in range(30):
-        again = BM25(k1=1 + step / 100, store=Store(tmp_path)).index(POOL)
-        assert again.search(CLAIMS, 1 + step % 2).stored

@@ -48,11 +48,6 @@ def test_an_approximate_index_scores_exactly_and_says_what_it_finds(config: Inde
     assert said["recall@10"] > 0.8
 
 
-def test_codes_are_not_trained_for_a_comparison_that_is_not_used() -> None:
-    """That training is slow whatever the size of the pool."""
-    assert not module.build_index(SOURCES, IVF).do_polysemous_training  # type: ignore[union-attr]
-
-
 def test_recall_falls_where_little_is_looked_at_and_is_one_for_the_exact_list() -> None:
     index = VectorIndex(IDS, SOURCES, replace(IVF, probes=1, refine=1))
     run = index.rank(CLAIMS, ASKED, 12)
@@ -103,8 +98,6 @@ def test_what_cannot_be_built_is_refused() -> None:
 def test_codes_that_a_gpu_cannot_search_are_named() -> None:
     assert module.why_not_on_gpu(384, 96, 8) == ""
     assert module.why_not_on_gpu(768, 192, 8) == "index.parts 192: a GPU takes 96 or fewer"
-    assert module.why_not_on_gpu(1024, 256, 8) == "index.parts 256: a GPU takes 64 or fewer"
-    assert module.why_not_on_gpu(4 * 97, 97, 8).endswith("none of this many dimensions")
     assert module.why_not_on_gpu(384, 96, 4) == "index.code_bits 4: a GPU takes 8"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from claim2source.datasets.rumors import load_rumors
 from claim2source.pipeline.rumors import RumorSystem, run_rumors
 from claim2source.retrieve import BM25
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from tests.retrieve.test_bm25 import slow_bm25
 from tests.rumor_files import CONFIRMED, DENIED, RUMORS, rumor, write_rumors
 
 TWEETS = ["dam burst dam #Basra", "dam opened #Mosul #Basra", "school opened today", "#Basra"]
@@ -21,24 +21,12 @@ SOURCES = [Source(f"s{i}", abstract=tweet) for i, tweet in enumerate(TWEETS)]
 PLAIN = FieldedConfig(k1=1.2, b=0.75, hashtag_words=False, stop_words=False, stemmer=False)
 
 
-def by_hand(query: list[str], documents: list[list[str]]) -> np.ndarray:
-    """Lucene's BM25, written down once more."""
-    mean = sum(map(len, documents)) / len(documents)
-    scores = np.zeros(len(documents))
-    for word in query:
-        held = sum(word in document for document in documents)
-        idf = math.log(1 + (len(documents) - held + 0.5) / (held + 0.5))
-        for i, document in enumerate(documents):
-            count = document.count(word)
-            scores[i] += idf * count / (count + 1.2 * (0.25 + 0.75 * len(document) / mean))
-    return scores
-
-
 def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
     claim = Claim("c", "the dam opened? #Basra https://t.co/dam")
     texts = [["dam", "burst", "dam"], ["dam", "opened"], ["school", "opened", "today"], []]
     tags = [["basra"], ["mosul", "basra"], [], ["basra"]]
-    expected = by_hand(["the", "dam", "opened"], texts) + 1.7 * by_hand(["basra"], tags)
+    of_texts = slow_bm25(texts, ["the", "dam", "opened"], 1.2, 0.75)
+    expected = np.array(of_texts) + 1.7 * np.array(slow_bm25(tags, ["basra"], 1.2, 0.75))
     found = dict(FieldedIndex(SOURCES, replace(PLAIN, boost=1.7)).search(claim, 10))
     order = sorted(range(4), key=lambda i: -expected[i])
     assert list(found) == [f"s{i}" for i in order]

@@ -32,7 +32,6 @@ DATA = Dataset(
 
 
 def scores(folder: Path, lang: str, lists: dict[int, list[str]], split: str = "dev") -> Path:
-    """A score JSON without a re-ranker."""
     entries = [
         {
             "query_index": index,
@@ -130,7 +129,6 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        ({"files": {}}, "run.files"),
         ({"files": {"all": Path("a"), "en": Path("b")}}, "run.files"),
         ({"files": {"all": Path("a")}, "selections": Path("s")}, "run.selections"),
     ],

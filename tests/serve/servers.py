@@ -43,7 +43,6 @@ class SlowFinder(Finder):
 def serving(
     finder: Finder, *, places: int = 64, seconds: float = 60, gate: GateSettings | None = None
 ) -> Iterator[str]:
-    """Serve a finder; yields the address."""
     import uvicorn
 
     desk = Desk(finder, places=places, seconds=seconds)

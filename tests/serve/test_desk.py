@@ -21,7 +21,6 @@ from tests.serve.servers import SlowFinder
 
 @pytest.fixture
 def desks(index: str) -> Iterator[Callable[..., Desk]]:  # noqa: F811
-    """Make desks with a slow finder."""
     made: list[Desk] = []
 
     def make(**options: Any) -> Desk:

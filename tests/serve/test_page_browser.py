@@ -18,7 +18,6 @@ from claim2source.engines.growing import grow, opened
 from claim2source.io.posts import Post
 from claim2source.pipeline.calibrate import calibrate
 from claim2source.retrieve import Dense
-from claim2source.serve.gate import GateSettings
 from claim2source.text import Rendering
 from tests.eval.test_report_browser import CONTRASTS, Seen, browser  # noqa: F401  the fixture
 from tests.serve.servers import SlowFinder, serving
@@ -76,7 +75,6 @@ def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
 
 
 def found(page: Any, post: str) -> list[str]:
-    """Ask about a post; the titles that are listed."""
     page.fill("#post", post)
     page.locator("#post").press("Control+Enter")
     return titles(page)
@@ -241,20 +239,3 @@ def test_texts_are_readable(page: Any, scheme: str) -> None:
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
     contrasts = page.evaluate(CONTRASTS)
     assert len(contrasts) > 50 and [one for one in contrasts if one[1] < 4.5] == []
-
-
-def test_a_token_is_asked_for_once(browser: Any, finder: SlowFinder) -> None:  # noqa: F811
-    token = "a-token-of-twenty-signs"
-    with serving(finder, gate=GateSettings(token, None, None)) as url:
-        context = browser.new_context()
-        page = context.new_page()
-        assert page.goto(f"{url}/?post=masks").status == 401
-        page.fill("#token", "guessed-in-vain-today")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("text=This is not the token.")
-        page.fill("#token", token)
-        page.keyboard.press("Enter")
-        # Where the bookmarklet led.
-        assert len(titles(page)) == 10 and page.locator("#post").input_value() == "masks"
-        assert len(found(page, POST)) == 10
-        context.close()

@@ -9,7 +9,6 @@ ENTITIES = ["WHO", "Boris Johnson", "London", "Cuomo", "New York"]
 
 
 def write_pipeline(folder: Path) -> str:
-    """Write it into a folder, and give its name for settings."""
     import spacy
     from spacy.lookups import Lookups
 

@@ -25,23 +25,13 @@ def test_numbers(text: str, found: dict[str, bool]) -> None:
     assert numbers(text) == found
 
 
-def test_tags() -> None:
-    assert tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z") == [
-        "@nature",
-        "#Covid_19",
-        "#dé",
-    ]
-
-
 @pytest.mark.parametrize(
     ("original", "text", "lost"),
     [
         ("Um 25 % auf 1.479, 4 Stunden", "By 25% to 1,479, four hours", []),
-        ("zwei von 12", "2 of twelve", []),
         ("25 % mehr", "52% more", ["the number 25 is gone", "the number 52 is new"]),
         ("25 % mehr", "25 more", ["25 is no percentage any more"]),
         ("@Nature: #Masken helfen", "Masks help, @nature", ["#Masken is gone"]),
-        ("3,5 mg", "35 g and 3.5 mg", []),
         ("der 3. Fall", "the third case", []),
     ],
 )
@@ -49,9 +39,11 @@ def test_lost_facts(original: str, text: str, lost: list[str]) -> None:
     assert lost_facts(original, text) == lost
 
 
-def test_what_looks_like_a_name() -> None:
+def test_what_looks_like_a_name_and_what_is_a_tag() -> None:
     text = "People in Oslo took mRNA. WHO said: Vaccines by BioNTech, not COVID-19 pills"
     assert entities(text) == {"oslo", "mrna", "biontech", "covid-19"} | {"who"}
+    found = tags("@nature a@b.c #Covid_19, #Covid_19 (#dé) https://x.y/#z")
+    assert found == ["@nature", "#Covid_19", "#dé"]
 
 
 def test_quality_is_a_mean_over_texts() -> None:
@@ -64,7 +56,6 @@ def test_quality_is_a_mean_over_texts() -> None:
     # Only the first has numbers or names.
     assert (found.numbers, found.new_numbers) == (0.5, pytest.approx(1 / 3))
     assert (found.entities, found.similarity) == (1.0, 0.5)
-    assert "50% of the numbers kept, 0.33 new" in found.sentence()
     plain = quality(originals[1:2], texts[1:2])
     assert plain is not None and plain.similarity is None and plain.numbers is None
-    assert "numbers" not in plain.sentence() and quality([], []) is None
+    assert quality([], []) is None

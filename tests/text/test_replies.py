@@ -29,7 +29,6 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
     ("reply", "said"),
     [
         (ENGLISH, None),
-        (" \n", "empty"),
         (ENGLISH + "\ud83d", "holds half of a surrogate pair"),
         (ENGLISH * 5, "far too long: 325 characters, at most 300"),
         (GERMAN.upper() + "!", "an echo of the text"),
@@ -37,7 +36,6 @@ def test_language_is_detected_where_there_is_enough_text() -> None:
         (FRENCH, "in French, not English"),
         (CHINESE, "in other letters than English"),
         ("I'm sorry, but I can't help with that.", "a refusal"),
-        ("As an AI, I have no masks.", "a refusal"),
         ("I can't believe that masks help.", None),
     ],
 )

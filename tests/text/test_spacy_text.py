@@ -27,6 +27,7 @@ def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> No
     texts = ["The masks worked!", "#quarantine @WHO 1,200 \U0001f637 Tests co-op", ""]
     # The comma goes before the text is cut into tokens; a handle is no word, a hashtag's word is.
     assert lemma_texts(texts, pipeline) == ["mask work", "quarantine 1200 test co op", ""]
+    assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")
 
 
 def test_entities_are_compared_without_case_and_white_space(pipeline: str) -> None:
@@ -57,7 +58,3 @@ def test_without_spacy_the_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"
-
-
-def test_the_identity_names_the_pipelines_version(pipeline: str) -> None:
-    assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")

@@ -52,11 +52,9 @@ def test_rules_of_claims() -> None:
     assert said == "Children cannot pass it on. 25% of 1,479 School children in Oslo nature."
     abstract = by_rule("C3", POST)
     assert STYLES["C3"].form(abstract) is None and abstract.count(said[1:]) == 2
-    asked = by_rule("C4", POST)
-    assert asked.count("?") == 1 and asked.endswith("in Oslo nature?") and "25% of 1,479" in asked
+    assert by_rule("C4", POST).endswith("25% of 1,479 School children in Oslo nature?")
     # What is nothing but signs stays; nothing is empty.
     assert by_rule("C1", "😷😷") == "😷😷"
-    assert by_rule("C4", "Why? How? #WHO!").count("?") == 1
 
 
 def test_rules_of_sources() -> None:
@@ -67,7 +65,6 @@ def test_rules_of_sources() -> None:
     )
     short = by_rule("S2", ABSTRACT, "Masks in wards")
     assert "25%" in short and "120 patients" in short and "in the news" not in short
-    assert len(short) < len(plain)
     tweet = by_rule("S3", ABSTRACT, "Hospital masks in surgical wards")
     assert "reduced infections by 25%" in tweet and tweet.endswith("#hospital #surgical")
     long = by_rule("S3", "We found " + "very significant antibodies " * 40 + "in 7.", "A title")
@@ -95,9 +92,7 @@ def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, spli
 def test_forms_are_checked_at_their_borders() -> None:
     words = STYLES["C3"].form
     assert [n for n in (99, 100, 150, 200, 201) if words("w " * n)] == [99, 201]
-    assert words("w " * 99) == "99 words, not about 150 (100 to 200)"
-    assert STYLES["S3"].form("x" * 280) is None
-    assert STYLES["S3"].form("x" * 281) == "281 characters, more than 280"
+    assert [n for n in (280, 281) if STYLES["S3"].form("x" * n)] == [281]
     asked = ["Does it work?", "Does it? Or not?", "It works.", "Does it work? Yes."]
     assert [STYLES["C4"].form(text) is None for text in asked] == [True, False, False, False]
 
@@ -139,11 +134,7 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     assert (source.text, source.title) == ("Text.", "T")
     found = read_made(tmp_path)
     assert found["C2"] == replace(made, texts=4, failures=2) and found["C2"].by != RULES
-    assert found["S1"].by == RULES and sorted(path.name for path in tmp_path.iterdir()) == [
-        "C2.jsonl",
-        "S1.jsonl",
-        "styles.json",
-    ]
+    assert found["S1"].by == RULES
     # A claim that is missing, and one whose text is another now, are named.
     with pytest.raises(InputError) as caught:
         read_style(tmp_path, STYLES["C2"], [Original("3", "new"), replace(texts[0], text="Anders")])
@@ -156,13 +147,9 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (
-            {"_id": "1", "version": 3, "text": "x"},
-            "C2.jsonl:3: version: is not a whole number from",
-        ),
+        ({"_id": "1", "version": 3, "text": "x"}, ":3: version: is not a whole number from"),
         ({"_id": "1", "version": 2, "text": " "}, ":3: text: is empty, and no failure is named"),
         ({"_id": "1", "version": 1, "text": "x"}, ":3: _id: '1' version 1 is already on line 1"),
-        ({"_id": "1", "version": 2, "text": "x", "title": "T"}, ":3: title: claims have none"),
     ],
 )
 def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str) -> None:
