@@ -14,9 +14,9 @@ from claim2source.core.report import Choice
 from claim2source.core.terminal import say
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.options import ChoosingOptions
+from claim2source.pipeline.stage_choices import choose_mix
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.stage_choices import choose_mix
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.models.local import with_local_models
+from claim2source.pipeline.stage_choices import with_chosen_margin
 from claim2source.pipeline.staged import StagedOptions, evaluate_staged, read_staged
 from claim2source.pipeline.sweep import evaluate_sweep
-from claim2source.systems.stage_choices import with_chosen_margin
 
 
 @dataclass(frozen=True)

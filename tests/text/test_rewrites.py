@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.errors import InputError
-from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.core.records import Claim
 from claim2source.text import ClaimForm, render_claim
-from claim2source.text.rewrites import read_rewrites, with_rewrites
+from claim2source.text.rewrites import read_rewrites, rewritten
 
 CLAIMS = (
     Claim("en", "wow", "en", "never shown"),
@@ -17,7 +17,6 @@ CLAIMS = (
     Claim("fr", "bof", "fr"),
     Claim("no", "left alone", "en"),
 )
-DATA = Dataset(CLAIMS, (), Qrels(), "dev")
 REWRITES = {name: f"A study of {name}." for name in ("en", "de", "fr", "elsewhere")}
 
 
@@ -30,9 +29,9 @@ REWRITES = {name: f"A study of {name}." for name in ("en", "de", "fr", "elsewher
     ],
 )
 def test_appended_once_behind_all_else(form: ClaimForm, texts: list[str]) -> None:
-    data = with_rewrites(DATA, REWRITES, form)
-    assert [render_claim(claim, form) for claim in data.claims] == [*texts, "left alone"]
-    assert data.claims[3] == CLAIMS[3]
+    claims = rewritten(CLAIMS, REWRITES, form)
+    assert [render_claim(claim, form) for claim in claims] == [*texts, "left alone"]
+    assert claims[3] == CLAIMS[3]
 
 
 def test_read_from_lines(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.pipeline.stage_choices import choose_mix
 from claim2source.systems.choose import weigh
 from claim2source.systems.heldout import SelectionData
 from claim2source.systems.nodes import BM25Node
-from claim2source.systems.stage_choices import choose_mix
 from claim2source.systems.system import System, SystemRunner, run_system
 from tests.training.small import small_splits
 
