@@ -29,6 +29,10 @@ PROGRAMS = {
     "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
     "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
     "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
+    "evaluate": (
+        "eval.evaluate",
+        "evaluate systems, checkpoints and stages: every one is a row of one report",
+    ),
     "checkpoint": ("eval.checkpoint", "evaluate a training folder, a checkpoint or any model"),
     "hybrid": ("eval.hybrid", "evaluate BM25, a dense model and their fusion"),
     "verify": ("eval.verify", "have a language model verify a system's ranking"),

@@ -14,6 +14,7 @@ from claim2source.core.config import read_entries
 from claim2source.core.program import with_places
 from claim2source.pipeline import staged
 from claim2source.pipeline.checkpoints import route_words
+from claim2source.pipeline.plan import vary_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
 from claim2source.systems.read import SystemEntry, Systems, named_systems, read_systems
 from eval.index import index_words
@@ -86,6 +87,8 @@ def read(program: str, words: Sequence[str]) -> Any:
     words = with_places(words, ("post",) if program == "eval/find.py" else ())
     if program in ("eval/checkpoint.py", "eval/pipeline.py"):
         words = route_words(words)
+    if program == "eval/evaluate.py":
+        words = vary_words(words)
     # A config of the reader's own stands for that of the user.
     ours = ["configs/finetune/demo.yaml" if word == "my.yaml" else word for word in words]
     return parsed(getattr(load_program(program), name), ours)

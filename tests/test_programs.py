@@ -17,6 +17,7 @@ NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
 WORDS = {
     "eval.abstain": "--system S --dataset absent --out OUT",
     "eval.baselines": "--dataset absent --out OUT",
+    "eval.evaluate": f"--systems {CT25} --dataset absent --out OUT",
     "eval.checkpoint": "--checkpoint absent --dataset absent --out OUT",
     "eval.encode": "--dataset d",
     "eval.find": "--post p --index i",

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from claim2source.evaluation.families import Family
+from claim2source.pipeline.evaluate import ScoredSystem
+from claim2source.pipeline.evaluate_systems import Cell
+from claim2source.pipeline.plan import Planned
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode
-
-if TYPE_CHECKING:
-    from claim2source.pipeline.table import Row
+from claim2source.text import ClaimForm
 
 Pairs = dict[str, list[tuple[str, str]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Hold the rows of one system over one claim form: the whole system's name, and its stages."""
+
+    planned: Planned
+    form: ClaimForm
+    stages: Mapping[str, ScoredSystem]
+
+    @property
+    def name(self) -> str:
+        """Name the whole system over this claim form, which is its last stage."""
+        return Cell(self.planned.system.name, self.form).name
 
 
 def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:

@@ -20,7 +20,7 @@ from claim2source.core.report import (
     Table,
     TrainingReport,
 )
-from claim2source.core.tables import Part, render
+from claim2source.core.tables import render
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.io.wandb import log_tables, require_tracking
@@ -28,7 +28,7 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.local import local_name, with_local_models
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder
-from claim2source.pipeline.declared import declared_families
+from claim2source.pipeline.declared import Row, declared_families
 from claim2source.pipeline.evaluate import (
     METRICS,
     ScoredSystem,
@@ -184,21 +184,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """Hold the rows of one system over one claim form: the whole system's name, and its stages."""
-
-    planned: Planned
-    form: ClaimForm
-    stages: Mapping[str, ScoredSystem]
-    parts: tuple[Part, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name the whole system over this claim form, which is its last stage."""
-        return Cell(self.planned.system.name, self.form).name
-
-
-@dataclass(frozen=True, eq=False)
 class Evaluated:
     """Hold the report of all rows, with the rows themselves."""
 
@@ -223,7 +208,8 @@ def evaluate_table(config: EvaluateConfig) -> str:
         if known.isdisjoint(read_rewrites(config.rewrites)):
             raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     forms, notes = distinct_forms(config.claims, dataset)
-    cells = [(one, form) for one in planned for form in (forms or [None])]
+    wanted: Sequence[ClaimForm | None] = forms or [None]
+    cells = [(one, form) for one in planned for form in wanted]
     names = [one.system.name + (f".{form}" if form else "") for one, form in cells]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     evaluated = run_planned(config, dataset, cells)
