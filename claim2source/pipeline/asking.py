@@ -87,9 +87,10 @@ class _Stages:
 class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
-    `pipeline` is the system whose stages follow the index, in place of its own first stage. `threshold` replaces that of the model of abstention. `told` is
-    called with the name of each part of the work when it begins. Raises `UserError` where the
-    pipeline's first stage is not the index's.
+    `pipeline` is the system whose stages follow the index, in place of its own first stage.
+    `threshold` replaces that of the model of abstention. `told` is called with the name of each
+    part of the work when it begins. Raises `UserError` where the pipeline's first stage is not
+    the index's.
     """
 
     def __init__(
