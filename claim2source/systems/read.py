@@ -138,7 +138,7 @@ def named_systems(
 
 
 def make_system(name: str, values: Mapping[str, Any]) -> System:
-    """Make a system of plain values, as a YAML file has them. Raises `ConfigError`.
+    """Make a system of plain values, as a YAML file has them. Raises `UserError`.
 
     Example:
         >>> import claim2source as c2s
