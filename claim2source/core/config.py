@@ -174,7 +174,8 @@ def read_entries(kind: type[Config], path: Path, folder: str = "systems") -> dic
             _merge(options_of(kind), entry, values, place)
             made[name] = _made(kind, entry)
         except ConfigError as error:
-            why = f"{error.key}: {error.why}"
+            # A flag is no help in a file of entries.
+            why = f"{error.key}: {error.why}".partition("; give --")[0]
             raise ConfigError(name, values, "", why).at(place) from None
     return made
 

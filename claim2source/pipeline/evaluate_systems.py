@@ -23,7 +23,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.nodes import AnyNode, RouteNode
 from claim2source.systems.read import Systems, read_systems
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.render import FORMS, why_same_forms
@@ -160,7 +160,9 @@ def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimFo
     return distinct, [note] if others else []
 
 
-def form_of_failed(system: System, runtime: Runtime, form: ClaimForm | None = None) -> ClaimForm:
+def form_of_failed(
+    system: System, runtime: SystemRuntime, form: ClaimForm | None = None
+) -> ClaimForm:
     """Name the claim form of a system that could not run, as far as its files tell."""
     try:
         return system.form_of(form, runtime)

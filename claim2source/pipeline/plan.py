@@ -226,7 +226,7 @@ def _varied(system: System, key: str, value: Any) -> System:
     try:
         load_stages([entry])
     except ConfigError as error:
-        raise ConfigError(f"vary {key}", value, error.allowed) from None
+        raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
     stages = (*system.stages[:place], entry, *system.stages[place + 1 :])
     return replace(system, name=name, stages=stages, label=None)
 

@@ -13,7 +13,7 @@ from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.rerank.asked import VersionedStage
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stage, is_answered
 from claim2source.systems.system import StageResult
 from claim2source.systems.when import Conditional
@@ -35,7 +35,7 @@ def score_versions(
     stages: Mapping[str, Stage],
     results: Sequence[StageResult],
     data: Dataset,
-    runtime: Runtime,
+    runtime: SystemRuntime,
 ) -> VersionScores:
     """Score each version of every stage that has several, by language and macro.
 

@@ -26,7 +26,7 @@ from claim2source.systems.choose import (
     choose_fusion,
 )
 from claim2source.systems.heldout import HeldOut, Made, one_val
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.passages import PassageConfig
 
@@ -51,7 +51,7 @@ class Fitting:
     """
 
     held_out: HeldOut
-    runtime: Runtime
+    runtime: SystemRuntime
     languages: tuple[str, ...] = ()
     form: ClaimForm | None = None
 
@@ -112,7 +112,7 @@ class Node:
         if self.unsupported is not None:
             raise UserError(self.unsupported)
 
-    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the node is run with where `form` is wanted."""
         return self.claims or form or "original"
 
@@ -149,7 +149,7 @@ class BM25Node(Node):
         return replace(self, bm25=bm25, fitted=True), [choice]
 
     def index(
-        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         """Index sources."""
         self.require_supported()
@@ -157,7 +157,7 @@ class BM25Node(Node):
         index = BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
         return _rewriting(index, runtime, form)
 
-    def sources(self, runtime: Runtime) -> SourceForm:
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read."""
         return self.bm25.sources
 
@@ -188,11 +188,11 @@ class DenseNode(Node):
         """Return the model."""
         return self.model
 
-    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the checkpoint's own."""
         return self.claims or form or self._own(runtime).claims
 
-    def _own(self, runtime: Runtime) -> Rendering:
+    def _own(self, runtime: SystemRuntime) -> Rendering:
         """Return a checkpoint's own rendering, else the node's."""
         self.require_supported()
         if self.rendering is not None:
@@ -205,7 +205,7 @@ class DenseNode(Node):
         self.require_supported()
         return self, []
 
-    def retriever(self, runtime: Runtime, form: ClaimForm | None = None) -> Dense:
+    def retriever(self, runtime: SystemRuntime, form: ClaimForm | None = None) -> Dense:
         """Make the retriever, as it is run with a claim form."""
         self.require_supported()
         resolved = runtime.pool.load(self.model)
@@ -221,13 +221,13 @@ class DenseNode(Node):
         )
 
     def index(
-        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         """Index sources: they are encoded by the first search."""
         index = self.retriever(runtime, form).index(sources)
         return _rewriting(index, runtime, self.form_of(form, runtime))
 
-    def sources(self, runtime: Runtime) -> SourceForm:
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read."""
         return self._own(runtime).sources
 
@@ -256,13 +256,13 @@ class RunNode(Node):
         return self, []
 
     def index(
-        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         """Read the files."""
         self.require_supported()
         return SavedRun(self.run).index(sources)
 
-    def sources(self, runtime: Runtime) -> SourceForm:
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read: that of a plain system."""
         return "title_abstract"
 
@@ -301,7 +301,7 @@ class HybridNode(Node):
         """Return the dense part's model."""
         return self.dense.main_model
 
-    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the dense part's own."""
         return self.claims or form or self.dense.form_of(None, runtime)
 
@@ -340,7 +340,7 @@ class HybridNode(Node):
         return replace(node, fusion=fusion, fitted=True), [*choices, choice]
 
     def index(
-        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> HybridNodeIndex:
         """Index sources by both parts."""
         self.require_supported()
@@ -349,7 +349,7 @@ class HybridNode(Node):
         sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
         return HybridNodeIndex(self, sparse, dense)
 
-    def sources(self, runtime: Runtime) -> SourceForm:
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that the dense part reads."""
         return self.dense.sources(runtime)
 
@@ -444,7 +444,7 @@ class RouteNode(Node):
         assert nodes is not None
         return nodes
 
-    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the one of all parts."""
         if (wanted := self.claims or form) is not None:
             return wanted
@@ -472,13 +472,13 @@ class RouteNode(Node):
         return replace(self, routes=routes), choices
 
     def index(
-        self, sources: Sequence[Source], runtime: Runtime, form: ClaimForm | None = None
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         """Index sources: a part's index is made for its own claims, and not held."""
         self.require_supported()
         return _RouteIndex(self, sources, runtime, self.claims or form)
 
-    def sources(self, runtime: Runtime) -> SourceForm:
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that all parts read; else a plain system's."""
         forms = {part.sources(runtime) for part in self.parts}
         return forms.pop() if len(forms) == 1 else "title_abstract"
@@ -509,7 +509,7 @@ class RouteNode(Node):
 class _RouteIndex(_Unwritten):
     node: RouteNode
     sources: Sequence[Source]
-    runtime: Runtime
+    runtime: SystemRuntime
     form: ClaimForm | None
 
     def search(self, claims: Claims, k: int = 100) -> Result:
@@ -538,7 +538,7 @@ AnyNode = BM25Node | DenseNode | RunNode | HybridNode | RouteNode
 @dataclass(frozen=True)
 class _RewritingIndex(_Unwritten):
     index: Index
-    runtime: Runtime
+    runtime: SystemRuntime
     form: ClaimForm
 
     def search(self, claims: Claims, k: int = 100) -> Result:
@@ -546,7 +546,7 @@ class _RewritingIndex(_Unwritten):
         return self.index.search(self.runtime.claims(as_claims(claims), self.form), k)
 
 
-def _rewriting(index: Index, runtime: Runtime, form: ClaimForm) -> Index:
+def _rewriting(index: Index, runtime: SystemRuntime, form: ClaimForm) -> Index:
     return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
 
 
@@ -558,7 +558,7 @@ def _unnamed(node: AnyNode) -> AnyNode:
     return bare
 
 
-def _manifest_of(node: AnyNode, runtime: Runtime) -> Manifest | None:
+def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
     model = node.main_model
     return None if model is None else runtime.pool.facts(model).record
 

@@ -76,7 +76,7 @@ class ModelPool:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class SystemRuntime:
     """Say what systems run with.
 
     `models` is a folder of models by the last part of their name, `rewrites` a text appended to

@@ -10,7 +10,7 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result
 from claim2source.systems.choose import MARGIN, choose, choose_margin
 from claim2source.systems.heldout import SelectionData
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import FIT, MIX, WHEN, applied, is_fit
 from claim2source.systems.when import WhenConfig
 
@@ -24,7 +24,7 @@ def fit_stages(
     before: Sequence[tuple[str, Result]],
     data: Dataset,
     selection: SelectionData,
-    runtime: Runtime,
+    runtime: SystemRuntime,
     rule: Rule = "one_se",
 ) -> tuple[tuple[Entry, ...], list[Choice]]:
     """Choose the `mix` and `when.margin_below` that are `fit`, by MRR@5 on claims of val.
@@ -52,7 +52,7 @@ def _with_mix(
     named: Sequence[tuple[str, Result]],
     data: Dataset,
     selection: SelectionData,
-    runtime: Runtime,
+    runtime: SystemRuntime,
     rule: Rule,
 ) -> tuple[Entry, Choice]:
     weighing = selection.weighing(data)
@@ -79,7 +79,7 @@ def _with_margin(
     entry: Entry,
     named: Sequence[tuple[str, Result]],
     data: Dataset,
-    runtime: Runtime,
+    runtime: SystemRuntime,
     rule: Rule,
 ) -> tuple[Entry, Choice]:
     everywhere = {key: value for key, value in entry.items() if key != WHEN}

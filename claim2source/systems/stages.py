@@ -25,7 +25,7 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.when import MARGIN, Conditional, WhenConfig
 from claim2source.text.prompts import read_prompt
 
@@ -229,7 +229,7 @@ def applied(
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
-    runtime: Runtime,
+    runtime: SystemRuntime,
 ) -> list[tuple[str, Result]]:
     """Apply stages one after another to the last result of `before`; return each with its name."""
     named = list(before)

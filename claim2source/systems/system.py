@@ -28,7 +28,7 @@ from claim2source.systems.nodes import (
     RouteNode,
     with_checkpoint,
 )
-from claim2source.systems.runtime import Runtime
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stage_choices import fit_stages
 from claim2source.systems.stages import (
     applied,
@@ -134,7 +134,7 @@ class System:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
         return self.depth or max(depth, stage_depth(self.stages))
 
-    def form_of(self, form: ClaimForm | None, runtime: Runtime) -> ClaimForm:
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the system is run with where `form` is wanted."""
         return self.first.form_of(self.claims or form, runtime)
 
@@ -160,7 +160,7 @@ class System:
 
     def fit(
         self,
-        runtime: Runtime,
+        runtime: SystemRuntime,
         held_out: HeldOut | None = None,
         languages: Sequence[str] = (),
         form: ClaimForm | None = None,
@@ -189,7 +189,7 @@ class FittedSystem:
     """
 
     system: System
-    runtime: Runtime
+    runtime: SystemRuntime
     wanted: ClaimForm | None
     form: ClaimForm
     choices: tuple[Choice, ...] = ()
@@ -278,9 +278,9 @@ class RunSettings:
     depth: int = DEPTH
     progress: bool = True
 
-    def runtime(self) -> Runtime:
+    def runtime(self) -> SystemRuntime:
         """Make what systems run with."""
-        return Runtime(self.store, self.models, self.device, self.progress, self.rewrites)
+        return SystemRuntime(self.store, self.models, self.device, self.progress, self.rewrites)
 
 
 class SystemRunner:
@@ -342,7 +342,7 @@ def run_system(
     return SystemRunner(dataset, settings).run(system, form)
 
 
-def choosing_claims(system: System, runtime: Runtime, held_out: HeldOut) -> SelectionData:
+def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:
     """Find the claims that a whole system may be fitted on: no model of it was trained on them.
 
     Raises `NothingToChooseOn` where there are none.
@@ -366,11 +366,11 @@ def _taken(node: AnyNode, languages: Iterable[str]) -> list[AnyNode]:
     return _taken(node.dense, languages) if isinstance(node, HybridNode) else [node]
 
 
-def _parameters(node: AnyNode, languages: Iterable[str], runtime: Runtime) -> int:
+def _parameters(node: AnyNode, languages: Iterable[str], runtime: SystemRuntime) -> int:
     leaves = [leaf for leaf in _taken(node, languages) if isinstance(leaf, DenseNode)]
     return sum(runtime.pool.facts(leaf.model).parameters for leaf in leaves)
 
 
-def _untrained_base(node: AnyNode, runtime: Runtime) -> str | None:
+def _untrained_base(node: AnyNode, runtime: SystemRuntime) -> str | None:
     model = node.main_model
     return None if model is None else runtime.pool.facts(model).untrained_base

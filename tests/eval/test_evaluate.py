@@ -148,7 +148,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report]) -> None:
     )
     for given, why in (
         ("stages.3.depth=1", "stages.1.KEY to stages.2.KEY"),
-        ("stages.1.deepness=1", "one of"),
+        ("stages.1.deepness=1", "no such key.*depth"),
         ("retrieve.sauce=1", "a setting of a node"),
         ("depth=1", "retrieve.KEY"),
     ):

@@ -108,7 +108,7 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
     ("when", "problem"),
     [
         ({}, "when: .*margin_below, disagree or both"),
-        ({"margin": 0.2}, "stages.1.when.margin: .*one of margin_below, disagree"),
+        ({"margin": 0.2}, "stages.1.when.margin: .*margin_below, disagree"),
         (0.2, "stages.1.when: 0.2"),
     ],
 )
