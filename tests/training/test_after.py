@@ -26,7 +26,7 @@ from tests.wandb_runs import offline_runs
 SYSTEMS = """
 BM25: {retrieve: {bm25: {analysis: whitespace, k1: 1.2, b: 1.0}}}
 Other: {retrieve: {bm25: {}}}
-Absent: {retrieve: {dense: nobody/has-this}, advice: ask for it}
+Absent: {retrieve: {dense: {name: nobody/has-this, pooling: cls, max_length: 24}}, advice: ask for it}
 """
 
 
