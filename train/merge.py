@@ -5,7 +5,8 @@
 val, and the chosen one is exported. `--checkpoints A B` sums epochs, or runs with other seeds, by
 `--weights`; the sum is exported, and val says whether one of them alone is better. The folder
 loads in sentence-transformers, with `encode_query` for claims and `encode_document` for sources,
-and by its name here. Checkpoints and base are never changed.
+and by its name here. A tuned re-ranker is exported too, as a `CrossEncoder` that gives its logits.
+Checkpoints and base are never changed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE
+from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -48,6 +50,7 @@ from claim2source.systems.heldout import (
     selection_data,
 )
 from claim2source.training.curve import curve_table, draw
+from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
     ScaledCheckpoint,
@@ -139,6 +142,8 @@ def merge(config: MergeConfig) -> list[str]:
     """
     require_tracking(config.wandb)
     refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
+    if any(trained_reranker(name) is not None for name in config.checkpoints):
+        return [*_merge_reranker(config), f"In {config.out}."]
     with _checkpoint(config) as checkpoint:
         scale, compared, name = None, None, None
         if len(config.checkpoints) > 1:
@@ -162,6 +167,17 @@ def merge(config: MergeConfig) -> list[str]:
         log_tables(config.wandb, named, folder=config.out, program="merge", config=as_plain(config))
         lines = [render(compared.parts), "", *lines]
     return [*lines, f"In {config.out}."]
+
+
+def _merge_reranker(config: MergeConfig) -> list[str]:
+    """Export a re-ranker, which is one checkpoint as it was trained."""
+    alone = "one, where one is a re-ranker: these are exported as trained, not summed"
+    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
+    require(config.scales is None, "scales", config.scales, "none for a re-ranker")
+    reranker = trained_reranker(config.checkpoints[0])
+    assert reranker is not None
+    with atomic_folder(config.out) as folder:
+        return export_reranker(*reranker, folder, config.dtype, config.model)
 
 
 @contextmanager
