@@ -25,7 +25,7 @@ from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.render import claim_parts
+from claim2source.text.views import claim_parts
 
 Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
 PairStage = MaxSim | CrossEncoder | YesNo

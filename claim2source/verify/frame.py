@@ -21,7 +21,7 @@ from claim2source.llm import LLM, Answer, Request
 from claim2source.llm.stage import LLMStage
 from claim2source.llm.work import is_unanswered
 from claim2source.text.prompts import Message, Prompt, read_prompt
-from claim2source.text.render import SourceForm, missing_translations
+from claim2source.text.views import SourceForm, missing_translations
 from claim2source.verify.polls import Poll, shown_order
 from claim2source.verify.shown import fitted, papers_text
 

@@ -1,11 +1,10 @@
-"""Replies that are no rewriting of a text: long, another language, a copy, a refusal."""
+"""A reply that cannot stand for its text is refused, with the reason."""
 
 from __future__ import annotations
 
 import pytest
 
-from claim2source.text.language import detect, language_name
-from claim2source.text.replies import why_bad_reply
+from claim2source.text.language import detect, language_name, why_bad_reply
 from claim2source.text.styles import STYLES, Original
 
 GERMAN = "Die Masken senken das Risiko einer Ansteckung bei Kindern um 25 Prozent"
