@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from claim2source.core.config import Between, as_plain, flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder
+from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
+from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import MAIN_METRIC, Choice, Report, Rule, Settings, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
@@ -50,6 +52,7 @@ from claim2source.systems.heldout import (
     selection_data,
 )
 from claim2source.training.curve import curve_table, draw
+from claim2source.training.export.card import CardResults, push_to_hub
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
@@ -89,6 +92,8 @@ class MergeConfig(StoreOptions):
         model: `allow_bin`, `allow_remote_code` and `attention`, where the base needs them; all
             else is the manifest's.
         wandb: log the tables to Weights & Biases.
+        push_to_hub: name of a model repository that the folder is uploaded to, with
+            huggingface_hub's `HF_TOKEN`; a new one is private. None: nothing leaves this machine.
     """
 
     checkpoints: list[str]
@@ -105,6 +110,7 @@ class MergeConfig(StoreOptions):
     rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
     wandb: Tracking = "off"
+    push_to_hub: str | None = None
     overwrite: bool = flag("replace an earlier export in the output folder")
 
     def check(self) -> None:
@@ -142,6 +148,13 @@ def merge(config: MergeConfig) -> list[str]:
     """
     require_tracking(config.wandb)
     refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
+    lines = _merged(config)
+    if config.push_to_hub is not None:
+        lines.append(f"Uploaded to {push_to_hub(config.out, config.push_to_hub)}.")
+    return lines
+
+
+def _merged(config: MergeConfig) -> list[str]:
     if any(trained_reranker(name) is not None for name in config.checkpoints):
         return [*_merge_reranker(config), f"In {config.out}."]
     with _checkpoint(config) as checkpoint:
@@ -155,7 +168,8 @@ def merge(config: MergeConfig) -> list[str]:
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
-            lines = export(scaled, folder, scale, config.dtype, name)
+            results = _results(config, checkpoint, scale, compared)
+            lines = export(scaled, folder, scale, config.dtype, name, results)
             if compared is not None:
                 compared.report.write(folder)
                 write_markdown(folder, "Merge", compared.parts)
@@ -177,7 +191,23 @@ def _merge_reranker(config: MergeConfig) -> list[str]:
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
     with atomic_folder(config.out) as folder:
-        return export_reranker(*reranker, folder, config.dtype, config.model)
+        results = _results(config, reranker[0], None, None)
+        return export_reranker(*reranker, folder, config.dtype, config.model, results)
+
+
+def _results(
+    config: MergeConfig, checkpoint: Path, scale: float | None, compared: Compared | None
+) -> CardResults | None:
+    """Find the scores of what is exported: made here, or those of the run that chose it."""
+    if compared is not None:
+        return CardResults(compared.report, [compared.report.chosen or ""])
+    run = checkpoint.parent.parent
+    chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
+    if scale is not None or not chosen or not (run / REPORT_FILE).is_file():
+        return None
+    report = Report.read(run)
+    name = report.chosen or ""
+    return CardResults(report, [name]) if name in report.systems else None
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from claim2source.core.files import file_hash
 from claim2source.models import Dtype, ModelConfig
 from claim2source.models.hub import one_line, tokenizer_files, weights_hash
 from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair
-from claim2source.rerank.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
-from claim2source.rerank.yes_no import YesNo
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
+from claim2source.stages.pairs import Pair
+from claim2source.stages.yes_no import YesNo
+from claim2source.training.export.card import CardResults, write_card
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder as Model
@@ -43,8 +44,9 @@ def export_reranker(
     folder: Path,
     dtype: Dtype | None = None,
     model: ModelConfig | None = None,
+    results: CardResults | None = None,
 ) -> list[str]:
-    """Write a tuned re-ranker as a plain model; returns a description of it as lines.
+    """Write a tuned re-ranker as a plain model with its card; returns what to say of it as lines.
 
     An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.
@@ -67,13 +69,15 @@ def export_reranker(
     written.write_export(folder, checkpoint=checkpoint.name, sha256=sha256)
     notes = check_reranker(folder, stage, dtype)
     rendering = manifest.rendering
-    return [
+    lines = [
         *notes,
         f"{checkpoint.name}, {dtype}, sha256 {sha256}",
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
         "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
         f"trained on {rendering.claims} claims and {rendering.sources} sources",
     ]
+    write_card(folder, manifest, lines, results)
+    return lines
 
 
 def _write_cross_encoder(
