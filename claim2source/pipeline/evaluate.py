@@ -42,7 +42,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import Dense
 from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
-from claim2source.text.render import missing_translations
+from claim2source.text.views import missing_translations
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder

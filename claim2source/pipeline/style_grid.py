@@ -71,8 +71,8 @@ from claim2source.retrieve import FusionConfig, fuse
 from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode
 from claim2source.systems.system import StageResult, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.render import why_same_forms
 from claim2source.text.styles import CLAIM_STYLES, RULES, ClaimText, Rewrite
+from claim2source.text.views import why_same_forms
 
 METRICS = ("mrr@1", MAIN_METRIC, "mrr@10", "recall@5")
 # Deep enough for all of these metrics: whole lists of 300 cells would fill a disk.

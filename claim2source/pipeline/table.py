@@ -64,7 +64,7 @@ from claim2source.systems.system import (
     choosing_claims,
 )
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.rewrites import read_rewrites
+from claim2source.text.views import read_rewrites
 
 PROGRAM = "eval/evaluate.py"
 # Counted up when the same settings would give another report.

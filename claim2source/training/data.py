@@ -17,7 +17,7 @@ from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
-from claim2source.text.render import FORMS
+from claim2source.text.views import FORMS
 from claim2source.training.aligned import AlignedTexts
 from claim2source.training.batches import BatchPlan
 from claim2source.training.losses import LossesConfig, LossTargets

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.rerank.learned import known
+from claim2source.stages.learned import known
 
 # As deep as the metric that is chosen by.
 _CUT = 5

@@ -12,7 +12,7 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, expected_seen_share, load
 from claim2source.mining import read_mined
 from claim2source.systems.choose import Weighing, weigh
-from claim2source.text.render import untranslated_sentences
+from claim2source.text.views import untranslated_sentences
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.teacher import Teacher, read_teacher
 

@@ -25,9 +25,9 @@ from claim2source.pipeline.rumors import RumorSystem, verdict_of
 from eval.report import main as report_main
 from eval.rumors import RumorsConfig, main, system_of
 from tests.llm_server import Chat, LLMServer
-from tests.rerank.tiny import save_cross_encoder
 from tests.rumor_files import RUMORS, rumor, write_rumors
 from tests.shared_data import REPOSITORY, shared
+from tests.stages.tiny import save_cross_encoder
 from tests.test_configs import parsed, remarks
 
 CONFIGS = {path.stem: path for path in sorted((REPOSITORY / "configs" / "rumors").glob("*.yaml"))}

@@ -14,7 +14,7 @@ from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.mining.mine import SHORT
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
-from claim2source.rerank.frame import Pair
+from claim2source.stages.pairs import Pair
 from claim2source.text import Rendering
 from claim2source.training.distributed import World, gather_values
 from claim2source.training.negatives import KeptNegatives
