@@ -52,7 +52,7 @@ from claim2source.systems.heldout import (
     selection_data,
 )
 from claim2source.training.curve import curve_table, draw
-from claim2source.training.export.card import CardResults, push_to_hub
+from claim2source.training.export.card import Card, push_to_hub
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
@@ -168,8 +168,8 @@ def _merged(config: MergeConfig) -> list[str]:
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
-            results = _results(config, checkpoint, scale, compared)
-            lines = export(scaled, folder, scale, config.dtype, name, results)
+            card = _card(config, checkpoint, scale, compared)
+            lines = export(scaled, folder, scale, config.dtype, name, card)
             if compared is not None:
                 compared.report.write(folder)
                 write_markdown(folder, "Merge", compared.parts)
@@ -191,23 +191,22 @@ def _merge_reranker(config: MergeConfig) -> list[str]:
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
     with atomic_folder(config.out) as folder:
-        results = _results(config, reranker[0], None, None)
-        return export_reranker(*reranker, folder, config.dtype, config.model, results)
+        card = _card(config, reranker[0], None, None)
+        return export_reranker(*reranker, folder, config.dtype, config.model, card)
 
 
-def _results(
+def _card(
     config: MergeConfig, checkpoint: Path, scale: float | None, compared: Compared | None
-) -> CardResults | None:
-    """Find the scores of what is exported: made here, or those of the run that chose it."""
+) -> Card:
+    """Title the export, with the scores made here, or those of the run that chose it."""
+    title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
     if compared is not None:
-        return CardResults(compared.report, [compared.report.chosen or ""])
-    run = checkpoint.parent.parent
+        return Card(title, compared.report, compared.report.chosen or "")
     chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
     if scale is not None or not chosen or not (run / REPORT_FILE).is_file():
-        return None
+        return Card(title)
     report = Report.read(run)
-    name = report.chosen or ""
-    return CardResults(report, [name]) if name in report.systems else None
+    return Card(title, report, report.chosen or "")
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from claim2source.core.errors import UserError
-from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemReport
+from claim2source.core.report import MACRO, MAIN_METRIC, Report
 from claim2source.models.hub import one_line
 from claim2source.models.manifest import Manifest
 from claim2source.models.places import base_record
@@ -20,180 +19,149 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 FILE = "README.md"
-_TASK = {"retriever": "sentence-similarity", "re-ranker": "text-ranking"}
+RETRIEVER, RERANKER = "retriever", "re-ranker"
 _USE = {
-    "retriever": """\
+    RETRIEVER: """\
 from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("{name}")
+model = SentenceTransformer("{title}")
 scores = model.similarity(model.encode_query(posts), model.encode_document(papers))""",
-    "re-ranker": """\
+    RERANKER: """\
 from sentence_transformers import CrossEncoder
-model = CrossEncoder("{name}")
+model = CrossEncoder("{title}")
 logits = model.predict([(post, paper)])""",
 }
 
 
 @dataclass(frozen=True)
-class CardResults:
-    """Hold the report that has a model's scores, and the name of its system there."""
+class Score:
+    """Hold MRR@5 in one language, or the macro average, with its interval where there is one."""
 
-    report: Report
-    systems: Sequence[str] = field(default_factory=tuple)
+    language: str
+    value: float
+    claims: int
+    interval: tuple[float, float] | None
 
-    @property
-    def named(self) -> list[SystemReport]:
-        """List the systems that have scores."""
-        return [self.report.systems[name] for name in self.systems]
+
+@dataclass(frozen=True)
+class Card:
+    """Hold a model's title, and the report and the name of the system that has its scores."""
+
+    title: str
+    report: Report | None = None
+    system: str = ""
+
+    def scores(self) -> list[Score]:
+        """List the model's scores by language, the macro average last; none without a report."""
+        if self.report is None or self.system not in self.report.systems:
+            return []
+        found = self.report.systems[self.system]
+        bounds = found.intervals.values.get(MAIN_METRIC, {}) if found.intervals else {}
+        rows = {**found.languages, **({MACRO: found.macro} if found.macro else {})}
+        return [
+            Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
+            for name, row in rows.items()
+            if MAIN_METRIC in row
+        ]
 
 
 def write_card(
-    folder: Path,
-    manifest: Manifest | RerankerManifest,
-    notes: Sequence[str],
-    results: CardResults | None = None,
-    name: str | None = None,
+    folder: Path, manifest: Manifest | RerankerManifest, notes: Sequence[str], card: Card
 ) -> None:
-    """Write `README.md`: base, data, languages, use, results by language, what differs.
+    """Write `README.md`: base, data, languages, use, results by language, what was checked.
 
-    `notes` are what the export's check says; `name` is the hub's, by default the folder's. The
-    licence is left to whoever publishes: that of the base, and of the data, may bind.
+    `notes` are what the export's check says. The licence is left to whoever publishes: those of
+    the base and of the data may bind.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
-    kind = "re-ranker" if isinstance(manifest, RerankerManifest) else "retriever"
-    name = name or folder.name
+    kind = RERANKER if isinstance(manifest, RerankerManifest) else RETRIEVER
     base = base_record(manifest.base.name)
-    data = manifest.data.dataset
-    # A base that is no name of the hub is named in the text alone.
-    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not base.startswith(".")
+    languages = list(manifest.data.languages or ())
+    languages = languages or [one.language for one in card.scores() if one.language != MACRO]
     metadata = ModelCardData(
-        base_model=base if on_hub else None,
-        language=_languages(manifest, results) or None,
+        # A base that is no name of the hub is named in the text alone.
+        base_model=base if re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) else None,
+        language=languages or None,
         library_name="sentence-transformers",
-        pipeline_tag=_TASK[kind],
-        tags=["sentence-transformers", "claim-source-retrieval", "claim2source"],
-        model_name=name,
-        eval_results=_results(kind, results) or None,
+        pipeline_tag="sentence-similarity" if kind == RETRIEVER else "text-ranking",
+        tags=["sentence-transformers", "claim2source"],
+        model_name=card.title,
+        eval_results=_results(card) or None,
     )
-    text = "\n\n".join(_sections(kind, name, base, data, manifest, notes, results))
-    card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True)
-    card.save(folder / FILE)
+    text = "\n\n".join(_sections(kind, base, manifest, notes, card))
+    whole = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True)
+    whole.save(folder / FILE)
 
 
-def _languages(manifest: Manifest | RerankerManifest, results: CardResults | None) -> list[str]:
-    trained = list(manifest.data.languages or ())
-    scored = list(results.named[0].languages) if results is not None and results.named else []
-    return trained or scored
-
-
-def _results(kind: str, results: CardResults | None) -> list[EvalResult]:
-    """List MRR@5 by language, as the hub's `model-index` has results."""
+def _results(card: Card) -> list[EvalResult]:
+    """List the scores as the hub's `model-index` has them."""
     from huggingface_hub import EvalResult
 
-    if results is None:
+    if (report := card.report) is None:
         return []
-    found: list[EvalResult] = []
-    for system in results.named[:1]:
-        for language, row in _scores(system):
-            interval = _interval(system, language)
-            found.append(
-                EvalResult(
-                    task_type="text-retrieval" if kind == "retriever" else "text-ranking",
-                    dataset_type=Path(results.report.dataset).name,
-                    dataset_name=Path(results.report.dataset).name,
-                    dataset_config=language,
-                    dataset_split=results.report.split,
-                    metric_type=MAIN_METRIC,
-                    metric_name="MRR@5",
-                    metric_value=round(float(row[MAIN_METRIC]), 4),
-                    metric_args={"interval_95": [round(end, 4) for end in interval]}
-                    if interval
-                    else None,
-                )
-            )
-    return found
-
-
-def _scores(system: SystemReport) -> list[tuple[str, dict[str, int | float]]]:
-    rows = [*system.languages.items(), *([(MACRO, system.macro)] if system.macro else [])]
-    return [(language, dict(row)) for language, row in rows if MAIN_METRIC in row]
-
-
-def _interval(system: SystemReport, language: str) -> tuple[float, float] | None:
-    if system.intervals is None:
-        return None
-    return system.intervals.values.get(MAIN_METRIC, {}).get(language)
+    return [
+        EvalResult(
+            task_type="text-retrieval",
+            dataset_type=Path(report.dataset).name,
+            dataset_name=Path(report.dataset).name,
+            dataset_config=one.language,
+            dataset_split=report.split,
+            metric_type=MAIN_METRIC,
+            metric_value=round(one.value, 4),
+            metric_args={"interval_95": [round(end, 4) for end in one.interval]}
+            if one.interval
+            else None,
+        )
+        for one in card.scores()
+    ]
 
 
 def _sections(
     kind: str,
-    name: str,
     base: str,
-    data: str | None,
     manifest: Manifest | RerankerManifest,
     notes: Sequence[str],
-    results: CardResults | None,
+    card: Card,
 ) -> list[str]:
-    rendering = manifest.rendering
-    place = Path(data).name if data else "data that its manifest does not name"
+    rendering, data = manifest.rendering, manifest.data.dataset
+    trained = Path(data).name if data else "data that its manifest does not name"
     found = [
-        f"# {name}",
+        f"# {card.title}",
         f"A {kind} that finds the scientific paper that a social media post means, tuned from "
-        f"{base} on {place}. It gives no verdict on what a post says.",
+        f"{base} on {trained}. It gives no verdict on what a post says.",
         "## Use",
-        f"```python\n{_USE[kind].format(name=name)}\n```",
-        f"It was trained on {rendering.claims} claims and on sources written as "
-        f"`{rendering.sources}` (title and abstract, with `metadata` authors and venue too).",
+        f"```python\n{_USE[kind].format(title=card.title)}\n```",
+        f"It was trained on {rendering.claims} claims, and on sources written as "
+        f"`{rendering.sources}`.",
         "## Licence",
-        "Left to you: that of the base model and of the training data apply.",
+        "Left to you: those of the base model and of the training data apply.",
     ]
-    if results is not None and results.named:
-        report = results.report
-        found += [
-            "## Results",
-            f"MRR@5 on {report.split} of {Path(report.dataset).name}, with 95 % intervals by gold "
-            "paper where they were computed:",
-            _table(results),
-        ]
-    if notes:
-        found += ["## What was checked", "\n".join(f"- {_plain(line)}" for line in notes)]
-    return found
-
-
-def _table(results: CardResults) -> str:
-    lines = ["| system | language | claims | MRR@5 | interval |", "|---|---|---|---|---|"]
-    for system in results.named:
-        for language, row in _scores(system):
-            interval = _interval(system, language)
-            ends = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
-            count = int(row.get("queries", 0))
-            value = f"{row[MAIN_METRIC]:.4f}"
-            lines.append(f"| {_plain(system.name)} | {language} | {count} | {value} | {ends} |")
-    return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Keep a line of another program from being markup."""
-    return re.sub(r"([|<>`*_\[\]])", r"\\\1", " ".join(text.split()))
+    if card.report is not None and (scores := card.scores()):
+        report = card.report
+        lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
+        for one in scores:
+            ends = f"{one.interval[0]:.4f} to {one.interval[1]:.4f}" if one.interval else ""
+            lines.append(f"| {one.language} | {one.claims} | {one.value:.4f} | {ends} |")
+        where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
+        found += ["## Results", where, "\n".join(lines)]
+    plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
+    return [*found, "## What was checked", "\n".join(f"- {line}" for line in plain)]
 
 
 def push_to_hub(folder: Path, name: str) -> str:
-    """Upload a folder to a model repository of the hub, made private if new; returns its address.
+    """Upload a folder to a model repository of the hub, private if it is new; return its address.
 
-    The hub and the token are huggingface_hub's: `HF_ENDPOINT`, `HF_TOKEN`. Raises `UserError`,
-    with the folder where it is, for what the hub refuses.
+    Hub and token are huggingface_hub's: `HF_ENDPOINT`, `HF_TOKEN`. Raises `UserError` where the
+    hub refuses; the folder stays.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise UserError(f"{folder}: not uploaded: HF_HUB_OFFLINE is set")
     api = HfApi()
     try:
-        address = api.create_repo(name, repo_type="model", private=True, exist_ok=True)
-        api.upload_folder(
-            repo_id=name, folder_path=folder, commit_message="Upload from claim2source"
-        )
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        raise UserError(f"{folder}: not uploaded to {name}: {one_line(error)}") from None
+        address = api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model")
+    except (HfHubHTTPError, HFValidationError, OSError, RuntimeError) as error:
+        why = one_line(error)
+        raise UserError(f"{folder}: is written, but not uploaded to {name}: {why}") from None
     return str(address)

@@ -20,7 +20,7 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.export.card import CardResults, write_card
+from claim2source.training.export.card import Card, write_card
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder as Model
@@ -44,7 +44,7 @@ def export_reranker(
     folder: Path,
     dtype: Dtype | None = None,
     model: ModelConfig | None = None,
-    results: CardResults | None = None,
+    card: Card | None = None,
 ) -> list[str]:
     """Write a tuned re-ranker as a plain model with its card; returns what to say of it as lines.
 
@@ -76,7 +76,7 @@ def export_reranker(
         "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
         f"trained on {rendering.claims} claims and {rendering.sources} sources",
     ]
-    write_card(folder, manifest, lines, results)
+    write_card(folder, manifest, lines, card or Card(folder.name))
     return lines
 
 

@@ -12,7 +12,7 @@ from claim2source.core.files import write_json
 from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
-from claim2source.training.export.card import CardResults, write_card
+from claim2source.training.export.card import Card, write_card
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def export(
     scale: float | None = None,
     dtype: Dtype | None = None,
     name: str | None = None,
-    results: CardResults | None = None,
+    card: Card | None = None,
 ) -> list[str]:
     """Write a checkpoint at a scale as a plain model with its card; returns what to say of it.
 
@@ -80,7 +80,7 @@ def export(
         f"base {manifest.base.name}: sha256 {manifest.base.sha256}, {base}",
         "sentence-transformers: encode_query for claims, encode_document for sources" + prompts,
     ]
-    write_card(folder, manifest, lines, results)
+    write_card(folder, manifest, lines, card or Card(folder.name))
     return lines
 
 
