@@ -20,7 +20,7 @@ from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
 from claim2source.systems.choose import Weighing, weigh
 from claim2source.text import Rendering
-from claim2source.text.render import FORMS, untranslated_sentences
+from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.losses import LossesConfig, LossTargets, language_weights

@@ -15,8 +15,8 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.rerank.learned import FittedOn, Learned, LearnedFusion, LearnedView, known
-from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import SelectionData, unknown_claims
 from claim2source.systems.nodes import DenseNode

@@ -24,7 +24,7 @@ from claim2source.mining import MinedRow, read_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
-from claim2source.text.render import untranslated_sentences
+from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchSampler
 from claim2source.training.callbacks import EvaluateEpoch, KeepCheckpoints
 from claim2source.training.choose import ValScores, choose_point

@@ -18,7 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.models.config import Dtype
 from claim2source.models.reranker_manifest import RerankerKind
-from claim2source.rerank.frame import DEEPEST
+from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig
 
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse", "mse"]

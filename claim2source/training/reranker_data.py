@@ -24,7 +24,7 @@ from claim2source.models import checkpoint_folder
 from claim2source.models.hub import weight_files, weights_hash
 from claim2source.models.local import local_model, local_models
 from claim2source.models.manifest import FILE
-from claim2source.rerank.frame import Pair
+from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node, DenseNode
 from claim2source.systems.read import Systems, named_systems

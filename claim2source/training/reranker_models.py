@@ -27,10 +27,10 @@ from claim2source.models.reranker_manifest import (
     RerankerSettings,
 )
 from claim2source.models.resolve import ADAPTER_FILE
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair, Reranker
-from claim2source.rerank.load import LocalReranker, keep_head, load_causal, load_cross_encoder
-from claim2source.rerank.yes_no import YesNo
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.load import LocalReranker, keep_head, load_causal, load_cross_encoder
+from claim2source.stages.pairs import Pair, Reranker
+from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import ONE_SHARD, check_layers, make_trainable
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.resume import require_finite_weights

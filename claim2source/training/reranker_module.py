@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from claim2source.mining import MinedRow
-from claim2source.rerank.frame import Pair
+from claim2source.stages.pairs import Pair
 from claim2source.training.batches import BatchPlan
 from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
 from claim2source.training.module import TrainingModule

@@ -15,9 +15,9 @@ from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.pipeline.evaluate import Scoring, add_tests, make_report, score_result
 from claim2source.pipeline.staged import FIRST_STAGE
 from claim2source.pipeline.views import report_tables
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Reranker
-from claim2source.rerank.yes_no import YesNo
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.pairs import Reranker
+from claim2source.stages.yes_no import YesNo
 from claim2source.systems.stages import apply_stage
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData

@@ -13,7 +13,7 @@ import torch
 
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_models import load_to_train
-from tests.rerank.tiny import save_qwen
+from tests.stages.tiny import save_qwen
 from tests.training.reranker.small import small_config, small_rerankers
 
 WHOLE = "config_sentence_transformers.json"
