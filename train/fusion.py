@@ -64,7 +64,7 @@ from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.stages import apply_stage
 from claim2source.systems.system import RunSettings, StageResult, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.training.choose import TO_CHOOSE_BY
+from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
 
 FILE = "fusion.json"

@@ -47,7 +47,7 @@ from claim2source.systems.heldout import (
     SelectionData,
     selection_data,
 )
-from claim2source.training.choose import curve_table, draw
+from claim2source.training.curve import curve_table, draw
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
     ScaledCheckpoint,

@@ -25,14 +25,9 @@ from claim2source.models import resolve
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.systems.choose import SEEN, UNSEEN
 from claim2source.training.after import CHECKPOINTS, FOLDER
-from claim2source.training.choose import (
-    TO_CHOOSE_BY,
-    ChosenCheckpoint,
-    curve_table,
-    draw,
-    part_name,
-)
+from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw
 from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from claim2source.training.choose import draw
+from claim2source.training.curve import draw
 
 
 def test_each_language_has_its_line_and_its_name_whatever_it_is() -> None:
