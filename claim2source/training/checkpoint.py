@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
@@ -22,6 +20,7 @@ from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import FinetuneConfig, RunConfig
 
 if TYPE_CHECKING:
+    import torch
     from peft import PeftModel
 
     from claim2source.models import Encoder
@@ -108,6 +107,8 @@ def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
 
 def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
     """Raise `ConfigError` where `make_trainable` would."""
+    import torch
+
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         require(not own_code, "tuning", config.tuning, allowed)
@@ -131,6 +132,8 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
 
 def _check_experts(model: Any, config: RunConfig) -> None:
     """Raise `ConfigError` where adapters lie on a mixture's experts: they know no dropout."""
+    import torch
+
     with torch.device("meta"):
         empty = type(model)(copy.deepcopy(model.config))
     try:
@@ -178,6 +181,8 @@ def without_copies(model: torch.nn.Module) -> Iterator[None]:
     an input beside itself. Without autocast an adapter in fp32 needs its input in fp32. A step's
     backward pass belongs into the body: checkpointing runs the layers again there.
     """
+    import torch
+
     kind = next(model.parameters()).device.type
     if not (hasattr(model, "peft_config") and torch.is_autocast_enabled(kind)):
         yield
@@ -196,6 +201,8 @@ def train_projection(encoder: Encoder) -> None:
 
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     """Find a model's stack of layers, its longest list of modules."""
+    import torch
+
     lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
     return max(lists, key=len, default=torch.nn.ModuleList())
 
@@ -217,6 +224,8 @@ def frozen_copy(encoder: Encoder) -> Encoder:
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:
     """Set every dropout rate, also those that attention layers hold as plain numbers."""
+    import torch
+
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate
