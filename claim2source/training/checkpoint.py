@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
-from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from claim2source.training.config import FinetuneConfig, RunConfig
@@ -219,7 +219,7 @@ def _freeze_below(model: torch.nn.Module, kept: int) -> None:
 def frozen_copy(encoder: Encoder) -> Encoder:
     """Copy the encoder with weights of its own that training does not move."""
     model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
-    return Encoder(model, encoder.tokenizer, encoder.settings, encoder.weights)
+    return type(encoder)(model, encoder.tokenizer, encoder.settings, encoder.weights)
 
 
 def set_dropout(model: torch.nn.Module, rate: float) -> None:
