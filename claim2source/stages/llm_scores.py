@@ -20,7 +20,7 @@ from claim2source.llm.versions import MOST_VERSIONS
 from claim2source.llm.work import Answer
 from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import Prompt, read_prompt
-from claim2source.text.render import SourceForm, render_claim, render_source
+from claim2source.text.views import SourceForm, render_claim, render_source
 
 
 @dataclass

@@ -29,7 +29,7 @@ from claim2source.systems.nodes import (
 from claim2source.systems.stages import load_stages
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 
 # The systems that the package ships.
 SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
