@@ -12,7 +12,7 @@ TOP = ("train", "eval", "scripts")
 # From the ground up; the last ones start the programs.
 ROOMS = (
     *("core", "io", "datasets", "text", "llm", "models", "retrieve", "engines", "mining"),
-    *("rerank", "verify", "evaluation", "systems", "pipeline", "training", "serve"),
+    *("stages", "evaluation", "systems", "pipeline", "training", "serve"),
 )
 FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))
 PACKAGE = "claim2source"

@@ -56,9 +56,9 @@ from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.staged import FIRST_STAGE
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.rerank.frame import DEEPEST, Runtime
-from claim2source.rerank.learned import Learned, LearnedFusion
-from claim2source.rerank.similarities import Scorer, ViewConfig
+from claim2source.stages.learned import Learned, LearnedFusion
+from claim2source.stages.pairs import DEEPEST, Runtime
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.stages import apply_stage

@@ -14,16 +14,16 @@ from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
 from claim2source.mining.near_duplicates import same_papers
-from claim2source.systems.stages import named_stages
-from claim2source.systems.system import System, SystemResult, SystemRunner
-from claim2source.text import ClaimForm
-from claim2source.verify.abstain import (
+from claim2source.stages.abstain import (
     NONE,
     AbstainModel,
     Design,
     fit,
     margin_shares,
 )
+from claim2source.systems.stages import named_stages
+from claim2source.systems.system import System, SystemResult, SystemRunner
+from claim2source.text import ClaimForm
 
 Target = Literal["present", "right"]
 FOLDS = 5

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from claim2source.core.terminal import printable_line
 from claim2source.datasets.papers import first_day
 from claim2source.pipeline.asking import Answer, Match
-from claim2source.verify.abstain import NONE_OF_THESE
+from claim2source.stages.abstain import NONE_OF_THESE
 
 COLUMNS = (
     "post",

@@ -22,11 +22,11 @@ from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
+from claim2source.stages.abstain import DEEPEST, AbstainModel, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.stages import apply_stage, counts_terms, informed, over, with_runtime
 from claim2source.systems.system import System
 from claim2source.text.language import detect
-from claim2source.verify.abstain import DEEPEST, AbstainModel, abstained, presence
 
 log = logging.getLogger(__name__)
 

@@ -40,8 +40,7 @@ from claim2source.retrieve.saved import SavedRunConfig
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode, RunNode
 from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
-from claim2source.text.render import FORMS
-from claim2source.text.rewrites import read_rewrites
+from claim2source.text.views import FORMS, read_rewrites
 
 PROGRAM = "eval/baselines.py"
 # Counted up when the same settings would give another report.

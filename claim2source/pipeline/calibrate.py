@@ -15,7 +15,7 @@ from claim2source.engines import Engine, Found
 from claim2source.evaluation.abstention import Outcomes
 from claim2source.pipeline.abstain import Asked, fit_abstention, papers_of_claims
 from claim2source.retrieve import FusionConfig, fuse
-from claim2source.verify.abstain import DEEPEST, AbstainModel
+from claim2source.stages.abstain import DEEPEST, AbstainModel
 
 # Stages that abstention reads. Lists are as deep as its features look.
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"

@@ -57,7 +57,7 @@ from claim2source.systems.nodes import (
 from claim2source.systems.read import Systems
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.render import why_same_forms
+from claim2source.text.views import why_same_forms
 
 STEP_0 = "epoch-0"
 STYLES_FOLDER = "styles"

@@ -21,7 +21,7 @@ from claim2source.io.sheets import write_sheet
 from claim2source.io.store import Store
 from claim2source.io.trec import write_beir_qrels
 from claim2source.models import ModelConfig, resolve
-from claim2source.text.spacy_text import MODEL, entity_sets
+from claim2source.text.clean import SPACY_MODEL, entity_sets
 
 READERS = 2
 # Characters of a body that a reader sees.
@@ -48,7 +48,7 @@ class EventsConfig(Settings):
     similarity: Share = 0.6
     overlap: Share = 0.2
     model: str = ModelConfig.name
-    pipeline: str = MODEL
+    pipeline: str = SPACY_MODEL
     sample: Annotated[int, Between(1, 10**6)] = 50
     seed: Seed = 0
 

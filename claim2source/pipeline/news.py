@@ -39,7 +39,7 @@ from claim2source.pipeline.submit import submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.system import System, SystemResult
-from claim2source.text.spacy_text import load_pipeline
+from claim2source.text.clean import load_pipeline
 
 Golds = Literal["found", "injected", "both"]
 DEPTH = 500

@@ -23,8 +23,8 @@ from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.rumors import MACRO_F1, MAP, macro_f1
 from claim2source.pipeline.rumors import RumorResult, verdict_of
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
+from claim2source.stages.stance import HIGHEST
 from claim2source.systems.choose import choose, weigh
-from claim2source.verify.stance import HIGHEST
 
 BM25, THRESHOLD = "fielded BM25", "threshold"
 THRESHOLDS = tuple(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))

@@ -19,14 +19,14 @@ from claim2source.datasets.rumors import REFUTES, SUPPORTS, UNVERIFIABLE, Label,
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.versions import Heat, Rewrites, require_versions
-from claim2source.rerank.cosine import Cosine
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair
-from claim2source.rerank.relevance import First, Relevance
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
-from claim2source.verify.nli import NLI
-from claim2source.verify.stance import HIGHEST, LLMStance, ScoredStance, Stance
+from claim2source.stages.cosine import Cosine
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.nli import NLI
+from claim2source.stages.pairs import Pair
+from claim2source.stages.relevance import First, Relevance
+from claim2source.stages.stance import HIGHEST, LLMStance, ScoredStance, Stance
 
 RerankBy = Literal["none", "cosine", "cross_encoder", "llm"]
 StanceBy = Literal["none", "cosine", "llm", "nli"]

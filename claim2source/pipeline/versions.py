@@ -12,7 +12,7 @@ from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.rerank.asked import VersionedStage
+from claim2source.stages.llm_scores import VersionedStage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stage, is_answered
 from claim2source.systems.system import StageResult

@@ -28,7 +28,7 @@ from claim2source.systems.choose import (
 from claim2source.systems.heldout import HeldOut, Made, one_val
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 
 DEFAULT = "default"
 FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"

@@ -29,7 +29,7 @@ from claim2source.systems.nodes import (
 from claim2source.systems.stages import load_stages
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 
 # The systems that the package ships.
 SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
@@ -56,12 +56,11 @@ class SystemEntry(Settings):
         routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
             A list of nodes: val chooses one for the language.
         stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
-            NAME is a module of claim2source.rerank or claim2source.verify, or the dotted path of
-            a dataclass of your own. With `when: {margin_below: 0.2}` a stage is asked only about
-            claims whose first score leads by less than that share of their list's range, with
-            `when: {disagree: true}` about those whose first source the stage before has changed.
-            `simulated: true` keeps a stage, and what follows it, out of tests and published
-            numbers.
+            NAME is a module of claim2source.stages, or the dotted path of a dataclass of your own.
+            With `when: {margin_below: 0.2}` a stage is asked only about claims whose first score
+            leads by less than that share of their list's range, with `when: {disagree: true}` about
+            those whose first source the stage before has changed. `simulated: true` keeps a stage,
+            and what follows it, out of tests and published numbers.
         claims: claim form; none: the one that is evaluated.
         depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
             looks.

@@ -23,8 +23,8 @@ from claim2source.core.stage import Stage
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
-from claim2source.rerank.learned import Learned
 from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.stages.learned import Learned
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.when import MARGIN, Conditional, WhenConfig
 from claim2source.text.prompts import read_prompt
@@ -32,7 +32,7 @@ from claim2source.text.prompts import read_prompt
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
-# Packages of stages that a system may name; each stage is one module of them.
+# The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
 WHEN, MIX = "when", "mix"
 # In place of a stage's mix or margin: it is chosen on held-out claims.
@@ -267,7 +267,7 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         kinds = [kind for kind in STAGE_KINDS if kind in entry]
         require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
-        kind = _stage_type(f"stages.{place}.{kinds[0]}", kinds[0], name)
+        kind = _stage_type(f"stages.{place}.{kinds[0]}", name)
         known = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in known}
         if settings.get(MIX) == FIT:
@@ -291,14 +291,14 @@ def _when(given: Any, place: int) -> WhenConfig:
     return when
 
 
-def _stage_type(key: str, package: str, name: str) -> type:
-    """Import the dataclass of a stage: `cross_encoder` is claim2source.rerank's CrossEncoder."""
+def _stage_type(key: str, name: str) -> type:
+    """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
     if "." in name:
         module, _, attribute = name.rpartition(".")
     else:
-        module = f"claim2source.{package}.{name}"
+        module = f"claim2source.stages.{name}"
         attribute = "".join(part.capitalize() for part in name.split("_"))
-    allowed = f"a module of claim2source.{package}, or the dotted path of your own dataclass"
+    allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
     require(all(part.isidentifier() for part in name.split(".")), key, name, allowed)
     try:
         kind = getattr(import_named(module), attribute, None)

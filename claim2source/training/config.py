@@ -31,9 +31,9 @@ from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.style_texts import STAGES, StyleOptions, require_stage
 from claim2source.text import Rendering
-from claim2source.text.render import FORMS
+from claim2source.text.views import FORMS
 from claim2source.training.losses import LossesConfig
-from claim2source.training.trainer_settings import TrainerSettings, check_names
+from claim2source.training.trainer import TrainerSettings, check_names
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 
 from claim2source.core.config import Number
 from claim2source.models import ModelConfig, resolve
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair, Reranker
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.pairs import Pair, Reranker
 from scripts.benches import common
 from scripts.benches.common import Bench, Measured, Watch
 

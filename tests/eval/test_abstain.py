@@ -22,10 +22,10 @@ from claim2source.pipeline.abstain import (
     papers_of_claims,
 )
 from claim2source.retrieve import FusionConfig
+from claim2source.stages.abstain import NONE, AbstainModel, abstained
 from claim2source.systems.nodes import BM25Node, HybridNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.verify.abstain import NONE, AbstainModel, abstained
 from eval.abstain import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

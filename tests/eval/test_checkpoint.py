@@ -25,8 +25,8 @@ from claim2source.pipeline.checkpoints import (
     route_words,
 )
 from claim2source.pipeline.evaluate_systems import form_of_failed
-from claim2source.rerank.max_sim import MaxSim
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.stages.max_sim import MaxSim
 from claim2source.systems.read import make_system
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering

@@ -29,11 +29,11 @@ from claim2source.models import ModelConfig
 from claim2source.pipeline import asking
 from claim2source.pipeline.asking import Finder
 from claim2source.pipeline.finding import INDEX
-from claim2source.rerank.learned import FittedOn, LearnedFusion, LearnedView
-from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25, Dense, Hybrid
+from claim2source.stages.abstain import AbstainModel, Design
+from claim2source.stages.learned import FittedOn, LearnedFusion, LearnedView
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
-from claim2source.verify.abstain import AbstainModel, Design
 from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer

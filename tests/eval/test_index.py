@@ -12,7 +12,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
 from claim2source.engines import open_engine
-from claim2source.verify.abstain import AbstainModel
+from claim2source.stages.abstain import AbstainModel
 from eval.index import main, shard_of
 
 

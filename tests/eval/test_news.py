@@ -17,8 +17,8 @@ from claim2source.pipeline.staged import read_pipeline
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from eval.news import main
 from eval.report import main as report_main
-from tests.rerank.tiny import save_cross_encoder
 from tests.shared_data import REPOSITORY, shared
+from tests.stages.tiny import save_cross_encoder
 from tests.text.small_pipeline import write_pipeline
 
 BM25 = "configs/news/bm25.yaml"

@@ -17,7 +17,7 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.way import way_page, ways
 from claim2source.io.trec import read_run
 from claim2source.pipeline.staged import read_pipeline
-from claim2source.rerank.max_sim import MaxSim
+from claim2source.stages.max_sim import MaxSim
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER
 from claim2source.systems.system import System

@@ -13,8 +13,8 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.io.trec import read_run, write_trec_run
-from claim2source.rerank.http import Http
-from claim2source.rerank.yes_no import YesNo
+from claim2source.stages.http import Http
+from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from eval.rerank import main

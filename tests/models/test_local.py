@@ -18,12 +18,12 @@ from claim2source.models import ModelConfig, checkpoint_folder, resolve
 from claim2source.models.hub import base_files
 from claim2source.models.local import local_model, local_models, local_name
 from claim2source.models.seq2seq import Seq2SeqConfig
-from claim2source.rerank.encoder import EncoderReranker
-from claim2source.rerank.load import LocalReranker
+from claim2source.stages.encoder import EncoderReranker
+from claim2source.stages.load import LocalReranker
+from claim2source.stages.nli import NLI
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
 from claim2source.systems.stages import apply_stage, load_stages
-from claim2source.verify.nli import NLI
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import say_pooling
 
@@ -109,7 +109,7 @@ def test_other_models_are_taken_from_the_folder_too(
     """Adapters' bases, translation models, tokenizers of servers, NLI; also in threads."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from claim2source.rerank.http import Http
+    from claim2source.stages.http import Http
 
     (tmp_path / "opus-mt-de-en").symlink_to(small["encoder"])
     (tmp_path / "nli-deberta-v3-base").symlink_to(small["cross_encoder"])

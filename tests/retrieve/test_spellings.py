@@ -15,11 +15,11 @@ from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.datasets.news import headline_share, names_one
 from claim2source.io.store import Store
-from claim2source.rerank.entities import matched
-from claim2source.rerank.similarities import Scorer, ViewConfig
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from claim2source.stages.entities import matched
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text.quality import quality
 
 # Each with another way to write it, which is not the same string.

@@ -23,9 +23,9 @@ from claim2source.models import (
     ModelConfig,
     Weights,
 )
-from claim2source.rerank.learned import Learned, LearnedFusion
-from claim2source.rerank.similarities import ViewConfig
 from claim2source.retrieve import BM25Config
+from claim2source.stages.learned import Learned, LearnedFusion
+from claim2source.stages.similarities import ViewConfig
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import read_systems

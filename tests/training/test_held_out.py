@@ -16,14 +16,14 @@ from claim2source.datasets import carve_val, load, write_beir
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.manifest import DataRecord, SourceModel
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
-from claim2source.rerank.learned import LearnedFusion, LearnedView
-from claim2source.rerank.similarities import ViewConfig
+from claim2source.stages.learned import LearnedFusion, LearnedView
+from claim2source.stages.similarities import ViewConfig
 from claim2source.text import Rendering
+from claim2source.training.data import load_splits
 from claim2source.training.finetune import finetune
 from claim2source.training.held_out import require_held_out
-from claim2source.training.reranker.run import finetune_reranker
-from claim2source.training.splits import load_splits
-from tests.rerank.test_learned import FITTED
+from claim2source.training.reranker import finetune_reranker
+from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import small_config
 

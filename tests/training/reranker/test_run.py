@@ -20,22 +20,22 @@ from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.rerank.cross_encoder import CrossEncoder
-from claim2source.rerank.frame import Pair, Reranker
-from claim2source.rerank.learned import Learned, LearnedFusion, LearnedView
-from claim2source.rerank.similarities import Models, Scorer, ViewConfig
-from claim2source.rerank.yes_no import YesNo
 from claim2source.retrieve import BM25, BM25Config
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
+from claim2source.stages.pairs import Pair, Reranker
+from claim2source.stages.similarities import Models, Scorer, ViewConfig
+from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.stages import load_stages
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
-from claim2source.training.reranker.first_stage import FirstStage
-from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.reranker import finetune_reranker
+from claim2source.training.reranker_data import FirstStage
+from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import read_history
-from claim2source.training.state import TrainingState
-from tests.rerank.test_learned import FITTED
+from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import power_cut, same_weights
 

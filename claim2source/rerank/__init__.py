@@ -1,1 +1,0 @@
-"""Re-rank what a first stage found: each module is one re-ranker that a system's YAML names."""

@@ -1,0 +1,130 @@
+"""Re-rank with a cross-encoder of sentence-transformers: claim and source in one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.stages.batches import CHUNK, scored_alone, token_budget
+from claim2source.stages.load import LocalReranker, load_cross_encoder, said
+from claim2source.stages.pairs import Pair, Scored
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import CrossEncoder as Model
+
+# Counted up when the same settings would give other scores.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoder(LocalReranker):
+    """Re-rank with a cross-encoder's raw logits.
+
+    Args:
+        instruction: prompt of a model that takes one; none: as its files say.
+    """
+
+    model: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
+    instruction: str | None = None
+
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        return "cross_encoder"
+
+    @cached_property
+    def told(self) -> tuple[int | None, str | None]:
+        """Return the length of a pair and the instruction; a checkpoint says both."""
+        if self.trained is None:
+            return self.max_length, self.instruction
+        own = self.trained[1].reranker
+        return (
+            said(self, "max_length", own.max_length),
+            said(self, "instruction", own.instruction),
+        )
+
+    @cached_property
+    def _files(self) -> Any:
+        return self.files()
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model's files and settings."""
+        return {
+            "reranker": "cross_encoder",
+            "format": _FORMAT,
+            "instruction": self.instruction,
+            "sentence-transformers": version("sentence-transformers"),
+            **self._files[1],
+        }
+
+    @cached_property
+    def network(self) -> Model:
+        """Load the model."""
+        folder, _, settings = self._files
+        return load_cross_encoder(folder, settings, self.told[0])
+
+    def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Turn what the network gives for some pairs into their scores, [rows].
+
+        Of two logits, of irrelevant and relevant, these are the log-odds.
+        """
+        return logits if logits.shape[-1:] != (2,) else logits[:, 1] - logits[:, 0]
+
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
+        # The longest first within a chunk, and chunks of like texts: little padding.
+        order = sorted(
+            range(len(pairs)), key=lambda row: -len(pairs[row].claim + pairs[row].source)
+        )
+        for start in range(0, len(order), CHUNK):
+            yield from self._chunk(pairs, order[start : start + CHUNK])
+
+    def _chunk(self, pairs: Sequence[Pair], chunk: Sequence[int]) -> Iterator[Scored]:
+        import torch
+
+        from claim2source.models.tokens import grouped_lengths
+
+        model = self.network
+        texts: list[Any] = [tuple(pairs[row]) for row in chunk]
+        features = model.preprocess(texts, prompt=self.told[1])
+        mask = features["attention_mask"]
+        lengths = mask.sum(dim=1).tolist()
+        padded = int(mask.shape[1])
+        left = bool(mask[:, 0].eq(0).any())
+        budget, extra = token_budget(model.device, self.batch_tokens)
+
+        @torch.inference_mode()
+        def score(rows: Sequence[int]) -> np.ndarray:
+            longest = max(lengths[row] for row in rows)
+            kept = slice(padded - longest, None) if left else slice(0, longest)
+            index = torch.tensor(rows)
+            batch = {key: _part(value, index, kept, padded) for key, value in features.items()}
+            batch = {
+                key: value.to(model.device) if isinstance(value, torch.Tensor) else value
+                for key, value in batch.items()
+            }
+            found = self.from_logits(model(batch)["scores"].float())
+            return found.reshape(len(rows)).cpu().numpy()
+
+        for rows in grouped_lengths(lengths, budget, extra):
+            for found in scored_alone(rows, score, sum(lengths[row] for row in rows)):
+                why = {chunk[row]: reason for row, reason in found.why.items()}
+                yield Scored([chunk[row] for row in found.places], found.scores, why, found.tokens)
+
+
+def _part(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
+    """Take rows of a padded feature and leave out the padding that none of them needs."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    rows = value[index]
+    return rows[:, kept] if rows.ndim == 2 and rows.shape[1] == padded else rows

@@ -1,0 +1,55 @@
+"""Put golds that a first stage missed among its candidates, as the news paper does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
+from typing import Annotated
+
+import numpy as np
+
+from claim2source.core.config import Between, Settings
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.stages.pairs import DEEPEST
+
+
+@dataclass(frozen=True)
+class InjectGold(Settings):
+    """Put golds that the first stage missed in the place of its last candidates.
+
+    ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is no
+    honest figure: the re-ranker is handed what nothing has found.
+
+    Args:
+        depth: candidates that are re-ranked, up to 2,000; what a gold displaces follows them.
+    """
+
+    depth: Annotated[int, Between(1, DEEPEST)] = 500
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Put every claim's golds among its first `depth` sources; notes name what was added."""
+        started = time.perf_counter()
+        ranked, notes = {}, {}
+        for claim in claims:
+            before = run.scored(claim.id)
+            first = list(before)[: self.depth]
+            missing = [gold for gold in claim.golds if gold not in first][: self.depth]
+            order = [*first[: self.depth - len(missing)], *missing]
+            order += [source for source in before if source not in order]
+            ranked[claim.id] = list(zip(order, _falling(before.values(), len(order)), strict=True))
+            if missing:
+                notes[claim.id] = f"gold added: {', '.join(missing)}"
+        cost = Cost(time.perf_counter() - started, len(claims))
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+
+
+def _falling(scores: Collection[float], count: int) -> list[float]:
+    """Give `count` places their scores, each below the last, so that no tie is ordered by id."""
+    found: list[float] = []
+    for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
+        last = np.float32(found[-1]) if found else np.float32(np.inf)
+        found.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
+    return found

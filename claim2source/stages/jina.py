@@ -1,0 +1,88 @@
+"""Re-rank with jina-reranker-v3, which reads a claim and up to 64 sources in one prompt.
+
+Its own code does so, `model.rerank(query, documents)` of its model card; that runs only where it is
+allowed by name. A source's score depends a little on those that it is read with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+
+from claim2source.core.config import Between
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.models.hub import one_line
+from claim2source.stages.batches import scored_alone
+from claim2source.stages.load import LocalReranker, load_with_code
+from claim2source.stages.pairs import Pair, Scored
+from claim2source.text.control import defused
+
+# Counted up when the same settings would give other scores.
+_FORMAT = 1
+# The model card's window.
+_MOST = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jina(LocalReranker):
+    """Re-rank by the cosines of jina-reranker-v3's own code.
+
+    Args:
+        documents: sources that are read together, up to 64.
+    """
+
+    model: str = "jinaai/jina-reranker-v3"
+    documents: Annotated[int, Between(1, _MOST)] = _MOST
+
+    def check(self) -> None:
+        super().check()
+        for key in ("max_length", "batch_tokens"):
+            if (given := getattr(self, key)) is not None:
+                raise ConfigError(key, given, "none: the model's own code cuts texts")
+
+    @cached_property
+    def _files(self) -> Any:
+        return self.files()
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model's files and how many sources are read together."""
+        made = {"reranker": "jina", "format": _FORMAT, "documents": self.documents}
+        return {**made, **self._files[1]}
+
+    @cached_property
+    def network(self) -> Any:
+        """Load the model with its own code. Raises `UserError` where that may not run."""
+        folder, _, settings = self._files
+        model = load_with_code(folder, settings, self.model)
+        if not callable(getattr(model, "rerank", None)):
+            raise UserError(f"model {self.model}: its code has no `rerank(query, documents)`")
+        return model
+
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        """Score pairs claim by claim, in blocks; what fails is scored again in halves."""
+        by_claim: dict[str, list[int]] = {}
+        for row, pair in enumerate(pairs):
+            by_claim.setdefault(pair.claim, []).append(row)
+        for claim, rows in by_claim.items():
+
+            def score(places: Sequence[int], claim: str = claim) -> np.ndarray:
+                texts = [defused(pairs[place].source) for place in places]
+                return self._rerank(defused(claim), texts)
+
+            for start in range(0, len(rows), self.documents):
+                yield from scored_alone(rows[start : start + self.documents], score)
+
+    def _rerank(self, claim: str, texts: list[str]) -> np.ndarray:
+        """Ask the model's code; results are placed by their `index`."""
+        found = np.full(len(texts), np.nan, dtype=np.float32)
+        try:
+            for one in self.network.rerank(claim, texts):
+                found[int(one["index"])] = float(one["relevance_score"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise UserError(f"model {self.model}: rerank: {one_line(error)}") from None
+        return found

@@ -1,0 +1,216 @@
+"""Re-rank by a learned fusion: a few raw similarities, each with a weight that was fitted.
+
+The weights are fitted by `train/fusion.py`, which writes them to a JSON file. A score must mean the
+same in another pool, so nothing is normalised by claim or by list: cosines are taken as they are,
+BM25 in units of its pool's rarest term, and each view is divided by one number, the spread it had
+among the candidates of a training claim.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from claim2source.core.config import Between, require
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import content_hash, write_json
+from claim2source.core.memory import peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Result, Run
+from claim2source.core.validate import read_json, validated
+from claim2source.retrieve.bm25 import FORMATS
+from claim2source.stages.pairs import DEEPEST, WithRuntime, ranked_by
+from claim2source.stages.similarities import Models, Scorer, ViewConfig
+
+
+@dataclass(frozen=True)
+class LearnedView:
+    """Hold a view of a learned fusion: its settings, what made its vectors, its weight.
+
+    `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
+    scores are divided by.
+    """
+
+    name: str
+    view: ViewConfig
+    encoder: str
+    scale: float
+    weight: float
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError("scale must be above 0")
+        if self.view.is_similarity and self.weight < 0:
+            raise ValueError("the weight of a similarity must not be negative")
+
+
+@dataclass(frozen=True)
+class FittedOn:
+    """Say what a fusion was fitted on: claims with a gold among `depth` candidates, their papers.
+
+    `candidates` is the system whose first sources they are, `held_out` says of which claims the
+    scores of trained models were taken.
+    """
+
+    dataset: str
+    split: str
+    claims: int
+    papers: int
+    data_sha256: str
+    candidates: str
+    depth: int
+    penalty: float
+    held_out: str = ""
+
+
+@dataclass(frozen=True)
+class LearnedFusion:
+    """Hold a fitted fusion of views, the sum of weight * score / scale; it is a small JSON file."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    views: tuple[LearnedView, ...]
+    fitted: FittedOn
+    ranker: Literal["linear"] = "linear"
+    format: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.views]
+        if not 0 < len(set(names)) == len(names):
+            raise ValueError("views must have names, each another")
+
+    def scores(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Fuse the raw scores of one claim's candidates, an array [n] for each view, into [n].
+
+        A score that is not known counts as the mean of the claim's known ones.
+        """
+        scaled = np.stack(
+            [known(column) / one.scale for column, one in zip(columns, self.views, strict=True)], 1
+        )
+        found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the fusion as JSON."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        if not path.exists():
+            raise InputError.at(path, why="no such file: train/fusion.py writes it")
+        return validated(cls, json.dumps(read_json(path)), path)
+
+
+def known(scores: np.ndarray) -> np.ndarray:
+    """Put the mean of a claim's known scores in the place of NaN; 0 where none is known."""
+    missing = np.isnan(scores)
+    if not missing.any():
+        return scores
+    return np.where(missing, scores[~missing].mean() if not missing.all() else 0.0, scores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(WithRuntime):
+    """Re-rank by the fitted weights of several similarities.
+
+    Args:
+        file: the JSON file that `train/fusion.py` wrote.
+        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its place
+            below them.
+        models: view -> where its encoder is now, if not where the file says; another one than it
+            was fitted with is refused.
+    """
+
+    file: str
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
+    models: dict[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        require(bool(self.file.strip()), "file", self.file, "a file of train/fusion.py")
+
+    @cached_property
+    def fusion(self) -> LearnedFusion:
+        """Read the file."""
+        return LearnedFusion.read(Path(self.file))
+
+    @cached_property
+    def _models(self) -> Models:
+        """Hold the model that was read last, for the next call."""
+        return Models(self.runtime)
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
+        pool = self.__dict__.get("_pool")
+        made = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
+        return asdict(self.fusion) | made | ({} if pool is None else {"pool": pool})
+
+    @property
+    def counts_terms(self) -> bool:
+        """Tell whether its scores depend on how rare terms are in the whole pool."""
+        return any(one.view.score == "bm25" for one in self.fusion.views)
+
+    def over(self, pool: Sequence[Source]) -> Self:
+        """Return the same stage, which counts terms over this pool, whatever it is given.
+
+        What it is given must be in the pool. It is asked again and again: all models are held.
+        """
+        copy = replace(self)
+        copy.__dict__["_runtime"] = self.runtime
+        copy.__dict__["_scorer"] = Scorer(pool, models=Models(self.runtime, several=True))
+        copy.__dict__["_pool"] = content_hash([asdict(source) for source in pool])
+        return copy
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank the first `depth` sources of every claim anew; equal scores keep their order.
+
+        Raises `UserError` where an encoder is not the one that the fusion was fitted with.
+        """
+        started = time.perf_counter()
+        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
+        columns = self.columns(scorer, claims, asked)
+        ranked, notes = {}, {}
+        for claim, ids, *scores in zip(claims, asked, *columns, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
+            notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
+        cost = Cost(time.perf_counter() - started, len(claims), peak_memory())
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
+
+    def columns(
+        self,
+        scorer: Scorer,
+        claims: Sequence[Claim],
+        asked: Sequence[Sequence[str]],
+        *,
+        fresh: bool = False,
+    ) -> list[list[np.ndarray]]:
+        """Score claims' candidates by each view, in the fusion's order, as `Scorer.scores` does."""
+        names = [one.name for one in self.fusion.views]
+        for name in self.models:
+            require(
+                name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
+            )
+        found = []
+        for one in self.fusion.views:
+            view = one.view
+            if one.name in self.models and view.model is not None:
+                view = replace(view, model=replace(view.model, name=self.models[one.name]))
+            if scorer.key(view) != one.encoder:
+                model = view.model.name if view.model is not None else ""
+                raise UserError(
+                    f"{self.file}: view {one.name!r} was fitted with another encoder than {model} "
+                    "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
+                    "or name the encoder's place in `models`"
+                )
+            found.append(scorer.scores(view, claims, asked, fresh=fresh))
+        return found

@@ -1,0 +1,385 @@
+"""Load the models of re-rankers: safetensors only, own code only where it is allowed by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from claim2source.core.config import Between, require
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import content_hash, file_hash
+from claim2source.models import ModelConfig
+from claim2source.models.config import Dtype
+from claim2source.models.hub import (
+    ADAPTER_CONFIG_FILE,
+    base_files,
+    check_code,
+    one_line,
+    uses_bin,
+)
+from claim2source.models.local import local_model
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.models.manifest import Base
+from claim2source.models.reranker_manifest import (
+    RerankerKind,
+    RerankerManifest,
+    trained_reranker,
+)
+from claim2source.models.resolve import ADAPTER_FILE, check_hash
+from claim2source.stages.pairs import Reranker
+from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Files beside the weights that scores depend on: configs, templates, tokenizers, code.
+_TEXTS = (".json", ".jinja", ".txt", ".model", ".py")
+# Classes whose heads read the first token of the last layer.
+_FIRST_TOKEN = (
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+)
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """Say how a model is loaded; `own_code` only after `model_files` has allowed it.
+
+    `adapter` is the folder of a trained one that is added to the model, `labels` are the logits of
+    a pair.
+    """
+
+    dtype: Dtype
+    device: str | None
+    own_code: bool = False
+    adapter: Path | None = None
+    labels: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalReranker(Reranker):
+    """Re-rank with a model that runs here.
+
+    Args:
+        model: a folder, or a name on the hub.
+        revision: commit of the hub repository; none takes the newest.
+        max_length: tokens of a pair; none: as the model's files say.
+        dtype: weights' type: float32, bfloat16 or float16; logits are float32 in each. A trained
+            model's own is taken where this is the default.
+        batch_tokens: padded tokens of a batch; none: as suits the device.
+        allow_remote_code: names of models whose own code may run here; on the hub such a model
+            needs `revision`, the full commit.
+    """
+
+    model: str = ""
+    revision: str | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
+    dtype: Dtype = "float32"
+    batch_tokens: Annotated[int, Between(1, 10**9)] | None = None
+    allow_remote_code: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        super().check()
+        require(bool(self.model.strip()), "model", self.model, "a folder or a model's name")
+
+    @property
+    def label(self) -> str:
+        """Name the model."""
+        return self.model
+
+    @cached_property
+    def trained(self) -> tuple[Path, RerankerManifest] | None:
+        """Find the checkpoint and its manifest, where the model was trained by us.
+
+        Raises `ConfigError` for one that another stage reads.
+        """
+        found = trained_reranker(self.model)
+        if found is not None:
+            require_kind(self.model, found[1], self.kind)
+        return found
+
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        raise UserError(f"model {self.model}: a trained re-ranker, which this stage does not read")
+
+    @cached_property
+    def rendering(self) -> Rendering:
+        """Say how texts are written: as the checkpoint was trained, or as the settings say."""
+        if self.trained is None:
+            return super().rendering
+        own = self.trained[1].rendering
+        return Rendering(said(self, "claims", own.claims), said(self, "sources", own.sources))
+
+    def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
+        """Find the model's files, what identifies them, and how to load them."""
+        name, revision, labels, adapter = self.model, self.revision, 1, None
+        if self.trained is not None:
+            place, manifest = self.trained
+            name, revision, adapter = weights_of(place, manifest)
+            labels = manifest.reranker.labels
+        # Only a re-ranker's head is loaded: how its attention looks is in its own config.
+        config = local_model(
+            ModelConfig(
+                name,
+                revision,
+                bidirectional=False,
+                allow_remote_code=self.allow_remote_code,
+            )
+        )
+        folder, base = base_files(config)
+        if uses_bin(folder):
+            raise InputError.at(folder, why="no *.safetensors here; .bin weights are not read")
+        if self.trained is not None:
+            check_base(*self.trained, base)
+        own_code = check_code(config, folder)
+        beside = {
+            str(path.relative_to(folder)): file_hash(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+            and (path.suffix in _TEXTS or path.parent != folder)
+            and path.name != MANIFEST
+        }
+        dtype = self.dtype
+        if self.trained is not None and dtype == LocalReranker.dtype:
+            dtype = self.trained[1].reranker.dtype
+        settings = LoadSettings(dtype, self.runtime.device, own_code, adapter, labels)
+        identity: dict[str, object] = {
+            "weights": base.sha256,
+            "files": content_hash(beside),
+            "dtype": dtype,
+            "max_length": self.max_length,
+            "libraries": {name: version(name) for name in ("tokenizers", "transformers")},
+        }
+        if self.trained is not None:
+            _, manifest = self.trained
+            identity |= {"trained": asdict(manifest.weights), "reads": asdict(manifest.reranker)}
+            identity |= {"writes": asdict(manifest.rendering)}
+        return folder, identity, settings
+
+
+def said(stage: Reranker, key: str, trained: Any) -> Any:
+    """Return what a checkpoint says of a setting. Raises `ConfigError` where a stage contradicts.
+
+    A stage that leaves the setting at its default does not contradict.
+    """
+    own = getattr(stage, key)
+    default = next(spec.default for spec in fields(stage) if spec.name == key)
+    allowed = f"{trained!r}, with which the checkpoint was trained, or nothing here"
+    require(own in (default, trained), key, own, allowed)
+    return trained
+
+
+def require_kind(model: str, manifest: RerankerManifest, kind: RerankerKind) -> None:
+    """Raise `ConfigError` for a checkpoint that another stage reads."""
+    found = manifest.reranker.kind
+    require(found == kind, "model", model, f"a {kind} model; this one is read by rerank: {found}")
+
+
+def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:
+    """Name the model that a checkpoint's weights are, or are added to, and its adapter.
+
+    Raises `InputError` for weights that are not the manifest's.
+    """
+    weights, base = manifest.weights, manifest.base
+    if weights.kind == "full":
+        check_hash(folder / "model.safetensors", weights.sha256)
+        check_hash(folder / "config.json", weights.config_sha256)
+        return str(folder), None, None
+    if weights.kind == "base":
+        return base.name, base.revision, None
+    check_hash(folder / ADAPTER_FILE, weights.sha256)
+    check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
+    return base.name, base.revision, folder
+
+
+def check_base(folder: Path, manifest: RerankerManifest, found: Base) -> None:
+    """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
+    if manifest.weights.kind != "full" and found.sha256 != manifest.base.sha256:
+        why = f"{found.name} has other weights ({found.sha256[:12]}...) than this was trained from"
+        raise InputError.at(folder / MANIFEST, field="base.sha256", why=why)
+
+
+def load_cross_encoder(
+    folder: Path,
+    settings: LoadSettings,
+    max_length: int | None,
+    labels: int | None = None,
+    *,
+    trains: bool = False,
+) -> CrossEncoder:
+    """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
+
+    `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
+    `trains` may begin without a head: that is random then. The activation that its files name is
+    left as `model.named_activation`.
+    """
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    from claim2source.models.load import positions_of
+
+    labels = settings.labels if labels is None else labels
+    more: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
+    try:
+        model = CrossEncoder(
+            str(folder),
+            device=_device(settings.device),
+            num_labels=labels if trains else None,
+            max_length=max_length,
+            trust_remote_code=settings.own_code,
+            local_files_only=True,
+            model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **more},
+        )
+    except Exception as error:  # libraries raise anything for files that are damaged
+        raise UserError(f"model {folder}: {one_line(error)}") from None
+    if model.num_labels != labels:
+        found = f"model {folder}: {model.num_labels}"
+        if labels == 1:
+            raise UserError(f"{found} scores for a pair; a re-ranker has 1")
+        raise UserError(f"{found} scores for a pair; {labels} are needed")
+    _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
+    positions = positions_of(model[0].model)
+    if positions is not None:
+        if max_length is not None and max_length > positions:
+            key = "model.max_length" if trains else "max_length"
+            raise ConfigError(key, max_length, f"at most {positions}")
+        model.tokenizer.model_max_length = min(model.tokenizer.model_max_length, positions)
+    if settings.adapter is not None:
+        with_adapter(model[0].model, settings.adapter)
+    # Beside the modules: an activation is one, and no part of the network.
+    object.__setattr__(model, "named_activation", model.activation_fn)
+    model.activation_fn = torch.nn.Identity()
+    if settings.dtype != "float32":
+        keep_head(model)
+    if not trains:
+        first_token_alone(model[0].model)
+    return model.eval()
+
+
+def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
+    """Give a classifier without a padding token its tokenizer's, else the end of a text.
+
+    Without one it takes a pair at a time. Raises `InputError` where there is neither.
+    """
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None:
+        raise InputError.at(folder, why="neither a pad_token_id, nor a pad or an end token")
+
+
+def keep_head(model: CrossEncoder) -> None:
+    """Compute a cross-encoder's head in float32: half precision gives many pairs the same logit."""
+    import torch
+
+    labels = model.num_labels
+    heads = [
+        name
+        for name, part in model.named_modules()
+        if type(part) is torch.nn.Linear and part.out_features == labels
+    ]
+    model.set_keep_in_fp32_modules(heads)
+
+
+def with_adapter(model: Any, folder: Path) -> None:
+    """Add a trained adapter to a model, in place."""
+    from peft import PeftModel
+
+    try:
+        PeftModel.from_pretrained(model, str(folder)).eval()
+    except Exception as error:  # libraries raise anything for files that are damaged
+        why = f"this adapter does not fit its base: {one_line(error)}"
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
+
+
+def first_token_alone(model: Any) -> None:
+    """Compute no more of the last layer than its first token: BERT's heads read no other.
+
+    Saves most of a layer: of six about an eighth of the time.
+    """
+    import torch
+
+    base = getattr(model, getattr(model, "base_model_prefix", ""), None)
+    known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
+    if not known or model.config.is_decoder or base is None:
+        return
+    layer = base.encoder.layer[-1]
+    attention = layer.attention.self
+
+    def forward(hidden: torch.Tensor, mask: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:
+        query, key, value = (
+            part(rows).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+            for part, rows in (
+                (attention.query, hidden[:, :1]),
+                (attention.key, hidden),
+                (attention.value, hidden),
+            )
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask if mask is None else mask[:, :, :1]
+        )
+        attended = attended.transpose(1, 2).flatten(2)
+        return layer.feed_forward_chunk(layer.attention.output(attended, hidden[:, :1]))
+
+    layer.forward = forward
+
+
+def load_causal(
+    folder: Path, settings: LoadSettings
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a generative model and its tokenizer. Raises `UserError` for what is none."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            trust_remote_code=settings.own_code,
+            use_safetensors=True,
+            dtype=getattr(torch, settings.dtype),
+        )
+    except Exception as error:  # libraries raise anything for files that are damaged
+        raise UserError(f"model {folder}: {one_line(error)}") from None
+    if settings.adapter is not None:
+        with_adapter(model, settings.adapter)
+    return model.to(_device(settings.device)).eval(), tokenizer
+
+
+def load_with_code(folder: Path, settings: LoadSettings, name: str) -> Any:
+    """Load a model whose own code does the work. Raises `UserError` where that may not run."""
+    import torch
+    from transformers import AutoModel
+
+    if not settings.own_code:
+        raise UserError(
+            f"model {name!r} re-ranks by code of its own; to run it write "
+            f"allow_remote_code: [{name}] and, for a model of the hub, its commit as revision"
+        )
+    try:
+        model: Any = AutoModel.from_pretrained(
+            folder,
+            trust_remote_code=settings.own_code,
+            use_safetensors=True,
+            dtype=getattr(torch, settings.dtype),
+        )
+    except Exception as error:  # libraries raise anything, and so does a model's code
+        raise UserError(f"model {name}: {one_line(error)}") from None
+    return model.to(_device(settings.device)).eval()
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("device", device, "cpu: there is no GPU here")
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,330 @@
+"""Rank the first sources of every claim anew by scores of pairs: what all re-rankers share."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple, Self
+
+import numpy as np
+
+from claim2source.core.config import Between, Settings, Share
+from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
+from claim2source.text.views import (
+    ClaimForm,
+    PassageConfig,
+    Rendering,
+    SourceForm,
+    cut_sources,
+    missing_translations,
+)
+
+DEEPEST = 2000
+NOT_A_NUMBER = "the score is not a number"
+# Scores are written to the store after so many pairs or seconds: a killed run loses no more.
+_SHARD, _SECONDS = 2048, 30.0
+# Counted up when the same settings would rank otherwise.
+_FORMAT = 1
+
+
+class Pair(NamedTuple):
+    """The texts of a claim and of a source."""
+
+    claim: str
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Hold the raw scores of some pairs, by their places in what was asked.
+
+    A pair that could not be scored has NaN, and its reason in `why`.
+    """
+
+    places: Sequence[int]
+    scores: np.ndarray
+    why: Mapping[int, str] = field(default_factory=dict)
+    tokens: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """Hold the scores of pairs, [pairs] float32; one that could not be scored has NaN.
+
+    `why` has the reasons by place, `tokens` those read now, `reused` counts the scores that were
+    in the store.
+    """
+
+    scores: np.ndarray
+    why: Mapping[int, str]
+    tokens: int = 0
+    reused: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class SourceScores:
+    """Hold the scores of claims' sources, by claim: arrays [sources], NaN where none is known.
+
+    `why` has the reasons of each claim's pairs that could not be scored; `tokens` and `reused` are
+    those of `PairScores`.
+    """
+
+    scores: Sequence[np.ndarray]
+    why: Sequence[Sequence[str]]
+    tokens: int
+    reused: int
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Say where a re-ranker keeps its scores, and which device computes them."""
+
+    store: Store | None = None
+    device: str | None = None
+    progress: bool = False
+
+
+class WithRuntime(Settings):
+    """Hold where a stage, a dataclass, stores scores and computes, beside its settings."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Return where scores are kept and computed."""
+        runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
+        return runtime
+
+    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+        """Return the same stage, which keeps its scores in a store and runs on a device.
+
+        One that has this runtime already is returned itself, with the model that it has loaded.
+        """
+        runtime = Runtime(store, device, progress)
+        if self.__dict__.get("_runtime") == runtime:
+            return self
+        copy = replace(self)  # type: ignore[type-var]
+        copy.__dict__["_runtime"] = runtime
+        return copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reranker(WithRuntime, ABC):
+    """Rank the first sources of every claim anew.
+
+    A re-ranker is a dataclass of this type with `identity`, `label` and `score`.
+
+    Args:
+        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its
+            place below them.
+        claims: the claim form that is scored: original, translated, bilingual or paired.
+        sources: how sources are written: `metadata` with authors and venue, `title_abstract`
+            without, or another of `rendering.sources`.
+        passages: how long sources are cut, of which the best passage is the score; none: a pair is
+            cut at the model's length.
+        mix: weight of the first stage, 0 to 1; 0 leaves the raw scores in the run.
+        fusion: what is mixed: `linear`, both scores, min-max normalised over the sources that
+            are scored; `rrf`, reciprocal ranks.
+        rrf_k: constant of reciprocal ranks.
+    """
+
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
+    claims: ClaimForm = "translated"
+    sources: SourceForm = "metadata"
+    passages: PassageConfig | None = None
+    mix: Share = 0.0
+    fusion: Literal["linear", "rrf"] = "linear"
+    rrf_k: Annotated[int, Between(1, 10**6)] = 60
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Name the model, for who looks into the store."""
+
+    @cached_property
+    @abstractmethod
+    def identity(self) -> Mapping[str, object]:
+        """Describe all but the two texts that a score depends on, as JSON values."""
+
+    @abstractmethod
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        """Score pairs, in any order, a batch at a time."""
+
+    @property
+    def rendering(self) -> Rendering:
+        """Say how claims and sources are written."""
+        return Rendering(self.claims, self.sources)
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Rank the first `depth` sources of every claim anew.
+
+        Equal scores keep the first stage's order. A source whose pair could not be scored keeps
+        its rank, and is counted in `failures`.
+        """
+        started = time.perf_counter()
+        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        found = self.source_scores(claims, sources, asked)
+        ranked, failures, notes = {}, [], {}
+        untranslated = set(missing_translations(claims, self.rendering.claims))
+        for claim, scores, why in zip(claims, found.scores, found.why, strict=True):
+            before = run.scored(claim.id)
+            ranked[claim.id] = self._ranked(before, scores)
+            failures += [Failure(claim.id, reason) for reason in why]
+            notes[claim.id] = f"{len(scores)} of {len(before)} sources re-ranked"
+            if claim.id in untranslated:
+                notes[claim.id] += "; no translation: read as posted"
+        cost = Cost(
+            time.perf_counter() - started, len(claims), peak_memory(), found.tokens, found.reused
+        )
+        return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
+
+    def source_scores(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        asked: Sequence[Sequence[str]],
+        *,
+        fresh: bool = False,
+    ) -> SourceScores:
+        """Score for each claim the sources `asked`, by id; `fresh` as for `pair_scores`."""
+        rendering = self.rendering
+        wanted = {source for ids in asked for source in ids}
+        known = [source for source in sources if source.id in wanted]
+        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
+        pairs: dict[Pair, int] = {}
+        rows = [
+            [
+                [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
+                for source in ids
+            ]
+            for text, ids in zip(rendering.claim_texts(claims), asked, strict=True)
+        ]
+        found = self.pair_scores(list(pairs), fresh=fresh)
+        scores, why = found.scores, found.why
+        return SourceScores(
+            # The best passage; NaN only where none has a score.
+            [np.array([float(np.fmax.reduce(scores[parts])) for parts in row]) for row in rows],
+            [[why[place] for parts in row for place in parts if place in why] for row in rows],
+            found.tokens,
+            found.reused,
+        )
+
+    def pair_scores(self, pairs: Sequence[Pair], *, fresh: bool = False) -> PairScores:
+        """Score distinct pairs, those that the store has not; new scores are written to it.
+
+        `fresh` scores all of them, without the store.
+        """
+        scores = np.full(len(pairs), np.nan, dtype=np.float32)
+        if not pairs:
+            return PairScores(scores, {})
+        store = None if fresh else self.runtime.store
+        space = store.pair_scores(self.identity, self.label) if store is not None else None
+        keys = _keys(pairs) if space is not None else []
+        todo = space.missing(keys) if space is not None else list(range(len(pairs)))
+        if space is not None:
+            kept = sorted(set(range(len(pairs))).difference(todo))
+            if kept:
+                scores[kept] = space.get([keys[place] for place in kept])[:, 0]
+        why: dict[int, str] = {}
+        tokens, new, written = 0, [], time.monotonic()
+        name = f"pairs by {self.label}" if self.runtime.progress else None
+        with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
+            try:
+                for batch in self.score([pairs[place] for place in todo]) if todo else ():
+                    places = [todo[place] for place in batch.places]
+                    scores[places] = batch.scores
+                    why |= {todo[place]: reason for place, reason in batch.why.items()}
+                    tokens += batch.tokens
+                    new += places
+                    bar.update(len(places))
+                    late = time.monotonic() - written >= _SECONDS
+                    if space is not None and (late or len(new) >= _SHARD):
+                        _write(space, keys, scores, new)
+                        new, written = [], time.monotonic()
+            finally:
+                # Also what was scored before an error or a key press.
+                if space is not None:
+                    _write(space, keys, scores, new)
+        failed = np.flatnonzero(~np.isfinite(scores)).tolist()
+        scores[failed] = np.nan
+        why = {place: why.get(place, NOT_A_NUMBER) for place in failed}
+        return PairScores(scores, why, tokens, len(pairs) - len(todo))
+
+    def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+        """Rank a claim's sources by scores [depth], mixed with the first stage's."""
+        first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
+        good = np.flatnonzero(~np.isnan(scores))
+        mixed = np.full(len(scores), np.nan)
+        if len(good):
+            mixed[good] = self._mixed(first[good], scores[good].astype(np.float64))
+        return ranked_by(before, mixed)
+
+    def _mixed(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Mix the first stage's scores, best first, with a re-ranker's, [n]."""
+        if self.mix == 0:
+            return scores
+        if self.fusion == "linear":
+            return self.mix * _min_max(first) + (1 - self.mix) * _min_max(scores)
+        ranks = np.empty(len(scores))
+        ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores)) + 1
+        own = self.mix / (self.rrf_k + np.arange(len(scores)) + 1)
+        return own + (1 - self.mix) / (self.rrf_k + ranks)
+
+
+def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+    """Put scores [depth] in the place of a claim's first ones, and order its sources by them.
+
+    Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
+    scores strictly decrease: a run would order equal ones by the sources' ids.
+    """
+    ids = list(before)
+    good = np.flatnonzero(~np.isnan(scores))
+    if not len(good):
+        return list(before.items())
+    found = scores[good].astype(np.float64)
+    order = good[np.argsort(-found, kind="stable")].tolist()
+    value = dict(zip(good.tolist(), found.tolist(), strict=True))
+    for row in np.flatnonzero(np.isnan(scores)).tolist():
+        order.insert(row, row)
+    order += range(len(scores), len(ids))
+    ranked, last = [], np.float32(np.inf)
+    top = np.float32(max(value.values()))
+    for place, row in enumerate(order):
+        # A source without a score lies between its neighbours, those beyond below all.
+        below = last - np.float32(1) if row >= len(scores) else last
+        score = np.float32(value.get(row, below))
+        if place == 0 and row not in value:
+            score = np.nextafter(top, np.float32(np.inf))
+        last = min(score, np.nextafter(last, np.float32(-np.inf)))
+        ranked.append((ids[row], float(last)))
+    return ranked
+
+
+def _min_max(scores: np.ndarray) -> np.ndarray:
+    """Normalise to 0..1; scores that are all equal become 1."""
+    low, high = scores.min(), scores.max()
+    return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+
+
+def _keys(pairs: Sequence[Pair]) -> list[bytes]:
+    """Hash pairs; each text is hashed once."""
+    hashed: dict[str, bytes] = {}
+    for pair in pairs:
+        for text in pair:
+            if text not in hashed:
+                hashed[text] = text_key(text)
+    return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
+
+
+def _write(
+    space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
+) -> None:
+    """Store the scores that are numbers; a pair that failed is asked again."""
+    good = [place for place in fresh if np.isfinite(scores[place])]
+    space.put([keys[place] for place in good], scores[good][:, None])

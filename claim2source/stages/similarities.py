@@ -1,0 +1,395 @@
+"""Score candidates by single similarities of claim and source: what a learned fusion weighs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from claim2source.core.config import Settings, require, require_one_of
+from claim2source.core.files import content_hash
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.datasets.papers import first_day
+from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models.reranker_manifest import trained_reranker
+from claim2source.retrieve import BM25Config, BM25Index
+from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
+from claim2source.retrieve.dense import encoder_keys, of_model
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.max_sim import MaxSim
+from claim2source.stages.pairs import Runtime
+from claim2source.stages.yes_no import YesNo
+from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.views import claim_parts
+
+Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
+PairStage = MaxSim | CrossEncoder | YesNo
+# Views that score pairs of texts: the stages of these names.
+STAGES: dict[Kind, type[PairStage]] = {
+    "max_sim": MaxSim,
+    "cross_encoder": CrossEncoder,
+    "yes_no": YesNo,
+}
+PartOfSource = Literal["all", "title", "abstract", "metadata"]
+TermKind = Literal["words", "bigrams", "characters"]
+# Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
+_GRAM = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig(Settings):
+    """Describe one similarity of claims and sources.
+
+    Args:
+        score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
+            with the title or a sentence of the abstract; `max_sim` of token vectors, and the
+            re-rankers `cross_encoder` and `yes_no`, scored as the stages of these names do; `year`,
+            the source's own.
+        part: what is read of a source: `all` (title and abstract), `title`, `abstract`, or
+            `metadata` (venue and authors). Only bm25 of words has them all.
+        terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
+            `characters` (pieces of words of 4 letters).
+        bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
+        model: the encoder; none: the one that the program is given. A re-ranker must be named.
+        claims: claim form; a checkpoint has its own. English claims are the same in each.
+        sources: how sources are written for an encoder; a checkpoint has its own.
+    """
+
+    score: Kind = "bm25"
+    part: PartOfSource = "all"
+    terms: TermKind = "words"
+    bm25: BM25Config = field(default_factory=BM25Config)
+    model: ModelConfig | None = None
+    claims: ClaimForm = "bilingual"
+    sources: SourceForm = "title_abstract"
+
+    def check(self) -> None:
+        lexical = self.score == "bm25"
+        require(lexical or self.terms == "words", "terms", self.terms, "words but with score bm25")
+        parts: dict[str, tuple[str, ...]] = {
+            "bm25": get_args(PartOfSource)
+            if self.terms == "words"
+            else ("all", "title", "abstract"),
+            "cosine": ("all", "title", "abstract"),
+        }
+        require_one_of("part", self.part, parts.get(self.score, ("all",)))
+        good = self.bm25.analysis == "terms"
+        require(good, "bm25.analysis", self.bm25.analysis, "terms: whitespace has other scores")
+        none = self.model is None
+        require(
+            self.encodes or self.pairwise or none,
+            "model",
+            self.model,
+            f"none with score {self.score}",
+        )
+        named = self.encodes or not none or not self.pairwise
+        require(
+            named, "model", self.model, f"the re-ranker's folder or name with score {self.score}"
+        )
+
+    @property
+    def encodes(self) -> bool:
+        """Tell whether an encoder makes the scores."""
+        return self.score in ("cosine", "best_sentence", "max_sim")
+
+    @property
+    def pairwise(self) -> bool:
+        """Tell whether claim and source are scored together, as a stage does."""
+        return self.score in STAGES
+
+    @property
+    def is_similarity(self) -> bool:
+        """Tell whether more of it speaks for a source, so that its weight is not negative."""
+        return self.score != "year"
+
+
+class Encoded(NamedTuple):
+    """Hold the vectors of texts by text."""
+
+    rows: Mapping[str, int]
+    vectors: np.ndarray
+
+    def of(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of some texts, [texts, dimensions]."""
+        found: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
+        return found
+
+
+class Models:
+    """Load the models of views, and hold the last one; `several` holds them all.
+
+    What computes them, and where re-rankers keep their scores, is said by `runtime`.
+    """
+
+    def __init__(self, runtime: Runtime | None = None, *, several: bool = False) -> None:
+        self.runtime = runtime or Runtime()
+        self._several = several
+        self._encoders: dict[ModelConfig, Resolved] = {}
+        self._stages: dict[ViewConfig, PairStage] = {}
+
+    def encoder(self, model: ModelConfig) -> Resolved:
+        """Load an encoder."""
+        if model not in self._encoders:
+            self._let_go()
+            self._encoders[model] = resolve(model, self.runtime.device)
+        return self._encoders[model]
+
+    def stage(self, view: ViewConfig) -> PairStage:
+        """Make the stage of a view; a re-ranker that we trained says itself how it reads a pair."""
+        if view not in self._stages:
+            model, kind = view.model or ModelConfig(), STAGES[view.score]
+            settings: dict[str, Any] = {"model": model.name}
+            encoder = None
+            if trained_reranker(model.name) is None:
+                given = {"revision": model.revision, "max_length": model.max_length}
+                settings |= {key: value for key, value in given.items() if value is not None}
+                rendering = Rendering(view.claims, view.sources)
+                if kind is MaxSim:
+                    plain = MaxSim(**settings)
+                    # A checkpoint says its pooling, and refuses what contradicts it.
+                    resolved = self.encoder(model if plain.pooling is None else plain.config)
+                    encoder, rendering = resolved.encoder, resolved.rendering or rendering
+                settings |= asdict(rendering)
+            if kind is not MaxSim:
+                settings |= {"allow_remote_code": model.allow_remote_code, "dtype": model.dtype}
+            if encoder is None:
+                self._let_go()
+            stage = kind(**settings).with_runtime(
+                self.runtime.store, self.runtime.device, self.runtime.progress
+            )
+            if encoder is not None:
+                stage.__dict__["encoder"] = encoder
+            self._stages[view] = stage
+        return self._stages[view]
+
+    def _let_go(self) -> None:
+        """Forget what is held, before the next one is read: two may not fit."""
+        if not self._several:
+            self._encoders, self._stages = {}, {}
+
+
+class Scorer:
+    """Score the candidates of claims in one pool, by one view after the other.
+
+    Vectors and re-rankers' scores are kept in the store of `models`.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        runtime: Runtime | None = None,
+        models: Models | None = None,
+    ) -> None:
+        self._sources = {source.id: source for source in sources}
+        self.models = models or Models(runtime)
+        self._lexical: dict[ViewConfig, BM25Index] = {}
+
+    def resolved(self, view: ViewConfig) -> Resolved:
+        """Load the encoder of a view."""
+        return self.models.encoder(view.model or ModelConfig())
+
+    def key(self, view: ViewConfig) -> str:
+        """Hash all that makes a model's scores, without versions of libraries; "" without a model.
+
+        Raises `UserError` where the model cannot be loaded.
+        """
+        if view.pairwise:
+            identity = dict(self.models.stage(view).identity)
+            identity.pop("sentence-transformers", None)
+            return content_hash(of_model(identity))
+        if not view.encodes:
+            return ""
+        return content_hash(of_model(encoder_keys(self.resolved(view).encoder)))
+
+    def scores(
+        self,
+        view: ViewConfig,
+        claims: Sequence[Claim],
+        asked: Sequence[Sequence[str]],
+        *,
+        fresh: bool = False,
+    ) -> list[np.ndarray]:
+        """Score for each claim the sources `asked`, by id: an array of each list's length.
+
+        BM25 is divided by the weight of a term that a single source has, which grows with the
+        pool. NaN is what cannot be known: the year of a source without a date, the title's score
+        of one without a title. `fresh` encodes claims and scores pairs that the store may hold:
+        what a new claim costs.
+        """
+        by: dict[Kind, Callable[[], list[np.ndarray]]] = {
+            "bm25": lambda: self._bm25(view, claims, asked),
+            "cosine": lambda: self._cosines(view, claims, asked, self._whole, fresh),
+            "best_sentence": lambda: self._cosines(view, claims, asked, _sentences, fresh),
+            **{kind: lambda: self._pair_scores(view, claims, asked, fresh) for kind in STAGES},
+            "year": lambda: [self._years(ids) for ids in asked],
+        }
+        found = by[view.score]()
+        if view.score == "year" or view.part == "all":
+            return found
+        missing = ([_lacks(self._sources[source], view.part) for source in ids] for ids in asked)
+        return [np.where(none, np.nan, one) for none, one in zip(missing, found, strict=True)]
+
+    def _years(self, asked: Sequence[str]) -> np.ndarray:
+        return np.array([year_of(self._sources[source].date) for source in asked], np.float64)
+
+    def _bm25(
+        self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
+        metadata = view.part == "metadata" or (view.part == "all" and view.bm25.metadata)
+        config = replace(view.bm25, claims=view.claims, metadata=metadata)
+        index = self._lexical.get(view)
+        if view.terms != "words":
+            claims = [_as_grams(claim, view) for claim in claims]
+            plain = replace(config, metadata=False, stop_words=False, stemmer=False)
+            config = replace(plain, claims="original")
+        if index is None:
+            pool = [_only(source, view.part) for source in self._sources.values()]
+            if view.terms != "words":
+                pool = _of_grams(pool, view)
+            index = self._lexical[view] = BM25Index(pool, config)
+        bound = [
+            replace(claim, candidates=tuple(ids)) for claim, ids in zip(claims, asked, strict=True)
+        ]
+        run = index.rank(bound, max(map(len, asked), default=0))
+        rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
+        found = []
+        for claim, ids in zip(claims, asked, strict=True):
+            known = run.scored(claim.id)
+            found.append(np.array([known.get(source, 0.0) for source in ids]) / rarest)
+        return found
+
+    def _cosines(
+        self,
+        view: ViewConfig,
+        claims: Sequence[Claim],
+        asked: Sequence[Sequence[str]],
+        texts_of: Callable[[Sequence[Source], Rendering], list[list[str]]],
+        fresh: bool,
+    ) -> list[np.ndarray]:
+        """Score by the best cosine with one of a source's texts."""
+        resolved = self.resolved(view)
+        rendering = resolved.rendering or Rendering(view.claims, view.sources)
+        ids = list(dict.fromkeys(source for one in asked for source in one))
+        known = [_only(self._sources[source], view.part) for source in ids]
+        texts = dict(zip(ids, texts_of(known, rendering), strict=True))
+        store = self.models.runtime.store
+        sources = self._encoded(
+            resolved, [t for one in texts.values() for t in one], "source", store
+        )
+        claim_texts = rendering.claim_texts(claims)
+        own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
+        found = []
+        for text, one in zip(claim_texts, asked, strict=True):
+            lengths = [len(texts[source]) for source in one]
+            every = sources.of([t for source in one for t in texts[source]]) @ own.of([text])[0]
+            starts = np.cumsum([0, *lengths[:-1]]) if one else np.empty(0, np.int64)
+            found.append(np.maximum.reduceat(every, starts) if one else every)
+        return [scores.astype(np.float64) for scores in found]
+
+    @staticmethod
+    def _whole(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
+        return [[text] for text in rendering.source_texts(sources)]
+
+    def _encoded(
+        self,
+        resolved: Resolved,
+        texts: Sequence[str],
+        side: Literal["claim", "source"],
+        store: Store | None,
+    ) -> Encoded:
+        distinct = list(dict.fromkeys(texts))
+        progress = f"{side}s" if self.models.runtime.progress else None
+        vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
+        if not len(vectors):
+            return Encoded({}, np.zeros((0, 1), np.float32))
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return Encoded({text: row for row, text in enumerate(distinct)}, vectors)
+
+    def _pair_scores(
+        self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]], fresh: bool
+    ) -> list[np.ndarray]:
+        stage, pool = self.models.stage(view), list(self._sources.values())
+        return list(stage.source_scores(claims, pool, asked, fresh=fresh).scores)
+
+
+def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
+    """Give the title and the sentences of every source; one empty text where it has none."""
+    return [
+        [text for text in (source.title.strip(), *sentences_of(source.abstract)) if text] or [""]
+        for source in sources
+    ]
+
+
+def _only(source: Source, part: PartOfSource) -> Source:
+    """Leave one part of a source."""
+    if part == "title":
+        return replace(source, abstract="", venue="", authors=())
+    if part == "abstract":
+        return replace(source, title="", venue="", authors=())
+    return replace(source, title="", abstract="") if part == "metadata" else source
+
+
+def _lacks(source: Source, part: PartOfSource) -> bool:
+    """Tell whether a source has nothing in a part: a low score would speak against it."""
+    if part == "metadata":
+        return not source.venue.strip() and not source.authors
+    return not (source.title if part == "title" else source.abstract).strip()
+
+
+def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
+    """Write a claim as its bigrams or pieces of words, which are then compared as words."""
+    parts = claim_parts(claim, view.claims)
+    text = " ".join(_grams([part.text], view, part.language)[0] for part in parts)
+    return replace(claim, text=text, lang="en", translation=None)
+
+
+def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
+    """Write the parts of sources as grams, none of which spans two parts."""
+    title = _grams([source.title for source in pool], view, view.bm25.language)
+    abstract = _grams([source.abstract for source in pool], view, view.bm25.language)
+    return [
+        replace(source, title=one, abstract=other)
+        for source, one, other in zip(pool, title, abstract, strict=True)
+    ]
+
+
+def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
+    """Write texts as tokens of bigrams or character n-grams, joined by underscores."""
+    from bm25s import tokenize
+
+    characters = view.terms == "characters"
+    stemmer = None if characters else stemmer_of(view.bm25)
+    left_out = sorted(
+        stop_words_of(view.bm25, language) | stop_words_of(view.bm25, view.bm25.language)
+    )
+    speller = SPELLERS.get(view.bm25.language, str)
+    split = tokenize(
+        [speller(nfkc(text)) for text in texts],
+        stopwords=left_out,
+        stemmer=stemmer,
+        return_ids=False,
+        show_progress=False,
+    )
+    if characters:
+        known: dict[str, str] = {}
+        for word in {word for words in split for word in words}:
+            inside = f"_{word}_"
+            pieces = (inside[i : i + _GRAM] for i in range(max(1, len(inside) - _GRAM + 1)))
+            known[word] = " ".join(pieces)
+        return [" ".join(known[word] for word in words) for words in split]
+    return [
+        " ".join(f"{one}_{next_one}" for one, next_one in zip(words, words[1:], strict=False))
+        for words in split
+    ]
+
+
+def year_of(date: str) -> float:
+    """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
+    year, rest = divmod(first_day(date), 10_000)
+    return year + (rest // 100 - 1) / 12 if year else math.nan

@@ -1,0 +1,267 @@
+"""Re-rank with a generative model that answers yes or no: Qwen3-Reranker and models prompted so.
+
+A pair's score is logit(yes) - logit(no) at the prompt's last position. The prompt is Qwen's own
+(Qwen3-Reranker's model card); the 2026 paper's code has its last tags HTML-escaped for the 8B
+model, which is then asked in tokens it was not trained on: `template: escaped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from claim2source.core.config import Between, require
+from claim2source.core.errors import ConfigError
+from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.stages.batches import CHUNK, scored_alone, token_budget
+from claim2source.stages.load import LocalReranker, load_causal, said
+from claim2source.stages.pairs import Pair, Scored
+from claim2source.text.control import defused
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Counted up when the same settings would give other scores.
+_FORMAT = 1
+RELEASED = (
+    "Given a scientific claim from a social media post, "
+    "retrieve the source paper that supports or is related to the claim"
+)
+# Written after the 2026 paper's figure 3.
+DETAILED = """\
+You check facts of science with high precision. Decide whether a research paper (the Document) \
+supports the claim that a tweet (the Query) makes.
+Before you compare: pass over emojis, slang and filler words; look at the scientific facts and \
+claims alone; take # and @ as noise unless they name a journal or an author.
+Compare five things:
+1. Subject and entities: the research subjects and terms; the same diseases, drugs, proteins, \
+methods and other names.
+2. Methodology: the kind of study that the paper reports and that the tweet implies.
+3. Results and data: first of all the same numbers, statistics and findings.
+4. Author: more confidence if a name behind @ is one of the paper's authors.
+5. Venue: more confidence if a name behind # is where the paper was published.
+Answer yes if the Document gives evidence enough to support the Query or is strongly related to \
+it, otherwise no. Answer with that one word, without explanation."""
+INSTRUCTIONS = {"released": RELEASED, "detailed": DETAILED}
+SYSTEM = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+Ending = Literal["qwen3", "escaped"]
+_ENDINGS: Mapping[Ending, str] = {
+    "qwen3": "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "escaped": "<|im_end|>\n<|im_start|>assistant\n<think&gt;\n\n</think&gt;\n\n",
+}
+# Fewer pairs of a claim than these share the instruction alone.
+_OWN_PREFIX = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class YesNo(LocalReranker):
+    """Re-rank with a generative model's log-odds of yes.
+
+    Args:
+        instruction: what the model is told to judge by: `released`, the line of the 2026
+            paper's code; `detailed`, rules after the paper's figure 3; or a text of your own.
+        template: `qwen3`, as the model was trained; `escaped`, as the 2026 paper's code asks
+            the 8B model.
+    """
+
+    model: str = "Qwen/Qwen3-Reranker-0.6B"
+    max_length: Annotated[int, Between(8, 10**6)] | None = 8192
+    instruction: str = "released"
+    template: Ending = "qwen3"
+
+    def check(self) -> None:
+        super().check()
+        text = bool(self.instruction.strip())
+        require(text, "instruction", self.instruction, "a text, released or detailed")
+        require(self.max_length is not None, "max_length", None, "a number of tokens")
+
+    @property
+    def kind(self) -> RerankerKind:
+        """Name the kind of trained re-rankers that this stage reads."""
+        return "yes_no"
+
+    @cached_property
+    def told(self) -> tuple[int, str, Ending]:
+        """Return the prompt's length, its instruction and its form; a checkpoint says them."""
+        length, instruction, template = self.max_length, self.instruction, self.template
+        if self.trained is not None:
+            own = self.trained[1].reranker
+            length = said(self, "max_length", own.max_length)
+            instruction = said(self, "instruction", own.instruction)
+            template = said(self, "template", own.template)
+        return length or 0, instruction, template
+
+    @cached_property
+    def _files(self) -> Any:
+        return self.files()
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model's files, the prompt and the settings."""
+        return {
+            "reranker": "yes_no",
+            "format": _FORMAT,
+            "prompt": list(self.prompt(Pair("", ""))),
+            **self._files[1],
+        }
+
+    @cached_property
+    def network(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """Load the model and its tokenizer."""
+        folder, _, settings = self._files
+        return load_causal(folder, settings)
+
+    def prompt(self, pair: Pair) -> tuple[str, str, str]:
+        """Write a pair's prompt: what is before the instruction, what holds texts, the end."""
+        _, instruction, template = self.told
+        told = INSTRUCTIONS.get(instruction, instruction)
+        head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
+        # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
+        claim, source = map(defused, pair)
+        body = f"<Instruct>: {told}\n<Query>: {claim}\n<Document>: {source}"
+        return head, body, _ENDINGS[template]
+
+    def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
+        """Tokenize prompts, cut within the source; empty where the claim leaves no room for it.
+
+        The names of special tokens in a text are plain text.
+        """
+        from claim2source.models.load import positions_of
+
+        tokenizer: Any = self.network[1]
+        head, _, end = self.prompt(Pair("", ""))
+        first, last = (
+            tokenizer(text, add_special_tokens=False)["input_ids"] for text in (head, end)
+        )
+        bodies = [self.prompt(pair)[1] for pair in pairs]
+        claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
+        plain = {"add_special_tokens": False, "split_special_tokens": True}
+        length = min(self.told[0], positions_of(self.network[0]) or self.told[0])
+        room = length - len(first) - len(last)
+        found = []
+        rows = tokenizer(bodies, **plain)["input_ids"]
+        for body, claim in zip(rows, tokenizer(claims, **plain)["input_ids"], strict=True):
+            fits = len(body) <= room or len(claim) < room
+            found.append([*first, *body[:room], *last] if fits else [])
+        return found
+
+    @cached_property
+    def answers(self) -> tuple[int, int]:
+        """Return the tokens of yes and no."""
+        tokenizer: Any = self.network[1]
+        found = []
+        for word in ("yes", "no"):
+            token = tokenizer.get_vocab().get(word)
+            if token is None:
+                raise ConfigError(
+                    "model", self.model, f"one whose tokenizer has the token {word!r}"
+                )
+            found.append(int(token))
+        return found[0], found[1]
+
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        """Score pairs claim by claim, so that what their prompts share is read once."""
+        by_claim: dict[str, list[int]] = {}
+        for row, pair in enumerate(pairs):
+            by_claim.setdefault(pair.claim, []).append(row)
+        order = [row for rows in by_claim.values() for row in rows]
+        shared = _Prefixes(self.network[0], self.answers)
+        for start in range(0, len(order), CHUNK):
+            chunk = order[start : start + CHUNK]
+            ids = dict(zip(chunk, self.tokens([pairs[row] for row in chunk]), strict=True))
+            yield from self._chunk(pairs, ids, shared)
+
+    def _chunk(
+        self, pairs: Sequence[Pair], ids: Mapping[int, list[int]], shared: _Prefixes
+    ) -> Iterator[Scored]:
+        from claim2source.models.tokens import grouped_lengths
+
+        groups: dict[str, list[int]] = {}
+        for row, tokens in ids.items():
+            if tokens:
+                groups.setdefault(pairs[row].claim, []).append(row)
+            else:
+                why = "the claim leaves no room for a source within max_length"
+                yield Scored([row], np.full(1, np.nan, np.float32), {row: why})
+        large = [rows for rows in groups.values() if len(rows) >= _OWN_PREFIX]
+        small = [row for rows in groups.values() if len(rows) < _OWN_PREFIX for row in rows]
+        budget, extra = token_budget(self.network[0].device, self.batch_tokens)
+        for rows in [*large, *([small] if small else [])]:
+            # At least one token is left to each pair.
+            prefix = list(commonprefix([ids[row][:-1] for row in rows]))
+            lengths = [len(ids[row]) - len(prefix) for row in rows]
+            read = len(prefix)
+
+            def score(places: Sequence[int], prefix: list[int] = prefix) -> np.ndarray:
+                return shared.score(prefix, [ids[place][len(prefix) :] for place in places])
+
+            for group in grouped_lengths(lengths, budget, extra):
+                count = read + sum(lengths[place] for place in group)
+                yield from scored_alone([rows[place] for place in group], score, count)
+                read = 0
+
+
+class _Prefixes:
+    """Score prompts whose first tokens are the same, reading those once.
+
+    Holds the keys and values of the last such tokens, for a batch of one.
+    """
+
+    def __init__(self, model: PreTrainedModel, answers: tuple[int, int]) -> None:
+        self.model: Any = model
+        weights: Any = model.get_output_embeddings()
+        yes, no = answers
+        # The two answers' logits alone, in float32: half precision ties many pairs.
+        self.direction = weights.weight[yes].float() - weights.weight[no].float()
+        bias = getattr(weights, "bias", None)
+        self.bias = 0.0 if bias is None else float(bias[yes].float() - bias[no].float())
+        self._known: tuple[list[int], Any] = ([], None)
+
+    def score(self, prefix: list[int], rest: Sequence[Sequence[int]]) -> np.ndarray:
+        """Score prompts that go on with `rest` after `prefix`; returns [n] float32."""
+        import torch
+
+        with torch.inference_mode():
+            cache = deepcopy(self._keys(prefix))
+            cache.batch_repeat_interleave(len(rest))
+            longest, device = max(map(len, rest)), self.model.device
+            ids = torch.zeros((len(rest), longest), dtype=torch.long)
+            mask = torch.zeros((len(rest), longest), dtype=torch.long)
+            for row, tokens in enumerate(rest):
+                # Padded on the left: the last position is every prompt's last.
+                ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+                mask[row, longest - len(tokens) :] = 1
+            places = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
+            seen = torch.cat([torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1)
+            hidden = self.model.base_model(
+                input_ids=ids.to(device),
+                attention_mask=seen.to(device),
+                position_ids=places.to(device),
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state[:, -1]
+            scores = hidden.float() @ self.direction + self.bias
+            found: np.ndarray = scores.cpu().numpy()
+            return found
+
+    def _keys(self, prefix: list[int]) -> Any:
+        """Return the keys and values of a prefix, those of the last one where it is the same."""
+        import torch
+        from transformers import DynamicCache
+
+        if self._known[0] != prefix or self._known[1] is None:
+            cache = DynamicCache()
+            if prefix:
+                ids = torch.tensor([prefix], device=self.model.device)
+                self.model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+            self._known = (list(prefix), cache)
+        return self._known[1]

@@ -1,0 +1,246 @@
+"""Define the settings of a re-ranker's training; a config file names what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from claim2source.core.config import (
+    MOST,
+    Between,
+    Positive,
+    PositiveShare,
+    Settings,
+    list_field,
+    require,
+    require_one_of,
+)
+from claim2source.models.config import Dtype
+from claim2source.models.reranker_manifest import RerankerKind
+from claim2source.stages.pairs import DEEPEST
+from claim2source.training.config import RunConfig, StepsConfig
+
+Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse", "mse"]
+# Losses that need a teacher's scores.
+TAUGHT = ("margin_mse", "mse")
+# What val can choose by: all are better where they are higher.
+METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5")
+
+
+@dataclass(frozen=True)
+class RerankerModelConfig(Settings):
+    """Choose the re-ranker to train, and how it reads a pair.
+
+    Args:
+        kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
+            yes, as Qwen3-Reranker.
+        name: a folder, a packaged model or a name on the hub. A cross-encoder may be an encoder
+            without a head: that begins random.
+        revision: commit of the hub repository; none takes the newest.
+        max_length: tokens of a pair, prompt included; none: as the model's files say.
+        dtype: weights' type: float32, bfloat16 or float16; adapters and heads are float32.
+        labels: logits of a cross-encoder: 1, or 2 of irrelevant and relevant.
+        instruction: what a model that takes one is told; of yes_no `released`, `detailed` or a
+            text; none: with yes_no `released`, else nothing.
+        template: form of the yes/no prompt: `qwen3`, or `escaped`, as the 2026 paper's code asks.
+        allow_remote_code: names of models whose own code may run here; on the hub such a model
+            needs `revision`, the full commit.
+    """
+
+    kind: RerankerKind = "cross_encoder"
+    name: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
+    revision: str | None = None
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
+    dtype: Dtype = "float32"
+    labels: Annotated[int, Between(1, 2)] = 1
+    instruction: str | None = None
+    template: Literal["qwen3", "escaped"] = "qwen3"
+    allow_remote_code: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
+        one = self.labels == 1 or self.kind == "cross_encoder"
+        require(one, "model.labels", self.labels, "1: only a cross_encoder has two")
+        told = self.instruction is None or bool(self.instruction.strip())
+        require(told, "model.instruction", self.instruction, "a text, or none")
+
+
+@dataclass(frozen=True)
+class FirstStageConfig(Settings):
+    """Name the first stage, whose sources are re-ranked: in training, on val and in the report.
+
+    A dense model that was trained on these claims ranks them better than it will rank new ones:
+    choose `candidates.max_share` then.
+
+    Args:
+        system: name of a system of `files`; a BM25 without settings where nothing is named.
+        files: YAML files of systems; none: all of configs/systems.
+        checkpoint: in the place of the system's dense model: a checkpoint, the folder of a training
+            run, or a model's name.
+        run: TREC runs, or folders of them, with the rankings of all claims: of training, val and
+            the reported split; in place of a system.
+        depth: how many of a claim's first sources are re-ranked, up to 2,000.
+        models: folder of models by the last part of their name, taken before the hub's.
+    """
+
+    system: str | None = None
+    files: tuple[Path, ...] = ()
+    checkpoint: str | None = None
+    run: tuple[Path, ...] = ()
+    depth: Annotated[int, Between(1, DEEPEST)] = 100
+    models: Path | None = None
+
+    def check(self) -> None:
+        both = bool(self.run) and self.system is not None
+        require(not both, "first.system", self.system, "none beside first.run")
+        alone = self.checkpoint is None or self.system is not None
+        require(alone, "first.checkpoint", self.checkpoint, "none without first.system")
+
+
+@dataclass(frozen=True)
+class CandidatesConfig(Settings):
+    """Choose the negatives of a claim's group: from the first stage, and at random.
+
+    Golds of a claim with the same text are none, nor are sources titled as a gold: those that share
+    more than 0.9 of its title's words (Jaccard).
+
+    Args:
+        hard: negatives of the first stage per claim and epoch.
+        random: random sources of the pool per claim and epoch.
+        first_rank: first rank that hard negatives are taken from.
+        last_rank: last one.
+        pick: `hardest`: the first ones that are allowed, in every epoch; `random`: any of the
+            ranks, in every epoch others.
+        max_share: a negative scores at most this share of the gold's first-stage score, counted as
+            `share_of` says; none: no limit. Where the first stage misses the gold, nothing is
+            limited by it.
+        share_of: `above_last`: shares of what a score lies above the last of the claim's list, so
+            that one share serves cosines that all lie close to 1, z-scores and scores below 0;
+            `zero`: of the whole score.
+        margin: a negative scores lower than the gold by this much at least; none: no limit.
+        max_score: a negative scores at most this, 0 or more; none: no limit.
+        inject_gold: train also on claims whose gold the first stage has missed in its `depth`
+            sources; false leaves those claims out.
+        pool: `all` sources, or only `train-golds`, the golds of training claims: a source that
+            is only ever a negative is learned as one.
+    """
+
+    hard: Annotated[int, Between(0, 10_000)] = 6
+    random: Annotated[int, Between(0, 10_000)] = 2
+    first_rank: Annotated[int, Between(1, DEEPEST)] = 1
+    last_rank: Annotated[int, Between(1, DEEPEST)] = 100
+    pick: Literal["hardest", "random"] = "random"
+    max_share: PositiveShare | None = None
+    share_of: Literal["above_last", "zero"] = "above_last"
+    margin: Annotated[float, Between(0, MOST)] | None = None
+    max_score: Annotated[float, Between(0, MOST)] | None = None
+    inject_gold: bool = True
+    pool: Literal["all", "train-golds"] = "all"
+
+    def check(self) -> None:
+        key = "candidates"
+        some = self.hard + self.random > 0
+        require(some, f"{key}.hard", self.hard, f"above 0, where {key}.random is 0")
+        allowed = f"{key}.first_rank ({self.first_rank}) or more"
+        good = self.last_rank >= self.first_rank
+        require(good, f"{key}.last_rank", self.last_rank, allowed)
+
+
+@dataclass(frozen=True)
+class RerankerLossConfig(Settings):
+    """Choose the loss over a claim's group: its gold and its negatives.
+
+    All are sentence-transformers' own, on raw logits.
+
+    Args:
+        kind: `listwise`: cross-entropy of the softmax over the group; `lambda`: LambdaLoss
+            (NDCG-Loss2++) of the first 5; `bce`: binary cross-entropy of every pair;
+            `cross_entropy`: of two logits, of irrelevant and relevant; `margin_mse`: the teacher's
+            margins between the gold and each negative; `mse`: the teacher's scores.
+        scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
+            folder of them; of margin_mse and mse. Candidates that it does not score are left out.
+            They are divided by the mean standard deviation of a claim's scores.
+    """
+
+    kind: Loss = "listwise"
+    scores: Path | None = None
+
+    def check(self) -> None:
+        taught = self.kind in TAUGHT
+        allowed = "a run file with the teacher's scores" if taught else f"none with {self.kind}"
+        require(taught == (self.scores is not None), "loss.scores", self.scores, allowed)
+
+
+@dataclass(frozen=True)
+class RerankerStepsConfig(StepsConfig):
+    """Set batches, epochs and the optimizer of a re-ranker's training.
+
+    Args:
+        batch_size: claims per process; each has one gold and its negatives.
+        chunk_size: pairs per forward pass (GradCache): memory stays that of one chunk, and the
+            gradients are the same; none: all pairs of a batch at once.
+        gradient_checkpointing: recompute activations in the backward pass: less memory, more time.
+    """
+
+    epochs: Annotated[int, Between(1, 10_000)] = 2
+    batch_size: Annotated[int, Between(1, 10**6)] = 8
+    learning_rate: Positive = 2e-5
+    chunk_size: Annotated[int, Between(1, 10**6)] | None = None
+    gradient_checkpointing: bool = False
+
+
+@dataclass(frozen=True)
+class RerankerConfig(RunConfig):
+    """Hold all settings of `train/finetune_reranker.py`.
+
+    Args:
+        rendering: representation of claims and sources.
+        model: the re-ranker to train.
+        tuning: `full` trains every weight, `lora` adds adapters (and trains a head in full).
+        optimisation: batches, epochs and the optimizer.
+        first: the first stage, whose sources are re-ranked.
+        candidates: the negatives, when the run takes them from the first stage.
+        mined: a file of `train/mine.py`, whose hard negatives are used instead.
+        loss: the loss to minimise.
+        choose_by: metric on val of the whole pipeline, higher is better: mrr@1, mrr@5, mrr@10 or
+            recall@5.
+    """
+
+    model: RerankerModelConfig = field(default_factory=RerankerModelConfig)
+    tuning: Literal["lora", "full"] = "full"
+    optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
+    first: FirstStageConfig = field(default_factory=FirstStageConfig)
+    candidates: CandidatesConfig = field(default_factory=CandidatesConfig)
+    mined: Path | None = None
+    loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
+    choose_by: str = "mrr@5"
+    out: Path = Path("checkpoints/reranker")
+    languages: list[str] | None = list_field(help="train and report on these languages only")
+
+    def check(self) -> None:
+        super().check()
+        require_one_of("choose_by", self.choose_by, METRICS)
+        model, loss, full = self.model, self.loss.kind, self.tuning == "full"
+        allowed = "float32 with tuning: full; 16 bits lose small steps"
+        require(not full or model.dtype == "float32", "model.dtype", model.dtype, allowed)
+        two = model.labels == 2
+        wanted = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
+        require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
+        good = self.data.limit is None or self.mined is None
+        require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
+
+    @property
+    def inputs(self) -> list[tuple[str, str | Path | None]]:
+        """List the keys that name files or folders which the run reads, each with its value."""
+        first = self.first
+        return [
+            ("model.name", self.model.name),
+            ("data.dataset", self.data.dataset),
+            ("mined", self.mined),
+            ("loss.scores", self.loss.scores),
+            ("first.checkpoint", first.checkpoint),
+            ("first.models", first.models),
+            *(("first.files", file) for file in first.files),
+            *(("first.run", file) for file in first.run),
+        ]

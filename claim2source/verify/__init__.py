@@ -1,1 +1,0 @@
-"""Verify what a search has found: a language model chooses among the first sources."""

@@ -1,0 +1,259 @@
+"""Cross-encoders: raw logits equal to sentence-transformers' own, whatever is in the batch."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
+from claim2source.io.store import Store
+from claim2source.stages.batches import scored_alone
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.load import first_token_alone
+from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker
+from claim2source.systems.stages import load_stages
+from tests.models.mistral import declare_code
+from tests.stages.tiny import save_cross_encoder, save_qwen
+
+DRAW = random.Random(0)
+WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "passage", "."]
+
+
+def text(most: int) -> str:
+    return " ".join(DRAW.choices(WORDS, k=DRAW.randint(1, most)))
+
+
+PAIRS = [Pair(text(8), text(70)) for _ in range(30)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    return save_cross_encoder(tmp_path_factory.mktemp("cross") / "model", tiny_folder)
+
+
+def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
+    return scored_by(stage.with_runtime(None, "cpu"), pairs)
+
+
+def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
+    found = np.full(len(pairs), 7e7, dtype=np.float32)
+    for batch in stage.score(pairs):
+        assert (found[list(batch.places)] == np.float32(7e7)).all()  # each once
+        found[list(batch.places)] = batch.scores
+    return found
+
+
+def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarray:
+    """What sentence-transformers gives, a pair at a time."""
+    from sentence_transformers import CrossEncoder as Theirs
+
+    model = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity(), **settings)
+    return np.array([float(model.predict([tuple(pair)])[0]) for pair in pairs])
+
+
+def test_logits_are_those_of_sentence_transformers(folder: Path, tmp_path: Path) -> None:
+    expected = predicted(folder, PAIRS)
+    # Not in [0, 1], and not alike.
+    assert expected.std() > 1 and (np.abs(expected) > 1).sum() > 9
+    for budget in (None, 1, 200, 10**6):
+        found = scored(CrossEncoder(model=str(folder), batch_tokens=budget))
+        assert np.allclose(found, expected, atol=1e-4), budget
+    short = predicted(folder, PAIRS, max_length=12)
+    assert np.abs(short - expected).max() > 0.1
+    assert np.allclose(scored(CrossEncoder(model=str(folder), max_length=12)), short, atol=1e-4)
+
+
+def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
+    """The same logits, also beside padding; the oracle above is the model as it is."""
+    stage = CrossEncoder(model=str(folder)).with_runtime(None, "cpu")
+    model: Any = stage.network[0].auto_model
+    shapes: list[tuple[int, ...]] = []
+    for layer in model.bert.encoder.layer:
+        layer.output.register_forward_hook(lambda *given: shapes.append(tuple(given[-1].shape)))
+    assert np.allclose(scored_by(stage), predicted(folder, PAIRS), atol=1e-4)
+    assert all(shape[1] == 1 for shape in shapes[1::2]) and shapes[0][1] > 1
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
+    pads: bool, tmp_path: Path
+) -> None:
+    """Qwen3ForSequenceClassification, as trainers write it; without a pad token the end one pads."""
+    folder = save_qwen(tmp_path / "qwen", pads)
+    assert json.loads((folder / "config.json").read_text())["pad_token_id"] is None
+    found = scored(CrossEncoder(model=str(folder), batch_tokens=10**6))
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for pair in PAIRS:
+        ids = tokenizer(*pair, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            expected.append(float(model(**ids).logits[0, 0]))
+    assert np.std(expected) > 0.1 and len({len(pair.source) for pair in PAIRS}) > 1
+    assert np.allclose(found, expected, atol=1e-4)
+    if not pads:
+        said = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps(said | {"eos_token": None}))
+        with pytest.raises(InputError, match="neither a pad_token_id, nor a pad or an end token"):
+            scored(CrossEncoder(model=str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_pair_is_cut_to_what_the_model_has_positions_for(
+    kind: str, tmp_path: Path, tiny_folder: Path
+) -> None:
+    """Its tokenizer states more; RoBERTa keeps two positions for itself."""
+    folder = save_cross_encoder(tmp_path / "model", tiny_folder, max_position_embeddings=18)
+    if kind == "roberta":
+        sizes = json.loads((folder / "config.json").read_text())
+        keys = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
+        said = {key: sizes[key] for key in keys} | {"pad_token_id": 0, "num_hidden_layers": 2}
+        config = RobertaConfig(
+            **said, max_position_embeddings=19, num_labels=1, initializer_range=0.5
+        )
+        RobertaForSequenceClassification(config).save_pretrained(folder)
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 64}))
+    found = scored(CrossEncoder(model=str(folder)))
+    assert np.allclose(found, predicted(folder, PAIRS, max_length=18), atol=1e-4)
+    assert np.abs(found - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
+    with pytest.raises(ConfigError, match="max_length: 19 .*at most 18"):
+        scored(CrossEncoder(model=str(folder), max_length=19))
+
+
+def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path: Path) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    kind = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    other = tmp_path / "sigmoid"
+    other.mkdir()
+    for path in folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    (other / "config.json").write_text(json.dumps(said | kind))
+    found, plain = (
+        CrossEncoder(model=str(place)).with_runtime(None, "cpu") for place in (other, folder)
+    )
+    assert np.array_equal(scored(found), scored(plain))
+    # Other files may mean other scores: they are not taken from the store.
+    assert found.identity != plain.identity
+
+
+def test_logits_are_float32_where_the_weights_are_not(folder: Path) -> None:
+    found = torch.tensor(scored(CrossEncoder(model=str(folder), dtype="bfloat16")))
+    assert (found != found.bfloat16().float()).sum() > 20
+    assert np.abs(found.numpy() - scored(CrossEncoder(model=str(folder)))).max() < 2
+
+
+def test_a_pair_that_is_no_number_fails_alone(tmp_path: Path, tiny_folder: Path) -> None:
+    folder = save_cross_encoder(tmp_path / "model", tiny_folder)
+    weights = load_file(folder / "model.safetensors")
+    token = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["query"]
+    weights["bert.embeddings.word_embeddings.weight"][token] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    sources = [Source("a", "a"), Source("b", "query"), Source("c", "c b")]
+    run = Run.from_lists({"0": [("a", 3.0), ("b", 2.0), ("c", 1.0)]})
+    stage = CrossEncoder(model=str(folder), sources="title_abstract").with_runtime(None, "cpu")
+    found = stage.apply([Claim("0", "claim")], sources, run)
+    assert found.failure_counts() == {NOT_A_NUMBER: 1} and found.sources("0")[1] == "b"
+    expected = predicted(folder, [Pair("claim", "a"), Pair("claim", "c b")])
+    assert [found.scored("0")[name] for name in "ac"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
+    asked: list[list[int]] = []
+
+    def score(rows: Sequence[int]) -> np.ndarray:
+        asked.append(list(rows))
+        if len(rows) > 2 or 3 in rows:
+            raise torch.OutOfMemoryError("no room\nat all")
+        return np.float32([np.nan if row == 1 and len(rows) > 1 else row for row in rows])
+
+    found = list(scored_alone([0, 1, 2, 3, 4], score, tokens=9))
+    scores = {p: float(s) for one in found for p, s in zip(one.places, one.scores, strict=True)}
+    assert scores == pytest.approx({0: 0, 1: 1, 2: 2, 3: float("nan"), 4: 4}, nan_ok=True)
+    assert [one.why for one in found if one.why] == [{3: "no room at all"}]
+    assert sum(one.tokens for one in found) == 9 and asked[0] == [0, 1, 2, 3, 4]
+
+
+def test_scores_are_kept_and_other_weights_have_their_own(
+    folder: Path, tmp_path: Path, tiny_folder: Path
+) -> None:
+    store, other = Store(tmp_path / "s"), save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
+    sources = [Source(str(i), abstract=pair.source) for i, pair in enumerate(PAIRS)]
+    run = Run.from_lists({"0": [(s.id, -float(s.id)) for s in sources]})
+
+    def reused(**settings: Any) -> int:
+        stage = CrossEncoder(**{"model": str(folder)} | settings).with_runtime(store, "cpu")
+        return stage.apply([Claim("0", "claim works")], sources, run).cost.reused
+
+    assert [reused(depth=5), reused(depth=30), reused(depth=30)] == [0, 5, 30]
+    changed = [{"model": str(other)}, {"max_length": 9}, {"dtype": "bfloat16"}, {"mix": 0.2}]
+    assert [reused(depth=2, **one) for one in changed] == [0, 0, 0, 2]
+
+
+def test_what_is_no_reranker_is_refused(tmp_path: Path, tiny_folder: Path) -> None:
+    two = save_cross_encoder(tmp_path / "two", tiny_folder, num_labels=2)
+    with pytest.raises(UserError, match="2 scores for a pair"):
+        scored(CrossEncoder(model=str(two)))
+    weights = load_file(two / "model.safetensors")
+    (two / "model.safetensors").unlink()
+    torch.save(weights, two / "pytorch_model.bin")
+    with pytest.raises(InputError, match="no .*safetensors"):
+        scored(CrossEncoder(model=str(two)))
+    with pytest.raises(ConfigError, match=r"stages.0.depht"):
+        load_stages([{"rerank": "cross_encoder", "model": "m", "depht": 3}])
+    ((_, stage),) = load_stages([{"rerank": "cross_encoder", "model": "m", "depth": 3}])
+    assert stage == CrossEncoder(model="m", depth=3)
+
+
+def test_a_models_own_code_runs_only_where_it_is_allowed(tmp_path: Path, tiny_folder: Path) -> None:
+    folder = save_cross_encoder(tmp_path / "odd", tiny_folder)
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"model_type": "odd-bert"}))
+    declare_code(folder, {"AutoConfig": "odd.OddConfig", "AutoModel": "odd.OddModel"})
+    (folder / "odd.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for allowed in ((), ("org/other",)):
+        with pytest.raises(UserError, match="allow_remote_code"):
+            scored(CrossEncoder(model=str(folder), allow_remote_code=allowed))
+    assert not (tmp_path / "ran").exists()
+    # Allowed, it is run: this code has no such class.
+    with pytest.raises(UserError, match="odd"):
+        scored(CrossEncoder(model=str(folder), allow_remote_code=(str(folder),)))
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "XLMRoberta"])
+def test_heads_that_read_the_first_token_give_the_same(kind: str) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 30, "intermediate_size": 32, "num_labels": 1}
+    config: Any = getattr(transformers, f"{kind}Config")(**sizes, initializer_range=0.5)
+    model: Any = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    ids = torch.randint(4, 30, (3, 9), generator=torch.Generator().manual_seed(0))
+    for padding in (0, 4):
+        mask = torch.ones_like(ids)
+        mask[1, 9 - padding :] = 0
+        with torch.inference_mode():
+            before = model(input_ids=ids, attention_mask=mask).logits
+            forward = dict(model.base_model.encoder.layer[-1].__dict__).get("forward")
+            assert forward is None
+            first_token_alone(model)
+            after = model(input_ids=ids, attention_mask=mask).logits
+            del model.base_model.encoder.layer[-1].forward
+        assert torch.allclose(before, after, atol=1e-5) and before.std() > 1e-3

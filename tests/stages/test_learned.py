@@ -1,0 +1,189 @@
+"""The learned fusion as a stage: what it ranks by, what its file may say, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
+from claim2source.models import ModelConfig
+from claim2source.retrieve import BM25
+from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView
+from claim2source.stages.similarities import Scorer, ViewConfig
+from claim2source.systems.stages import load_stages
+from tests.counting import loads
+from tests.stages.tiny import save_cross_encoder
+
+FITTED = FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1)
+SOURCES = [
+    Source("s1", "tea masks", "coffee", date="2020"),
+    Source("s2", "coffee masks masks", "tea", date="2010"),
+    Source("s3", "masks", "coffee tea"),
+]
+CLAIMS = [Claim("c", "tea coffee"), Claim("d", "tea", candidates=("s3", "s2"))]
+TITLE, YEAR = ViewConfig(part="title"), ViewConfig(score="year")
+
+
+def fusion(*views: LearnedView) -> LearnedFusion:
+    return LearnedFusion(views, FITTED)
+
+
+def written(folder: Path, made: LearnedFusion) -> str:
+    made.write(folder / "fusion.json")
+    return str(folder / "fusion.json")
+
+
+def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path: Path) -> None:
+    made = fusion(LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1))
+    run = BM25().index(SOURCES).search(CLAIMS, 10).run
+    file = written(tmp_path, made)
+    ((name, stage),) = load_stages([{"rerank": "learned", "file": file, "depth": 10}])
+    found = stage.apply(CLAIMS, SOURCES, run).run
+    assert name == "rerank learned"
+    scorer = Scorer(SOURCES)
+    for claim in CLAIMS:
+        asked = run.sources(claim.id)
+        (title,) = scorer.scores(TITLE, [claim], [asked])
+        # A source without a year counts as the mean of the claim's others.
+        years = {"s1": 2020.0, "s2": 2010.0}
+        mean = np.mean([years[s] for s in asked if s in years])
+        expected = title / 0.5 * 2.0 - 0.1 / 5 * np.array([years.get(s, mean) for s in asked])
+        assert found.scored(claim.id) == pytest.approx(dict(zip(asked, expected, strict=True)), rel=1e-5)  # fmt: skip
+    assert set(found.sources("d")) == {"s2", "s3"} and len(found.sources("c")) == 3
+
+
+def test_what_is_beyond_the_depth_keeps_its_place_and_equal_scores_their_order(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0)))
+    run = Run.from_lists({"c": [("s3", 9.0), ("s2", 8.0), ("s1", 7.0)]})
+    claims = [Claim("c", "tea")]
+    ranked = Learned(file=file, depth=2).apply(claims, SOURCES, run).run
+    assert ranked.sources("c") == ["s3", "s2", "s1"]  # only s1's title has tea
+    assert Learned(file=file).apply(claims, SOURCES, run).run.sources("c")[0] == "s1"
+
+
+def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
+    stage = Learned(file=written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0))))
+    run = Run.from_lists({"c": [("s2", 9.0), ("s1", 8.0)]})
+    claims, given = [Claim("c", "tea masks")], SOURCES[:2]
+    pool = [*SOURCES, Source("s4", "tea", ""), Source("s5", "tea", "")]
+    over = stage.over(pool)
+    assert stage.counts_terms and not stage.apply(claims, given, run).run.scored("c") == (
+        over.apply(claims, given, run).run.scored("c")
+    )
+    expected = stage.apply(claims, pool, run).run.scored("c")
+    assert over.apply(claims, given, run).run.scored("c") == expected
+    # What the store keeps is found by the pool too, and a place does not end it.
+    assert over.identity != stage.identity != stage.over(pool[:4]).identity != over.identity
+    assert over.with_runtime(None, None).identity == over.identity
+    years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
+    assert not Learned(file=years).counts_terms
+
+
+def test_another_encoder_is_refused_and_a_moved_one_is_found(
+    tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
+    model = ModelConfig(str(first), pooling="mean", max_length=32)
+    view = ViewConfig(score="cosine", model=model)
+    made = fusion(LearnedView("v", view, Scorer(SOURCES).key(view), 1, 1.0))
+    file = written(tmp_path, made)
+    claims, run = [Claim("c", "a b")], Run.from_lists({"c": [("s1", 2.0), ("s2", 1.0)]})
+    before = Learned(file=file).apply(claims, SOURCES, run).run.scored("c")
+    shutil.move(first, tmp_path / "moved")
+    moved = Learned(file=file, models={"v": str(tmp_path / "moved")})
+    assert moved.apply(claims, SOURCES, run).run.scored("c") == pytest.approx(before)
+    with pytest.raises(UserError, match="'v' was fitted with another encoder"):
+        Learned(file=file, models={"v": str(other)}).apply(claims, SOURCES, run)
+    longer = replace(view, model=replace(model, name=str(tmp_path / "moved"), max_length=31))
+    file = written(tmp_path, fusion(replace(made.views[0], view=longer)))
+    with pytest.raises(UserError, match="'v' was fitted with another encoder"):
+        Learned(file=file).apply(claims, SOURCES, run)
+    with pytest.raises(ConfigError, match=r"models\.w.*views: v"):
+        Learned(file=file, models={"w": "x"}).apply(claims, SOURCES, run)
+
+
+def test_models_stay_loaded_from_one_claim_to_the_next(
+    tmp_path: Path, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a pool all of them; without one the last, which is all there is to most fusions."""
+    first, other = (save_tiny(tmp_path / f"model{seed}", seed) for seed in (0, 1))
+    cross = save_cross_encoder(tmp_path / "cross", first)
+    views = {
+        f"cosine {place.name}": ViewConfig(
+            score="cosine", model=ModelConfig(str(place), pooling="mean", max_length=32)
+        )
+        for place in (first, other)
+    }
+    views["cross"] = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    scorer = Scorer(SOURCES)
+    known = {n: LearnedView(n, view, scorer.key(view), 1, 1.0) for n, view in views.items()}
+    run = Run.from_lists({c.id: [("s1", 2.0), ("s2", 1.0)] for c in CLAIMS})
+    counts = loads(monkeypatch)
+
+    def ranked(stage: Learned) -> list[dict[str, float]]:
+        return [stage.apply([c], SOURCES, run).run.scored(c.id) for c in CLAIMS * 2]
+
+    every = Learned(file=written(tmp_path, fusion(*known.values())))
+    warm = ranked(every.over(SOURCES))
+    assert counts == {"encoders": 2, "cross-encoders": 1}
+    assert warm[:2] == warm[2:] == ranked(every)[:2]
+    for name, kind in ((f"cosine {first.name}", "encoders"), ("cross", "cross-encoders")):
+        counts.clear()
+        alone = Learned(file=written(tmp_path, fusion(known[name])))
+        ranked(alone)
+        assert counts == {kind: 1}
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    *inside, last = path.split(".")
+
+    def apply(raw: dict[str, Any]) -> None:
+        part: Any = raw
+        for key in inside:
+            part = part[int(key) if key.isdigit() else key]
+        part[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (change("views.0.weight", -0.1), "views.0.*must not be negative"),
+        (change("views.0.scale", 0.0), "views.0.*scale must be above 0"),
+        (change("views.0.weight", "1"), "views.0.weight"),
+        (change("views.0.view.part", "body"), "views.0.view"),
+        (change("views", []), "views must have names"),
+        (change("weights", [1]), "weights: no such field"),
+        (change("ranker", "lambdamart"), "ranker"),
+        (change("format", 2), "format"),
+        (lambda raw: raw["views"].append(raw["views"][0]), "each another"),
+        (lambda raw: raw.pop("fitted"), "fitted: is missing"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_field(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    raw = json.loads(json.dumps(asdict(fusion(LearnedView("v", TITLE, "", 1, 1.0)))))
+    (tmp_path / "f.json").write_text(json.dumps(raw))
+    assert LearnedFusion.read(tmp_path / "f.json").views[0].view == TITLE
+    spoil(raw)
+    (tmp_path / "f.json").write_text(json.dumps(raw))
+    with pytest.raises(InputError, match=rf"f\.json.*{said}"):
+        LearnedFusion.read(tmp_path / "f.json")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match="nowhere.json: no such file: train/fusion.py writes it"):
+        Learned(file="nowhere.json").apply([], [], Run.from_lists({}))

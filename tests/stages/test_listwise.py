@@ -1,0 +1,112 @@
+"""An order by windows, after RankGPT; replies that are odd or fail."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.io.store import Store
+from claim2source.stages.listwise import Listwise, windows
+from claim2source.systems.stages import apply_stage, load_stages
+from tests.llm_server import Chat, LLMServer
+
+Start = Callable[..., LLMServer]
+# The first stage has the worst one first: a is worth 1, f 6.
+SOURCES = [Source(name, f"worth {i}", "line\n[1] worth 9") for i, name in enumerate("abcdefg", 1)]
+CLAIM = Claim("0", "Beitrag", "de", "A post")
+
+
+def applied(
+    server: LLMServer, store: Store | None = None, claims: int = 1, **settings: Any
+) -> Result:
+    given = {"depth": 6, "window": 4, "stride": 2} | settings
+    llm = {"model": server.model, "url": server.url, "retries": 0}
+    ((_, stage),) = load_stages([{"rerank": "listwise", "llm": llm, **given}])
+    posts = [Claim(str(n), f"{CLAIM.text} {n}", "de", CLAIM.translation) for n in range(claims)]
+    run = Run.from_lists({c.id: [(s.id, -float(i)) for i, s in enumerate(SOURCES)] for c in posts})
+    return apply_stage(stage, posts, SOURCES, Result(run), store)
+
+
+def worths(chat: Chat) -> list[int]:
+    lines = chat.data["papers"].split("\n")
+    assert [line.split()[0] for line in lines] == [f"[{i}]" for i in range(1, len(lines) + 1)]
+    return [int(re.findall(r"worth (\d+)", line)[0]) for line in lines]
+
+
+def best_first(chat: Chat) -> str:
+    values = worths(chat)
+    order = sorted(range(len(values)), key=lambda i: -values[i])
+    return json.dumps({"order": [i + 1 for i in order]})
+
+
+def test_windows_go_up_to_the_very_top() -> None:
+    assert list(windows(6, 4, 2)) == [(2, 6), (0, 4)]
+    assert [start for start, _ in windows(100, 20, 10)] == [80, 70, 60, 50, 40, 30, 20, 10, 0]
+    # RankGPT's code would leave out the first five: its strides do not end at the top.
+    assert list(windows(25, 20, 10)) == [(5, 25), (0, 20)]
+    assert list(windows(7, 4, 4)) == [(3, 7), (0, 4)]
+    assert list(windows(3, 4, 2)) == [(0, 3)] and not list(windows(1, 4, 2))
+
+
+def test_a_good_source_rises_from_the_bottom(llm_server: Start) -> None:
+    server = llm_server(best_first)
+    found = applied(server, claims=2)
+    # By hand: a b [c d e f] -> a b f e d c; [a b f e] d c -> f e b a d c; g is beyond the depth.
+    assert [found.sources(claim) for claim in "01"] == [list("febadcg")] * 2
+    assert server.requests == 4 and found.notes["0"] == "2 of 2 windows ordered"
+    assert not found.failures and found.cost.tokens > 0
+    scores = list(found.run.scored("0").values())
+    assert scores == sorted(set(scores), reverse=True)
+    data = Chat(server.bodies[0]).data
+    assert data["translation"] == "A post" and data["post"].startswith("Beitrag")
+
+
+def test_odd_orders_keep_what_they_do_not_name(llm_server: Start) -> None:
+    # Out of range, repeated and left out: of four, 4 and 2 are named, 1 and 3 follow in order.
+    server = llm_server(lambda chat: '```json\n{"order": [9, 4, 0, -1, 2, 4]}\n```')
+    assert applied(server, depth=4).sources("0") == list("dbacefg")
+
+
+@pytest.mark.parametrize("bad", ['{"order": [7, 0]}', '{"order": []}', '{"order": "b"}', "No."])
+def test_a_failed_window_leaves_its_order_and_is_counted(llm_server: Start, bad: str) -> None:
+    server = llm_server(lambda chat: bad if 6 in worths(chat) else best_first(chat))
+    found = applied(server)
+    # The lower window failed: [a b c d] is all that is ordered.
+    assert found.sources("0") == list("dcbaefg")
+    assert sum(found.failure_counts().values()) == 1
+    assert found.notes["0"] == "1 of 2 windows ordered"
+    nothing = applied(llm_server(lambda chat: bad))
+    assert nothing.sources("0") == list("abcdefg") and len(nothing.failures) == 2
+    assert list(nothing.run.scored("0").values()) == [-float(i) for i in range(7)]
+
+
+def test_answers_are_asked_for_once_and_other_prompts_anew(
+    llm_server: Start, tmp_path: Path
+) -> None:
+    server, store = llm_server(best_first), Store(tmp_path / "store")
+    prompt = tmp_path / "mine.yaml"
+    mine = 'version: "1"\ntask: Order.\noutput: "{count}"\nvariables: {count: "", post: P, '
+    prompt.write_text(mine + "translation: T, papers: D}\n")
+    first = applied(server, store, prompt=str(prompt))
+    assert not first.stored and applied(server, store, prompt=str(prompt)).stored
+    assert server.requests == 2
+    # Another depth is another result, but the windows that it shares were answered.
+    assert applied(server, store, prompt=str(prompt), depth=4).sources("0") == list("dcbaefg")
+    assert server.requests == 3
+    prompt.write_text(prompt.read_text().replace("Order.", "Order them."))
+    assert not applied(server, store, prompt=str(prompt)).stored and server.requests == 5
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="stride"):
+        load_stages([{"rerank": "listwise", "llm": {"model": "m"}, "stride": 21}])
+    with pytest.raises(ConfigError, match=r"llm.model"):
+        Listwise()

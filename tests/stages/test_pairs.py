@@ -1,0 +1,222 @@
+"""What all re-rankers share: depth, places, mixing, failures, and the store of pair scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
+from claim2source.io.contents import entries
+from claim2source.io.store import Store
+from claim2source.stages import pairs
+from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, Result, Scored
+from claim2source.systems.stages import apply_stage
+from claim2source.text.views import PassageConfig
+
+SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Reranker):
+    """A re-ranker that looks its scores up by the source's title, a pair at a time."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    version: int = 1
+    fails_after: int = 10**9
+    asked: list[Pair] = field(default_factory=list, compare=False)
+
+    @property
+    def label(self) -> str:
+        return "table"
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        return {"version": self.version}
+
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        for place in reversed(range(len(pairs))):
+            if len(self.asked) == self.fails_after:
+                raise KeyboardInterrupt
+            self.asked.append(pairs[place])
+            title = pairs[place].source.split("\n")[0].removeprefix("Title: ").split(".")[0]
+            why = {} if title in self.scores else {place: "no such title"}
+            yield Scored([place], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
+
+
+def run_of(*orders: str) -> Run:
+    return Run.from_lists(
+        {
+            str(claim): [(s, 10.0 - rank) for rank, s in enumerate(order)]
+            for claim, order in enumerate(orders)
+        }
+    )
+
+
+def apply(stage: Reranker, *orders: str, store: Store | None = None) -> Result:
+    claims = [Claim(str(i), f"claim {i}") for i in range(len(orders))]
+    return stage.with_runtime(store, "cpu").apply(claims, SOURCES, run_of(*orders))
+
+
+def order(result: Result, claim: str = "0") -> str:
+    return "".join(result.sources(claim))
+
+
+def test_the_first_sources_get_raw_scores_and_what_is_beyond_keeps_its_place_below() -> None:
+    table = Table(depth=3, scores={"ta": -7.5, "tb": -5.25, "tc": -6.0, "td": 99.0, "te": 98.0})
+    found = apply(table, "abcde")
+    assert found.scored("0") == {"b": -5.25, "c": -6.0, "a": -7.5, "d": -8.5, "e": -9.5}
+    assert found.notes["0"] == "3 of 5 sources re-ranked"
+    assert len(table.asked) == 3 and not found.failures
+    assert found.cost.items == 1 and found.cost.tokens == 6 and found.cost.seconds > 0
+    # A list that is shorter than the depth, and a claim for which nothing was found.
+    short = apply(Table(depth=9, scores={"ta": 1.0, "tb": 2.0}), "ab", "")
+    assert order(short) == "ba" and order(short, "1") == ""
+    assert short.notes["1"] == "0 of 0 sources re-ranked"
+
+
+def test_equal_scores_keep_the_first_stages_order_whatever_the_ids() -> None:
+    same = dict.fromkeys(("ta", "tb", "tc", "td"), 3.5)
+    for given in ("abcd", "dcba", "bdac"):
+        found = apply(Table(scores=same), given)
+        assert order(found) == given
+        assert np.allclose(list(found.scored("0").values()), 3.5, atol=1e-5)
+    # Also where the mix makes them equal, and behind them.
+    assert order(apply(Table(scores=same | {"te": 9.0}, depth=5), "cabdeh")) == "ecabdh"
+
+
+def test_a_pair_without_score_keeps_its_rank_and_is_counted() -> None:
+    scores = {"ta": 1.0, "tc": 3.0, "td": 2.0, "te": float("nan")}
+    found = apply(Table(scores=scores), "abcde")
+    assert order(found) == "cbdae"  # b and e stay where they were
+    reasons = found.failure_counts()
+    assert reasons == {"no such title": 1, NOT_A_NUMBER: 1}
+    # The first one's place, and a claim of which nothing could be scored.
+    none = apply(Table(scores={"tb": 1.0, "tc": 2.0}), "abc", "fgh")
+    assert order(none) == "acb" and none.scored("1") == {"f": 10.0, "g": 9.0, "h": 8.0}
+    assert none.failure_counts() == {"no such title": 4}
+    infinite = apply(Table(scores={"ta": float("inf"), "tb": 1.0}), "ba")
+    assert order(infinite) == "ba" and infinite.failure_counts() == {NOT_A_NUMBER: 1}
+
+
+def test_scores_are_mixed_with_the_first_stages() -> None:
+    """Hand-computed: first 10, 9, 8 -> 1, 0.5, 0; own 0, 1, 4 -> 0, 0.25, 1."""
+    scores = {"ta": 0.0, "tb": 1.0, "tc": 4.0}
+    linear = apply(Table(scores=scores, mix=0.25, depth=3), "abcd")
+    assert linear.scored("0") == pytest.approx({"c": 0.75, "b": 0.3125, "a": 0.25, "d": -0.75})
+    assert order(apply(Table(scores=scores, mix=1.0), "abc")) == "abc"
+    ranks = apply(Table(scores=scores, mix=0.25, fusion="rrf", rrf_k=1), "abc").scored("0")
+    expected = {"c": 0.25 / 4 + 0.75 / 2, "b": 0.25 / 3 + 0.75 / 3, "a": 0.25 / 2 + 0.75 / 4}
+    assert ranks == pytest.approx(expected) and list(ranks) == ["c", "b", "a"]
+
+
+def test_the_form_of_claims_and_sources_is_what_is_scored() -> None:
+    claims = [Claim("0", "auf Deutsch", "de", "in English"), Claim("1", "sans", "fr")]
+
+    def asked(**settings: str) -> list[Pair]:
+        table = Table(scores={"ta": 1.0}, **settings)  # type: ignore[arg-type]
+        notes = table.apply(claims, SOURCES, run_of("a", "a")).notes
+        assert ("no translation" in notes["1"]) == (settings.get("claims") != "original")
+        return table.asked[::-1]
+
+    assert asked() == [
+        Pair("in English", "Title: ta\nVenue: V\nAbstract: a"),
+        Pair("sans", "Title: ta\nVenue: V\nAbstract: a"),
+    ]
+    assert asked(sources="title_abstract", claims="original")[0] == Pair("auf Deutsch", "ta. a")
+    assert asked(claims="bilingual")[0].claim == "auf Deutsch\nin English"
+
+
+def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:
+    store = Store(tmp_path, "float16")
+    scores = {f"t{letter}": 1.0 + i / 3000 for i, letter in enumerate("abcdefgh")}
+
+    def asked(*orders: str, **settings: object) -> int:
+        table = Table(scores=scores, **settings)  # type: ignore[arg-type]
+        fresh = apply(Table(scores=scores, depth=table.depth), *orders)
+        found = apply(table, *orders, store=store)
+        # Not rounded, though vectors are kept in half the space.
+        assert list(found.run) == list(fresh.run)
+        return len(table.asked)
+
+    assert asked("abc", depth=2) == 2
+    assert asked("abcdefgh", depth=8) == 6  # deeper: only what is new
+    assert asked("hgfedcba", depth=8) == 0
+    assert asked("abc", "abc") == 3  # another claim
+    assert asked("abc", version=2) == 3
+    assert asked("abc", sources="title_abstract", claims="original") == 3
+    assert asked("abc", mix=0.0, fusion="rrf", rrf_k=9) == 0
+    assert {entry.what for entry in entries(tmp_path)} == {"scores of pairs by table"}
+    # One text in two sources or claims is one pair.
+    twice = Table(scores=scores)
+    claims = [Claim("0", "same"), Claim("1", "same")]
+    twice.apply(claims, SOURCES, run_of("ab", "ba"))
+    assert len(twice.asked) == 2
+
+
+@pytest.mark.parametrize("shard", [3, 10**6])
+def test_what_was_scored_before_it_was_killed_is_not_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: int
+) -> None:
+    monkeypatch.setattr(pairs, "_SHARD", shard)
+    store, scores = Store(tmp_path), {f"t{letter}": 1.0 for letter in "abcdefgh"}
+    with pytest.raises(KeyboardInterrupt):
+        apply(Table(scores=scores, fails_after=5), "abcdefgh", store=store)
+    rest = Table(scores=scores)
+    assert order(apply(rest, "abcdefgh", store=store)) == "abcdefgh" and len(rest.asked) == 3
+
+
+def test_a_pair_that_failed_is_asked_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    apply(Table(scores={"ta": 1.0}), "ab", store=store)
+    again = Table(scores={"tb": 2.0})
+    assert order(apply(again, "ab", store=store)) == "ba" and len(again.asked) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFile(Table):
+    """A table whose identity is what its file holds, as a model's are its weights."""
+
+    file: str = ""
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        return {"content": Path(self.file).read_text()}
+
+
+def test_a_stored_ranking_is_anothers_where_the_weights_are_others(tmp_path: Path) -> None:
+    """The same settings: only the model's files differ."""
+    store, weights = Store(tmp_path / "store"), tmp_path / "weights"
+
+    def stored(content: str) -> bool:
+        weights.write_text(content)
+        stage = OfFile(scores={"ta": 1.0, "tb": 2.0}, file=str(weights))
+        return apply_stage(stage, [Claim("0", "c")], SOURCES, Result(run_of("ab")), store).stored
+
+    assert [stored("1"), stored("1"), stored("2")] == [False, True, False]
+
+
+def test_a_source_in_passages_scores_as_its_best_one() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class ByText(Table):
+        def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+            texts = [pair.source.rpartition(" ")[2] for pair in pairs]
+            scores = np.float32([self.scores.get(text, np.nan) for text in texts])
+            why = {place: "no" for place, text in enumerate(texts) if text not in self.scores}
+            yield Scored(range(len(pairs)), scores, why)
+
+    sources = [Source("a", "t", "x y z"), Source("b", "t", "v"), Source("c", "t", "w w")]
+    scores = {"x": 1.0, "y": 9.0, "v": 2.0}  # "z" fails alone, all of c's fail
+    stage = ByText(
+        scores=scores, sources="title_abstract", passages=PassageConfig(words=1, overlap=0)
+    )
+    result = stage.apply([Claim("0", "q")], sources, run_of("bca"))
+    assert result.run.scored("0")["a"] == 9.0 and result.run.sources("0") == ["a", "c", "b"]
+    assert result.failure_counts() == {"no": 3}
+    whole = ByText(scores={"z": 1.0, "v": 2.0, "w": 0.0}, sources="title_abstract")
+    assert whole.apply([Claim("0", "q")], sources, run_of("bca")).sources("0") == ["b", "a", "c"]

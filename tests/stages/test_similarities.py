@@ -1,0 +1,249 @@
+"""Single similarities, each against its plain definition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.io.store import Store
+from claim2source.models import ModelConfig, resolve
+from claim2source.retrieve import BM25, BM25Config
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.max_sim import MaxSim
+from claim2source.stages.pairs import Pair, Runtime, Scored
+from claim2source.stages.similarities import Models, Scorer, ViewConfig, year_of
+from tests.counting import loads
+from tests.stages.tiny import save_cross_encoder
+
+SOURCES = [
+    Source("s1", "Masks cut outbreaks", "We counted people. Masks work.", ("Ada Lovelace",), "Lancet", "2020-07-01"),
+    Source("s2", "Work outbreaks", "Cut masks are worn by people.", ("B. Author",), "Nature", "2019"),
+    Source("s3", "Tea", "Nothing here. Vaccines and paper", date="unknown"),
+]  # fmt: skip
+
+
+def scores(view: ViewConfig, text: str, asked: list[str], pool: list[Source] = SOURCES) -> list[float]:  # fmt: skip
+    (found,) = Scorer(pool).scores(view, [Claim("c", text)], [asked])
+    return found.tolist()
+
+
+def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked() -> None:
+    config = BM25Config(k1=1.5, title_weight=2)
+    own = BM25(config).index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
+    found = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
+    assert found == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
+    # A claim's own candidates do not hide what is asked.
+    (bound,) = Scorer(SOURCES).scores(
+        ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
+    )
+    assert bound.tolist() == pytest.approx([found[1]])
+
+
+def test_a_match_of_a_rare_word_counts_as_much_in_a_larger_pool() -> None:
+    pool = [Source(f"p{i}", f"word{i} other{i}") for i in range(400)]
+    small, large = (scores(ViewConfig(), "word1", ["p1"], pool[:n]) for n in (4, 400))
+    assert small == pytest.approx(large, rel=1e-5) and small[0] > 0
+
+
+def test_parts_of_sources_are_read_alone() -> None:
+    asked = ["s1", "s2", "s3"]
+
+    def hits(part: str, text: str) -> list[bool]:
+        return [score > 0 for score in scores(ViewConfig(part=part), text, asked)]  # type: ignore[arg-type]
+
+    assert hits("title", "people outbreaks") == [True, True, False]
+    assert hits("abstract", "outbreaks") == [False, False, False]
+    assert hits("abstract", "worn counted") == [True, True, False]
+    assert hits("all", "lovelace nature") == [False, False, False]
+    assert hits("metadata", "lovelace nature masks tea") == [True, True, False]
+    with_names = ViewConfig(bm25=BM25Config(metadata=True))
+    assert [s > 0 for s in scores(with_names, "lovelace", asked)] == [True, False, False]
+
+
+def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
+    pool = [Source("t", "masks"), Source("a", "", "masks"), Source("v", "masks", "x", venue="BMJ")]
+    parts = ("title", "abstract", "metadata", "all")
+    known = {
+        part: [
+            not math.isnan(s) for s in scores(ViewConfig(part=part), "tea", ["t", "a", "v"], pool)
+        ]  # type: ignore[arg-type]
+        for part in parts
+    }
+    assert known == {
+        "title": [True, False, True],
+        "abstract": [False, True, True],
+        "metadata": [False, False, True],
+        "all": [True, True, True],
+    }
+
+
+def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
+    asked = ["s1", "s2", "s3"]
+    # Stop words stand between words of a bigram, and words are compared by their stems.
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
+    assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
+    found = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", asked)
+    assert found[0] > 0 and found[1:] == [0, 0]
+    # No bigram goes from the title's last word to the abstract's first.
+    assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", asked) == [0, 0, 0]
+    assert scores(ViewConfig(), "antivaccine", asked) == [0, 0, 0]
+    assert scores(ViewConfig(terms="characters"), "antivaccine", asked)[2] > 0
+    assert scores(ViewConfig(terms="characters", part="title"), "antivaccine", asked) == [0, 0, 0]
+
+
+def test_cosines_are_the_encoders_and_the_best_sentence_the_best_of_them(
+    tiny_folder: Path,
+) -> None:
+    model = ModelConfig(str(tiny_folder), pooling="cls", max_length=32, normalize=False)
+    encoder = resolve(model, "cpu").encoder
+
+    def unit(texts: list[str], side: str) -> np.ndarray:
+        vectors, _ = encoder.encode(texts, side, store=None, progress=None)  # type: ignore[arg-type]
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+    pool = [
+        Source("a", "a vaccine", "b works. A c paper works! Query b"),
+        Source("b", "paper", ""),
+        Source("c", "", "c"),
+    ]
+    claim = unit(["a b works"], "claim")[0]
+    asked = ["b", "a", "c"]
+    whole = unit(["paper", "a vaccine. b works. A c paper works! Query b", "c"], "source") @ claim
+    view = ViewConfig(score="cosine", model=model)
+    assert scores(view, "a b works", asked, pool) == pytest.approx(whole.tolist(), abs=1e-5)
+    titles = unit(["paper", "a vaccine"], "source") @ claim
+    view = ViewConfig(score="cosine", part="title", model=model)
+    *found, unknown = scores(view, "a b works", asked, pool)
+    assert found == pytest.approx(titles.tolist(), abs=1e-5) and math.isnan(unknown)
+    each = unit(["a vaccine", "b works.", "A c paper works!", "Query b"], "source") @ claim
+    expected = [whole[0], each.max(), whole[2]]
+    view = ViewConfig(score="best_sentence", model=model)
+    assert scores(view, "a b works", asked, pool) == pytest.approx(expected, abs=1e-5)
+    assert each.max() - each.min() > 0.01
+    view = ViewConfig(score="max_sim", model=replace_pooling(model))
+    stage = MaxSim(model=str(tiny_folder), max_length=32)
+    (batch,) = stage.score([Pair("a b works", "paper"), Pair("a b works", "c")])
+    by_place = dict(zip(batch.places, batch.scores.tolist(), strict=True))
+    found = scores(view, "a b works", ["b", "c"], pool)
+    assert found == pytest.approx([by_place[0], by_place[1]], abs=1e-5)
+
+
+def replace_pooling(model: ModelConfig) -> ModelConfig:
+    return ModelConfig(model.name, pooling="mean", max_length=model.max_length)
+
+
+def test_a_model_is_loaded_once_and_let_go_for_another(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its key, for scores from the store and for fresh ones alike."""
+    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
+    counts = loads(monkeypatch)
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
+    views = {
+        "cosine": ViewConfig(score="cosine", model=model),
+        "max_sim": ViewConfig(score="max_sim", model=model),
+        "cross_encoder": ViewConfig(score="cross_encoder", model=ModelConfig(str(cross))),
+    }
+    claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
+
+    def asked_of(scorer: Scorer, view: ViewConfig) -> np.ndarray:
+        scorer.key(view)
+        kept = scorer.scores(view, claims, asked)
+        fresh = scorer.scores(view, claims, asked, fresh=True)
+        assert np.concatenate(kept) == pytest.approx(np.concatenate(fresh))
+        scorer.key(view)
+        return np.concatenate(kept)
+
+    scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
+    for turn in (1, 2):
+        for view in views.values():
+            asked_of(scorer, view)
+        # MaxSim of the same encoder is no other model.
+        assert counts == {"encoders": turn, "cross-encoders": turn}
+    counts.clear()
+    every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
+    found = [asked_of(every, view) for _ in range(2) for view in views.values()]
+    assert counts == {"encoders": 1, "cross-encoders": 1}
+    assert all((one == again).all() for one, again in zip(found[:3], found[3:], strict=True))
+    # Another length is another model, also where its name is the same.
+    longer = replace(views["max_sim"], model=replace(model, max_length=16))
+    assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
+
+
+@pytest.mark.parametrize("module", ["stages.cross_encoder", "models.encoder"])
+def test_another_version_of_a_library_is_no_other_model(
+    module: str, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a fusion; scores in the store are of one version."""
+    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
+    view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    if module == "models.encoder":
+        view = ViewConfig(score="max_sim", model=ModelConfig(str(tiny_folder), max_length=32))
+
+    def known() -> tuple[str, object]:
+        scorer = Scorer(SOURCES)
+        return scorer.key(view), scorer.models.stage(view).identity
+
+    key, identity = known()
+    monkeypatch.setattr(f"claim2source.{module}.version", lambda name: "0")
+    now, other = known()
+    assert key == now and identity != other
+
+
+def test_fresh_scores_are_neither_read_from_the_store_nor_written(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
+    view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
+    scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
+    asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
+
+    def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        scored.append(len(pairs))
+        return real(self, pairs)
+
+    monkeypatch.setattr(CrossEncoder, "score", score)
+    for fresh, expected in ((True, [2]), (False, [2]), (False, []), (True, [2])):
+        scored.clear()
+        scorer.scores(view, [Claim("c", "a b")], asked, fresh=fresh)
+        assert scored == expected
+
+
+def test_years_are_read_with_their_month_and_are_unknown_without_a_date() -> None:
+    found = scores(ViewConfig(score="year"), "x", ["s1", "s2", "s3"])
+    assert found[:2] == [2020.5, 2019.0] and math.isnan(found[2])
+    assert year_of("2021-13") == 2021.0 and math.isnan(year_of(""))
+    # As people and registries write them, too.
+    assert year_of("2021-04-30") == year_of("30 April 2021") == 2021.25
+    assert year_of("Spring 2003") == 2003.0 and math.isnan(year_of("soon"))
+
+
+def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> None:
+    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
+    for view in (ViewConfig(), ViewConfig(score="best_sentence", model=model), ViewConfig(score="max_sim", model=model), ViewConfig(score="year")):  # fmt: skip
+        found = Scorer(SOURCES).scores(view, [Claim("c", "a"), Claim("d", "b")], [[], ["s1"]])
+        assert [len(one) for one in found] == [0, 1], view
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"score": "cosine", "part": "metadata"}, "part"),
+        ({"score": "max_sim", "part": "title"}, "part"),
+        ({"terms": "bigrams", "part": "metadata"}, "part"),
+        ({"score": "cosine", "terms": "bigrams"}, "terms"),
+        ({"score": "year", "model": ModelConfig()}, "model"),
+        ({"score": "yes_no"}, "model.*re-ranker's folder"),
+        ({"bm25": BM25Config("whitespace")}, "bm25.analysis"),
+    ],
+)
+def test_a_view_that_means_nothing_is_refused(settings: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        ViewConfig(**settings)  # type: ignore[arg-type]

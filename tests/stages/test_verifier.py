@@ -1,0 +1,381 @@
+"""Verifiers against a server that plays verifier: MRR by hand, votes, letters, orders, budget."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import claim2source as c2s
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Result, Run
+from claim2source.io.store import Store
+from claim2source.stages.letters import NO_LOGPROBS
+from claim2source.stages.order import REPEATED
+from claim2source.stages.select import NO_NUMBER
+from claim2source.stages.verifier import OVER_BUDGET, Verifier
+from claim2source.stages.voting import Poll, shown_order
+from claim2source.systems.stages import apply_stage, load_stages
+from tests.llm_server import Chat, LLMServer, Reply
+from tests.llm_server import verifiers as play
+from tests.shared_data import shared
+
+# Ranks of the gold of ten claims, in lists of twelve.
+RANKS = (1, 1, 1, 2, 2, 3, 4, 7, 10, 12)
+LENGTH = 12
+SOURCES = [
+    Source(f"s{i:02}", f"Title {i:02}.", f"Abstract of {i}. " * 3, ("Ann Lee", "Bo Ek"), "Venue")
+    for i in range(LENGTH)
+]
+
+
+def ranked(place: int, rank: int) -> list[tuple[str, float]]:
+    """A list with the gold s{place} at a rank."""
+    others = [s.id for s in SOURCES if s.id != SOURCES[place].id]
+    ids = [*others[: rank - 1], SOURCES[place].id, *others[rank - 1 :]]
+    return [(source, 1 - i / 20) for i, source in enumerate(ids)]
+
+
+CLAIMS = [
+    Claim(f"c{i}", f"Post {i} about it", "de", f"Translation {i}", golds=(SOURCES[i].id,))
+    for i in range(len(RANKS))
+]
+RUN = Run.from_lists({f"c{i}": ranked(i, rank) for i, rank in enumerate(RANKS)})
+QRELS = Qrels({claim.id: {claim.golds[0]: 1} for claim in CLAIMS})
+DATA = Dataset(tuple(CLAIMS), tuple(SOURCES), QRELS, "dev")
+GOLDS = {claim.text: SOURCES[i].title for i, claim in enumerate(CLAIMS)}
+BEFORE = (3 * 1 + 2 / 2 + 1 / 3 + 1 / 4) / 10
+# Whoever knows the gold finds it within the first ten.
+PERFECT = 9 / 10
+Start = Callable[..., LLMServer]
+
+
+def stage(server: LLMServer, kind: str = "select", **settings: Any) -> Verifier:
+    llm = {"model": "m", "url": server.url, "retries": 0, **settings.pop("llm", {})}
+    ((_, found),) = load_stages([{"verify": kind, "llm": llm, **settings}])
+    assert isinstance(found, Verifier)
+    return found
+
+
+def verified(server: LLMServer, kind: str = "select", **settings: Any) -> Result:
+    return stage(server, kind, **settings).apply(CLAIMS, SOURCES, RUN)
+
+
+def mrr(result: Result | Run) -> float:
+    run = result.run if isinstance(result, Result) else result
+    return c2s.evaluate(run, DATA, ["mrr@5"], repeats=0).macro["mrr@5"]
+
+
+def by_hand(chosen: Mapping[str, int]) -> float:
+    """The MRR@5 after each claim's source at this rank (from 1) has moved to the front."""
+    found = []
+    for i, rank in enumerate(RANKS):
+        moved = chosen.get(f"c{i}", 1)
+        now = 1 if moved == rank else rank + (rank < moved)
+        found.append(1 / now if now <= 5 else 0)
+    return sum(found) / len(found)
+
+
+def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> None:
+    rule = play.Verifier(play.perfect(GOLDS))
+    found = verified(llm_server(rule))
+    assert mrr(RUN) == pytest.approx(BEFORE) and mrr(found) == pytest.approx(PERFECT)
+    # All but the chosen one keep their order; s09, whose gold is not shown, its whole ranking.
+    for i, rank in enumerate(RANKS):
+        ids = RUN.sources(f"c{i}")
+        moved = ids.pop(rank - 1 if rank <= 10 else 0)
+        assert found.sources(f"c{i}") == [moved, *ids]
+    assert found.notes["c3"] == "rank 2 chosen: It fits." and not found.failures
+    assert found.notes["c0"] == "first rank confirmed: It fits."
+    # As 1 on scores from 0 to 1: the range of the list above the first.
+    scores = list(found.scored("c4").values())
+    assert scores[0] == pytest.approx(1 + 11 / 20) and scores[1] == 1.0
+    assert found.cost.tokens == sum(one["tokens"] for one in found.details.values()) > 1000
+    # Requests come in any order.
+    asked = next(one for one, _ in rule.picks if one.post == "Post 3 about it")
+    assert asked.chat.data["translation"] == "Translation 3"
+    assert [label for label, _ in asked.papers] == [str(i) for i in range(1, 11)]
+    assert asked.papers[1][1].splitlines()[:3] == [
+        "  Title: Title 03.", "  Venue: Venue", "  Authors: Ann Lee, Bo Ek"
+    ]  # fmt: skip
+    assert asked.chat.body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -> None:
+    # Only the first place is ever chosen: shown as ranked nothing changes, shuffled it is chance.
+    only_first = llm_server(play.Verifier(play.first_shown))
+    assert mrr(verified(only_first)) == pytest.approx(BEFORE)
+    shuffled = verified(only_first, shuffle=True)
+    chosen = {c.id: shown_order(c.id, 0, 0, 10)[0] + 1 for c in CLAIMS}
+    assert mrr(shuffled) == pytest.approx(by_hand(chosen)) and mrr(shuffled) < BEFORE
+    # Ten votes show every paper first once: no paper leads, and the ranking stays.
+    voted = verified(only_first, votes=10)
+    assert mrr(voted) == pytest.approx(BEFORE)
+    assert voted.notes["c0"] == "the vote is a tie: ranking left as it is"
+    assert all(one["picked@1"] == one["asks"] == 10 for one in voted.details.values())
+
+    # It knows the paper, but sees it in the upper half only: ranks 7 and 10 are lost in one vote.
+    half = llm_server(play.Verifier(play.biased(GOLDS)))
+    assert mrr(verified(half)) == pytest.approx(7 / 10)
+    assert mrr(verified(half, votes=10)) == pytest.approx(PERFECT)
+
+
+def test_a_vote_ends_when_it_is_settled(llm_server: Start) -> None:
+    rule = play.Verifier(play.perfect(GOLDS))
+    server = llm_server(rule)
+    assert mrr(verified(server, votes=5)) == pytest.approx(PERFECT)
+    # The gold of the last claim is not shown: each time another paper is chosen, to the end.
+    assert server.requests == 3 * 9 + 5
+    # Where the first rank leads, a tie changes nothing: two of four votes settle it.
+    found = verified(server, votes=4)
+    assert [found.details[f"c{i}"]["asks"] for i in range(9)] == [2] * 3 + [3] * 6
+    orders = {tuple(label + text for label, text in asked.papers) for asked, _ in rule.picks}
+    assert len(orders) == 3 * 9 + 5
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6])
+def test_an_early_end_never_changes_what_all_votes_give(most: int) -> None:
+    """Every sequence of votes for two sources and none: the end is that of all votes."""
+
+    def settled(votes: tuple[int, ...], early: bool) -> tuple[int, int]:
+        poll, done = Poll(CLAIMS[0], ["a", "b"]), 0
+        while done < most and (count := poll.needed(most) if early else most - done):
+            for vote in votes[done : done + count]:
+                poll.asks += 1
+                poll.count(np.eye(3)[vote], [0, 1], "")
+            done += count
+        leader, _ = poll.lead()
+        # None and a tie leave the ranking as it is.
+        return int(leader == 1), done
+
+    asks = []
+    for votes in itertools.product(range(3), repeat=most):
+        (early, done), (late, _) = settled(votes, True), settled(votes, False)
+        assert early == late, votes
+        asks.append(done)
+    assert min(asks) == (most + 1) // 2 and max(asks) == most
+
+
+def test_every_paper_is_at_every_place_once() -> None:
+    for first in (0, 10):
+        orders = [shown_order("c", 0, first + draw, 10) for draw in range(10)]
+        assert all(sorted(column) == list(range(10)) for column in zip(*orders, strict=True))
+    assert shown_order("c", 0, 0, 10) != shown_order("c", 0, 10, 10) != shown_order("d", 0, 10, 10)
+
+
+def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) -> None:
+    rule = play.Verifier(play.perfect(GOLDS))
+    server = llm_server(rule)
+    found = verified(server, "letters")
+    assert mrr(found) == pytest.approx(PERFECT)
+    assert found.details["c3"]["share"] == pytest.approx(0.8)
+    assert found.details["c3"]["none"] == pytest.approx(0.02)
+    assert found.details["c9"]["none"] == pytest.approx(0.8)
+    assert found.notes["c9"] == "none of the first 10 fits: ranking left as it is"
+    assert found.run.scored("c9") == RUN.scored("c9")
+    body = server.bodies[-1]
+    assert body["structured_outputs"] == {"choice": list("ABCDEFGHIJK")}
+    assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
+    # In two orders the probabilities add up; all may be ordered by them.
+    again = verified(server, "letters", votes=3, reorder=True, depth=12)
+    assert mrr(again) == pytest.approx(1.0) and again.details["c5"]["asks"] == 3
+    assert again.sources("c9")[0] == "s09"
+    assert sorted(again.run.scored("c9").values()) == sorted(RUN.scored("c9").values())
+    with pytest.raises(ConfigError, match="depth: 20 is not allowed.*1 to 19"):
+        stage(server, "letters", depth=20)
+    bare = llm_server(lambda chat: chat.choices[1])
+    assert {f.reason for f in verified(bare, "letters").failures} == {NO_LOGPROBS}
+
+    def thinks(chat: Chat) -> Reply:
+        """Weigh another letter first, where a server lets a model think all the same."""
+        said = rule(chat)
+        assert isinstance(said, Reply)
+        thought = [(token, -0.01, {token: -0.01}) for token in ("<think>", "B", "</think>")]
+        text = f"<think>B</think>{said.text}"
+        return replace(said, text=text, logprobs=[*thought, *said.logprobs])
+
+    thought = verified(llm_server(thinks), "letters")
+    for claim, known in found.details.items():
+        assert [thought.details[claim][key] for key in ("share", "none")] == [
+            known[key] for key in ("share", "none")
+        ]
+    assert mrr(thought) == mrr(found)
+
+
+def test_the_recorded_choice_of_a_letter_is_read(llm_server: Start) -> None:
+    exchanges = json.loads(shared("vllm/chat.json").read_text())["exchanges"]
+    (one,) = [e for e in exchanges if e["name"] == "choice with logprobs"]
+    server = llm_server(lambda chat: Reply(body=json.dumps(one["response"]).encode()))
+    found = stage(server, "letters").apply(CLAIMS[:1], SOURCES, RUN)
+    sent = {k: v for k, v in server.bodies[0].items() if k in one["request"]}
+    expected = one["request"] | {"model": "m", "messages": sent["messages"]}
+    assert sent == expected
+    # J is the tenth; the probabilities are those of the letters alone.
+    assert found.sources("c0")[0] == RUN.sources("c0")[9]
+    assert found.details["c0"]["share"] == pytest.approx(np.exp(-0.0221573), abs=1e-4)
+    assert found.details["c0"]["none"] == pytest.approx(np.exp(-8.281538), abs=1e-5)
+
+
+def test_an_order_is_taken_whole_and_what_it_leaves_out_follows(llm_server: Start) -> None:
+    def reply(chat: Chat) -> str:
+        by_post = {"Post 0 about it": [3, 1], "Post 1 about it": [2, 2]}
+        ranking = by_post.get(chat.data["post"], list(range(10, 0, -1)))
+        return json.dumps({"reasoning": "So.", "ranking": ranking})
+
+    found = verified(llm_server(reply), "order")
+    a, b, c, *rest = RUN.sources("c0")
+    assert found.sources("c0") == [c, a, b, *rest]
+    assert found.sources("c1") == RUN.sources("c1")
+    assert [f.reason for f in found.failures] == [REPEATED]
+    ids = RUN.sources("c2")
+    assert found.sources("c2") == [*ids[9::-1], *ids[10:]]
+    # The places have the scores that they had.
+    assert [*found.scored("c2").values()] == [*RUN.scored("c2").values()]
+    # An order that is only the one shown gives all papers as many points: the ranking stays.
+    shown = llm_server(lambda chat: json.dumps({"reasoning": "", "ranking": [*range(1, 11)]}))
+    assert [*verified(shown, "order", votes=10).run] == [*RUN]
+    perfect = verified(llm_server(play.Verifier(play.perfect(GOLDS))), "order")
+    assert mrr(perfect) == pytest.approx(PERFECT)
+
+
+def test_the_released_short_prompt_is_answered_by_a_number_or_none(llm_server: Start) -> None:
+    short = {"prompt": "verify_short", "reply": "number"}
+    perfect = llm_server(play.Verifier(play.perfect(GOLDS)))
+    assert mrr(verified(perfect, **short)) == pytest.approx(PERFECT)
+    replies = ["**4**", "Paper 2 fits", "none of them", "11", "the second", "2.5", "2, or 3", "0"]
+
+    def reply(chat: Chat) -> str:
+        return replies[int(chat.data["post"][5])] if int(chat.data["post"][5]) < 8 else "1"
+
+    found = verified(llm_server(reply), **short)
+    chosen = [RUN.sources(f"c{i}").index(found.sources(f"c{i}")[0]) + 1 for i in range(8)]
+    assert chosen == [4, 2, 1, 1, 1, 1, 2, 1]
+    failed = {f.claim_id: f.reason for f in found.failures}
+    assert failed == {
+        "c3": "chooses a paper that is not among 1 to 10",
+        "c4": NO_NUMBER,
+        "c5": NO_NUMBER,
+        "c7": "chooses a paper that is not among 1 to 10",
+    }
+    assert found.notes["c2"].startswith("none of the first 10")
+
+
+def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> None:
+    """Of ten claims one gets no JSON, one a paper that is not there, one a word for a number."""
+    spoilt = {3: "I choose 2", 4: '{"reasoning": "", "selected_paper": 11}'}
+    spoilt[5] = '{"reasoning": "", "selected_paper": "three"}'
+    rule = play.Verifier(play.perfect(GOLDS))
+
+    def reply(chat: Chat) -> str | Reply:
+        return spoilt.get(int(chat.data["post"][5])) or rule(chat)
+
+    found = verified(llm_server(reply))
+    assert mrr(found) == pytest.approx(PERFECT - (1 / 2 + 1 / 2 + 2 / 3) / 10)
+    assert {f.claim_id for f in found.failures} == {"c3", "c4", "c5"}
+    assert [*found.run.scored("c4").items()] == [*RUN.scored("c4").items()]
+    assert found.notes["c4"] == "no good answer: ranking left as it is"
+    # A server with faults of the wire that pass, and votes of which some fail: nothing is lost.
+    shaky = llm_server(rule, faults=0.3, kinds=("500", "cut", "not json"))
+    assert mrr(verified(shaky, llm={"retries": 6})) == pytest.approx(PERFECT)
+
+
+def test_answers_are_kept_and_what_was_not_answered_is_asked_again(
+    llm_server: Start, tmp_path: Path
+) -> None:
+    store, server = Store(tmp_path), llm_server(play.Verifier(play.perfect(GOLDS)))
+    some = stage(server, votes=3, llm={"max_requests": 9})
+    first = apply_stage(some, CLAIMS, SOURCES, Result(RUN), store)
+    assert server.requests == 9 and not first.stored
+    assert {f.reason.split(":")[0] for f in first.failures} == {"not asked"}
+    second = apply_stage(some, CLAIMS, SOURCES, Result(RUN), store)
+    assert not second.stored and server.requests == 18
+    whole = stage(server, votes=3)
+    done = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
+    assert server.requests < 32 and not done.failures and mrr(done) == pytest.approx(PERFECT)
+    again = apply_stage(whole, CLAIMS, SOURCES, Result(RUN), store)
+    assert again.stored and again.details == done.details and len(done.details) == 10
+    assert (tmp_path / "answers.sqlite").is_file()
+    # All answers are there: another model config that asks the same costs nothing.
+    before = server.requests
+    other = stage(server, votes=3, llm={"concurrency": 2})
+    assert [*apply_stage(other, CLAIMS, SOURCES, Result(RUN), store).run] == [*done.run]
+    assert server.requests == before
+
+
+def test_over_the_budget_authors_go_first_and_then_the_same_share_of_every_abstract(
+    llm_server: Start,
+) -> None:
+    server = llm_server(play.Verifier(play.perfect(GOLDS)))
+    names = tuple(f"{chr(65 + i)}na Author" for i in range(6))
+    long = [
+        Source(s.id, s.title, f"{s.id} word " * (40 * (1 + i % 2)), names, "Venue")
+        for i, s in enumerate(SOURCES)
+    ]
+    claims = CLAIMS[:1]
+
+    def asked(budget: int) -> tuple[str, int]:
+        stage(server, max_prompt_tokens=budget).apply(claims, long, RUN)
+        body = server.bodies[-1]["messages"]
+        size = sum(len(m["content"].encode()) for m in body) // 4 + 8 * len(body)
+        assert size <= budget
+        return body[-1]["content"], size
+
+    text, whole = asked(100_000)
+    assert text.count("Authors: ") == 10 and " .." not in text
+    text, bare = asked(whole - 1)
+    assert "Authors: " not in text and "Venue: " in text and " .." not in text and bare < whole
+    text, cut = asked(bare - 500)
+    assert text.count(" ..\n") == 10 and bare - cut < 530
+    lengths = [len(part) for part in text.split("Abstract: ")[1:]]
+    # Long abstracts stay twice as long as short ones.
+    assert 1.7 < lengths[0] / lengths[1] < 2.3 or 1.7 < lengths[1] / lengths[0] < 2.3
+    none = stage(server, max_prompt_tokens=200, votes=3).apply(claims, long, RUN)
+    assert [f.reason for f in none.failures] == [OVER_BUDGET]
+    assert none.details["c0"]["asks"] == 0 and [*none.run] == [*RUN.restricted(["c0"])]
+
+
+def test_forms_of_claims_and_papers_are_settings(llm_server: Start) -> None:
+    server = llm_server(play.Verifier(play.first_shown))
+    english = Claim("e", "English post", "en")
+    lost = Claim("c1", "Nur deutsch", "de")
+    run = Run.from_lists({c: RUN.scored(c).items() for c in ("c0", "c1")} | {"e": ranked(0, 1)})
+
+    def data(claim: Claim, **settings: Any) -> dict[str, str]:
+        found = stage(server, **settings).apply([claim], SOURCES, run)
+        assert ("read as posted" in found.notes[claim.id]) == (
+            claim is lost and settings.get("claims") != "original"
+        )
+        return Chat(server.bodies[-1]).data
+
+    assert set(data(CLAIMS[0], claims="original")) == {"post", "papers"}
+    assert data(CLAIMS[0], claims="translated")["post"] == "Translation 0"
+    assert set(data(english)) == {"post", "papers"} and data(lost)["post"] == "Nur deutsch"
+    assert "Authors" not in data(CLAIMS[0], sources="title_abstract")["papers"]
+    assert "Venue: Venue Authors: Ann Lee, Bo Ek" in data(CLAIMS[0], sources="released")["papers"]
+
+
+def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Path) -> None:
+    server = llm_server()
+    with pytest.raises(ConfigError, match=r"llm\.model"):
+        stage(server, llm={"model": " "})
+    with pytest.raises(InputError, match="no such prompt"):
+        stage(server, prompt="verify")
+    with pytest.raises(InputError, match="variables"):
+        stage(server, prompt="support")
+    # Another text of the prompt is another stage.
+    own = tmp_path / "own.yaml"
+    own.write_text((c2s.text.prompts.PROMPTS / "verify_short.yaml").read_text())
+    first = stage(server, prompt=str(own)).identity
+    own.write_text(own.read_text().replace("stronger", "strongest"))
+    assert stage(server, prompt=str(own)).identity != first
+    # One source leaves nothing to choose: nobody is asked.
+    alone = Run.from_lists({"c0": [("s00", 1.0)], "c1": []})
+    found = stage(server).apply(CLAIMS[:2], SOURCES, alone)
+    assert [*found.run] == [*alone] and server.requests == 0
