@@ -9,14 +9,11 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -28,7 +25,6 @@ from claim2source.core.lock import LOCK_FILE
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
-from claim2source.datasets.papers import Paper
 from claim2source.engines.files import (
     IndexFiles,
     Lock,
@@ -37,26 +33,31 @@ from claim2source.engines.files import (
     seal_of,
     why_damaged,
 )
+from claim2source.engines.lance import (
+    ADVICE,
+    Hits,
+    among,
+    connection,
+    lancedb_module,
+    named_errors,
+    short,
+)
 from claim2source.engines.manifest import MANIFEST, IndexManifest
+from claim2source.engines.names import PAPERS as NAMED
 from claim2source.engines.names import name_terms, names_weight
 from claim2source.engines.probes import MIXED, QUERIES, TARGET, chosen_probes, sampled_queries
 from claim2source.engines.rows import (
     ADDED,
     EVERYWHERE,
-    PAPER,
-    SENTENCES,
     Rows,
     Where,
-    columns_of,
-    half_of,
     paper_of,
-    rows_of,
     schema_of,
     stamp_of,
     table_of,
     vectors_of,
-    venue_key,
 )
+from claim2source.engines.table import K1, B, PaperTable
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -65,12 +66,8 @@ from claim2source.retrieve.fuse import score_missing
 
 if TYPE_CHECKING:
     import pyarrow
-    from lancedb.expr import Expr
 
-# (id, score), best first.
-Hits = list[tuple[str, float]]
 Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
-K1, B = 1.2, 0.75
 # Below so many papers every vector is compared.
 EXACT = 50_000
 # Papers that are read to be changed at a time.
@@ -79,23 +76,6 @@ _TOGETHER = 1024
 GROWN = 2.0
 # Old versions stay this long: another process may be reading one, or ask an older state.
 KEPT = timedelta(days=7)
-# What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
-_UNWRITABLE = {
-    "os error 28": "no space left on the disk: make room",
-    "os error 122": "the disk quota is used up: make room",
-    "os error 27": "a file may not be that large: raise the limit",
-    "os error 30": "the disk can only be read: choose another",
-    "os error 13": "permission denied: let this user write there",
-}
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Count what an index holds: papers, those written since the last build, and bytes on disk."""
-
-    papers: int
-    unbuilt: int
-    size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +88,7 @@ class Found:
     vectors: Mapping[str, np.ndarray]
 
 
-class Engine:
+class Engine(PaperTable):
     """Search an index of papers, and let it grow; it is an `Index` too.
 
     What is written counts once the call has returned: a process that is killed later loses none
@@ -144,7 +124,7 @@ class Engine:
         require(analysis == "terms", "bm25.analysis", analysis, "terms")
         require(manifest.bm25.k1 == K1, "bm25.k1", manifest.bm25.k1, f"{K1}: LanceDB has no other")
         require(manifest.bm25.b == B, "bm25.b", manifest.bm25.b, f"{B}: LanceDB has no other")
-        _lancedb()
+        lancedb_module()
         files = files_of(place)
         lock = files.prepare()
         try:
@@ -164,8 +144,8 @@ class Engine:
     def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty table, then its manifest: what has a manifest has a table."""
         schema = schema_of(manifest.dimensions, manifest.sentences > 0)
-        with _named(files.uri):
-            _connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
+        with named_errors(files.uri):
+            connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
         manifest.write(files, options.get("name", MANIFEST))
         return cls(files, manifest, **options)
 
@@ -190,8 +170,7 @@ class Engine:
 
     def _damaged(self, why: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
-        advice = "copy it again from where it is whole, or index again into another --out"
-        return InputError.at(self.where, why=f"damaged ({papers}): {why}; {advice}")
+        return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _opened(self) -> Any:
         """Open the table, and see that it is the manifest's; nothing is made."""
@@ -200,7 +179,7 @@ class Engine:
         if not any(one.startswith(f"{under}_versions/") for one in self.files.listed(under[:-1])):
             raise self._damaged(f"{under}_versions is missing")
         try:
-            table = _connection(self.files).open_table(manifest.table)
+            table = connection(self.files).open_table(manifest.table)
             if self.at is not None:
                 table.checkout(self.at)
             schema, papers = table.schema, table.count_rows()
@@ -208,19 +187,13 @@ class Engine:
             if self.at is not None and "ersion" in str(error):
                 why = f"there is no such version; the last {KEPT.days} days are there"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
-            raise self._damaged(f"its table cannot be read: {_short(error)}") from None
+            raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
         if lacking - ADDED or schema.field("vector").type.list_size != manifest.dimensions:
             raise self._damaged("its table is not the one that its manifest describes")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
         return table
-
-    @property
-    def version(self) -> int:
-        """Number the state that is searched; another one may give other answers."""
-        with self._named():
-            return int(self._table.version)
 
     def refresh(self) -> None:
         """See what another process built: its probes, its model, its table."""
@@ -255,11 +228,6 @@ class Engine:
             self._lock = None
             self._stamp = self.files.stamp(self.name)
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        with _named(self.where):
-            yield
-
     def upsert(self, rows: Rows) -> None:
         """Add papers, and replace those whose ids are there, in one commit."""
         if not len(rows):
@@ -285,18 +253,8 @@ class Engine:
         if there:
             self._make_stale()
             with self._named():
-                self._table.delete(_among(there))
+                self._table.delete(among(there))
         return len(there)
-
-    def retracted(self, ids: Sequence[str]) -> dict[str, str]:
-        """Map those of the papers of whom something was published since to what it was."""
-        if "retracted" not in self._table.schema.names:
-            return {}
-        return {
-            row["id"]: row["retracted"]
-            for row in self._read(ids, ("id", "retracted"))
-            if row["retracted"]
-        }
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
         """Note what was published about papers since; return of how many that changed.
@@ -319,7 +277,7 @@ class Engine:
         ids = list(changed)
         for start in range(0, len(ids), _TOGETHER):
             with self._named():
-                query = self._table.search().where(_among(ids[start : start + _TOGETHER]))
+                query = self._table.search().where(among(ids[start : start + _TOGETHER]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
             states = [changed[one] for one in table["id"].to_pylist()]
             papers = [
@@ -380,7 +338,9 @@ class Engine:
         lengths = self._table.search().select(["length"]).to_batches(65_536)
         total = sum(int(np.asarray(batch["length"]).sum()) for batch in lengths)
         average = total / papers if papers else 0.0
-        weight = names_weight(self, papers) if "names" in self._table.schema.names else 0.0
+        weight = 0.0
+        if "names" in self._table.schema.names:
+            weight = names_weight(self.sample(papers, NAMED), self.manifest.bm25, self._ids_by)
         return {"papers": papers, "average_length": average, "names": weight, **found}
 
     def _divide(
@@ -415,114 +375,6 @@ class Engine:
 
     def _sampled(self, papers: int) -> np.ndarray:
         return vectors_of(self._drawn(papers, MIXED * QUERIES, ["vector"])["vector"])
-
-    def sample(self, papers: int, count: int) -> list[Paper]:
-        """Draw some of the papers, always the same ones."""
-        if not papers:
-            return []
-        return [paper_of(row) for row in self._drawn(papers, count, self._paper).to_pylist()]
-
-    def _drawn(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
-        places = np.random.default_rng(0).choice(papers, min(count, papers), False)
-        return self._table.take_offsets(sorted(places.tolist())).select(columns).to_arrow()
-
-    @property
-    def _paper(self) -> list[str]:
-        return [name for name in PAPER if name in self._table.schema.names]
-
-    def _index_names(self) -> dict[str, str]:
-        """Map an indexed column to the name of its index."""
-        return {index.columns[0]: index.name for index in self._table.list_indices()}
-
-    def dense(self, vector: np.ndarray, k: int, where: Where = EVERYWHERE) -> Hits:
-        """Find the best `k` papers by inner product with a vector [d].
-
-        Where few papers are left to choose from, all of them are compared.
-        """
-        probes = self.manifest.probes
-        if probes and (chosen := _expression(where)) is not None:
-            with self._named():
-                left = self._table.count_rows(chosen.to_sql())
-            probes = 0 if left < self.exact_below else probes
-        return self._nearest(vector, k, where, probes)
-
-    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
-        if k < 1 or where.ids == ():
-            return []
-        query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-        query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-        query = _filtered(query, where)
-        with self._named():
-            found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
-        if probes and len(found) < k and probes < self.manifest.partitions:
-            return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
-        # LanceDB's distance is 1 - the inner product.
-        return _hits(found, 1 - _numbers(found, "_distance"))
-
-    def lexical(
-        self,
-        terms: Sequence[str],
-        k: int,
-        where: Where = EVERYWHERE,
-        names: Sequence[str] = (),
-        weight: float | None = None,
-    ) -> Hits:
-        """Find the best `k` papers that hold one of the terms, by BM25.
-
-        `names` are looked for among authors and venues, and count `weight` times; None: as the
-        index's papers chose.
-        """
-        weight = self.manifest.names if weight is None else weight
-        fields = [("terms", terms, 1.0), ("names", names if weight else (), weight)]
-        queries = [one for name, those, boost in fields for one in _matching(name, those, boost)]
-        if not queries or k < 1 or where.ids == ():
-            return []
-        with self._named():
-            query = self._table.search(_any_of(queries)).limit(k).select(["id", "_score"])
-            found = _filtered(query, where).to_arrow()
-        return _hits(found, _numbers(found, "_score") / (K1 + 1))
-
-    def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
-        """Read papers by id."""
-        rows = self._read(ids, self._paper)
-        return {row["id"]: paper_of(row) for row in rows}
-
-    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
-        """Read the stamps of papers by id."""
-        return {row["id"]: row["stamp"] for row in self._read(ids, ("id", "stamp"))}
-
-    def _read(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-        if not ids:
-            return []
-        with self._named():
-            query = self._table.search().where(_among(ids)).select(list(columns)).limit(None)
-            rows: list[dict[str, Any]] = query.to_list()
-        return rows
-
-    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
-        """Read the stamps of papers by id, and the vectors of their sentences."""
-        if not self.manifest.sentences:
-            return {}
-        rows, width = self._read(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
-        return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
-
-    def rows(self, size: int = 2048) -> Iterator[Rows]:
-        """Yield everything that is stored, as of now."""
-        there = self._table.schema.names
-        columns = [one for one in columns_of(self.manifest.sentences > 0) if one in there]
-        with self._named():
-            query = self._table.search().select(columns).limit(None)
-            yield from map(rows_of, query.to_batches(size))
-
-    def stats(self) -> Stats:
-        """Count what is stored."""
-        with self._named():
-            papers, names = self._table.count_rows(), self._index_names()
-            unbuilt = papers
-            if "terms" in names:
-                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
-        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
 
     def _make_stale(self) -> None:
         """Note, before it happens, that statistics will be of papers that are gone."""
@@ -637,102 +489,3 @@ def open_engine(place: str | Path, version: int | None = None) -> Engine:
 def is_engine(place: str | Path) -> bool:
     """Tell whether an index is there."""
     return files_of(place).stamp(MANIFEST) != ""
-
-
-@contextmanager
-def _named(where: str) -> Iterator[None]:
-    """Say in one line what LanceDB raises: of anything at all, also of a panic of its own."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        text = str(error)
-        for sign, why in _UNWRITABLE.items():
-            if sign in text:
-                again = f"{why}, and run the same command again; what was written stays"
-                raise UserError(f"{where}: {again}") from None
-        advice = "copy it again from where it is whole, or index again into another --out"
-        why = f"its table cannot be read or written: {_short(error)}; {advice}"
-        raise InputError.at(where, why=why) from None
-
-
-def _short(error: Exception) -> str:
-    """Cut what LanceDB says before the places in its own source."""
-    return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
-
-
-def _connection(files: IndexFiles) -> Any:
-    options = getattr(files, "options", None)
-    return _lancedb().connect(
-        files.uri, read_consistency_interval=timedelta(0), storage_options=options
-    )
-
-
-def _lancedb() -> Any:
-    # By itself it warns that a new index is not there yet.
-    os.environ.setdefault("LANCEDB_LOG", "error")
-    try:
-        import lancedb
-    except ImportError:
-        raise UserError(
-            "an index is kept by LanceDB, which is not installed; pip install 'claim2source[index]'"
-        ) from None
-    return lancedb
-
-
-def _hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
-    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
-
-
-def _numbers(table: pyarrow.Table, column: str) -> np.ndarray:
-    numbers: np.ndarray = table[column].to_numpy().astype(np.float64)
-    return numbers
-
-
-def _among(ids: Sequence[str]) -> Expr:
-    from lancedb.expr import col
-
-    return col("id").isin(list(ids))
-
-
-def _expression(where: Where) -> Expr | None:
-    """Write a filter in LanceDB's expressions, which quote values; None where all are meant."""
-    from lancedb.expr import col, lit
-
-    parts = []
-    if where.last_day is not None:
-        parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
-    if where.language is not None:
-        parts.append(col("lang") == lit(where.language))
-    if where.venue is not None:
-        parts.append(col("venue_key") == lit(venue_key(where.venue)))
-    if where.ids is not None:
-        parts.append(_among(where.ids))
-    return reduce(lambda one, other: one & other, parts) if parts else None
-
-
-def _matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
-    """Ask for each of the terms; those that stand there n times count n times."""
-    from lancedb.query import MatchQuery
-
-    by_count: dict[int, list[str]] = {}
-    for term, count in Counter(terms).items():
-        by_count.setdefault(count, []).append(term)
-    return [
-        MatchQuery(" ".join(those), column, boost=float(count * weight))
-        for count, those in by_count.items()
-    ]
-
-
-def _any_of(queries: Sequence[Any]) -> Any:
-    from lancedb.query import BooleanQuery, Occur
-
-    if len(queries) == 1:
-        return queries[0]
-    return BooleanQuery([(Occur.SHOULD, query) for query in queries])
-
-
-def _filtered(query: Any, where: Where) -> Any:
-    chosen = _expression(where)
-    return query if chosen is None else query.where(chosen, prefilter=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from claim2source.core.records import Source, nfkc
-
-if TYPE_CHECKING:
-    from claim2source.datasets.papers import Paper
-    from claim2source.engines.engine import Engine
+from claim2source.core.records import Claim, Source, nfkc
+from claim2source.datasets.papers import Paper
+from claim2source.retrieve import BM25Config
+from claim2source.retrieve.analyser import Analyser
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")
 _OWNER = re.compile(r"['’]s?$")
@@ -23,9 +21,9 @@ _EMPTY = frozenset(
     "journal international annals archives proceedings transactions reports letters review reviews "
     "revue zeitschrift press university institute van von del el di da rt via new study".split()
 )
-# Weights that are tried, papers that are drawn, words of a title that a drawn post has.
+# Weights that are tried, papers that they are tried on, words of a title in such a post.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
-_PAPERS, _WORDS, _DEEP = 60, 4, 50
+PAPERS, _WORDS = 60, 4
 # A weight may cost posts without names so much of their mean reciprocal rank.
 _COST = 0.002
 
@@ -57,23 +55,21 @@ def name_terms(post: str) -> list[str]:
     return list(dict.fromkeys(word for word in names if len(word) > 2 and word not in _EMPTY))
 
 
-def names_weight(engine: Engine, papers: int) -> float:
-    """Choose how much names weigh, on posts that are made of the index's own papers.
+def names_weight(
+    papers: Sequence[Paper],
+    bm25: BM25Config,
+    search: Callable[[Sequence[str], Sequence[str], float], Sequence[str]],
+) -> float:
+    """Choose how much names weigh, on posts that are made of some of the index's own papers.
 
-    Each drawn paper gives one post of words of its title with an author and the venue, and one of
-    such words alone; the weight that finds the former best is taken of those that cost the latter
-    next to nothing. 0 where papers have no names.
+    Each paper gives one post of words of its title with an author and the venue, and one of such
+    words alone; the weight that finds the former best is taken of those that cost the latter next
+    to nothing. `search` lists ids by terms, names and their weight. 0 where papers have no names.
     """
-    from claim2source.core.records import Claim
-    from claim2source.retrieve.analyser import Analyser
-
-    drawn = [
-        one for one in engine.sample(papers, _PAPERS) if one.source.authors and one.source.title
-    ]
+    drawn = [one for one in papers if one.source.authors and one.source.title]
     if len(drawn) < 5:
         return 0.0
-    rng, analyser = np.random.default_rng(0), Analyser(engine.manifest.bm25)
-    language = engine.manifest.bm25.language
+    rng, analyser = np.random.default_rng(0), Analyser(bm25)
     named, bare = np.zeros((len(WEIGHTS), len(drawn))), np.zeros((len(WEIGHTS), len(drawn)))
     for column, paper in enumerate(drawn):
         words = _drawn_words(paper, rng)
@@ -83,10 +79,9 @@ def names_weight(engine: Engine, papers: int) -> float:
             (named, f"{author}'s {paper.source.venue} study: {words}"),
             (bare, words.title()),
         ):
-            terms = analyser.claim(Claim("0", text, language))
+            terms = analyser.claim(Claim("0", text, bm25.language))
             for row, weight in enumerate(WEIGHTS):
-                hits = engine.lexical(terms, _DEEP, names=name_terms(text), weight=weight)
-                ids = [one for one, _ in hits]
+                ids = search(terms, name_terms(text), weight)
                 if paper.source.id in ids:
                     found[row, column] = 1 / (1 + ids.index(paper.source.id))
     good = [row for row in range(len(WEIGHTS)) if bare[row].mean() >= bare[0].mean() - _COST]
