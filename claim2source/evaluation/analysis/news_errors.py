@@ -106,18 +106,14 @@ def content_terms(text: str) -> frozenset[str]:
 def errors_parts(found: Sequence[SortedClaim], config: ErrorConfig) -> list[Part]:
     """Tabulate the proxies among failures, and among the other claims for comparison."""
     failed = [one for one in found if is_failure(one, config)]
-    counts = {kind: (_count(failed, kind), _count(found, kind)) for kind in KINDS}
-    others = len(found) - len(failed)
-    rows: list[list[Cell]] = [
-        [
-            kind,
-            bad,
-            f"{bad / len(failed):.1%}" if failed else None,
-            every - bad,
-            f"{(every - bad) / others:.1%}" if others else None,
-        ]
-        for kind, (bad, every) in counts.items()
-    ]
+    others = [one for one in found if not is_failure(one, config)]
+    rows: list[list[Cell]] = []
+    for kind in KINDS:
+        row: list[Cell] = [kind]
+        for group in (failed, others):
+            count = sum(one.kind == kind for one in group)
+            row += [count, f"{count / len(group):.1%}" if group else None]
+        rows.append(row)
     head = (
         f"Gold not among the first {config.cutoff}: {len(failed)} of {len(found)} claims, by "
         "proxies that count words (docs/news.md), beside the others:"
@@ -135,18 +131,10 @@ def write_errors(found: Sequence[SortedClaim], config: ErrorConfig, path: Path) 
     """Write the failures as a sheet, to be read by people."""
     rows = [
         [
-            one.claim.id,
-            one.kind,
-            "" if one.rank is None else str(one.rank),
-            one.claim.text,
-            one.gold.id,
-            one.gold.title,
+            *(one.claim.id, one.kind, "" if one.rank is None else str(one.rank)),
+            *(one.claim.text, one.gold.id, one.gold.title),
         ]
         for one in found
         if is_failure(one, config)
     ]
     write_sheet(path, COLUMNS, rows)
-
-
-def _count(claims: Sequence[SortedClaim], kind: str) -> int:
-    return sum(one.kind == kind for one in claims)
