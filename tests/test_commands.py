@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 
 from claim2source.cli import PROGRAMS
-from claim2source.core.config import read_entries
 from claim2source.core.program import with_places
 from claim2source.pipeline import staged
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.plan import vary_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
-from claim2source.systems.read import SystemEntry, Systems, named_systems, read_systems
+from claim2source.systems.read import (
+    SystemEntry,
+    Systems,
+    named_systems,
+    read_entries,
+    read_systems,
+)
 from eval.index import index_words
 from scripts.bench import CASES
 from scripts.bench import read_options as read_bench
