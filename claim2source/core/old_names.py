@@ -22,6 +22,8 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "compare": "write report --reports DIR --out DIR",
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
+    "pairs": "it helped nothing; docs/log.md has the figures",
+    "store": "delete the store's folder: what it held is computed again",
     "soup": "write merge --checkpoints A B --out DIR",
 }
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"

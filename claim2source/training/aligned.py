@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from claim2source.core.records import Source
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Tokens
+from claim2source.text.clean import sentences_of
 
 # A shorter sentence is mostly a heading: "Methods."
 _FEWEST_WORDS = 4

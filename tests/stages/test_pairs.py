@@ -12,7 +12,6 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.io.contents import entries
 from claim2source.io.store import Store
 from claim2source.stages import pairs
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, Result, Scored
@@ -151,7 +150,6 @@ def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:
     assert asked("abc", version=2) == 3
     assert asked("abc", sources="title_abstract", claims="original") == 3
     assert asked("abc", mix=0.0, fusion="rrf", rrf_k=9) == 0
-    assert {entry.what for entry in entries(tmp_path)} == {"scores of pairs by table"}
     # One text in two sources or claims is one pair.
     twice = Table(scores=scores)
     claims = [Claim("0", "same"), Claim("1", "same")]
