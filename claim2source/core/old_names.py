@@ -20,6 +20,7 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "distill": f"{_TEACHER}, in `claim2source finetune`",
     "folds": _ON_VAL,
     "compare": "write report --reports DIR --out DIR",
+    "news": "write evaluate --config configs/evaluate/news.yaml --systems configs/news/bm25.yaml",
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "pairs": "it helped nothing; docs/log.md has the figures",

@@ -227,7 +227,7 @@ def compare(
         values = scored.values[name]
         scores[name] = {lang: float(values[mask].mean()) for lang, mask in masks.items()}
         scores[name][MACRO] = macro
-        bounds = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
+        bounds = score_intervals(scored.scores[name], dataset, [metric], repeats, seed)
         intervals[name] = bounds.values[metric]
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

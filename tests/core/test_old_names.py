@@ -14,7 +14,7 @@ from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError
 from claim2source.core.old_names import ALWAYS, OLD_KEYS, OLD_PROGRAMS
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import refuse_changes
 
 # Programs whose keys the tables name by a folder.

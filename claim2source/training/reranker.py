@@ -28,24 +28,21 @@ from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchSampler
 from claim2source.training.callbacks import EvaluateEpoch, KeepCheckpoints
 from claim2source.training.choose import ValScores, choose_point
-from claim2source.training.datamodule import PlannedData, is_overfitting
-from claim2source.training.distributed import World, gather_values
+from claim2source.training.data import TrainingData, load_splits, why_too_small
+from claim2source.training.distributed import Sharded, World, gather_values
 from claim2source.training.held_out import require_held_out
 from claim2source.training.loggers import RunLog
-from claim2source.training.reranker.config import TAUGHT, RerankerConfig
-from claim2source.training.reranker.first_stage import FirstStage
-from claim2source.training.reranker.groups import RerankerPairs, RunCandidates
-from claim2source.training.reranker.models import TrainedReranker, load_to_train
-from claim2source.training.reranker.module import COLLAPSED, RerankerModule, are_alike
-from claim2source.training.reranker.report import log_report, report_pipeline
+from claim2source.training.module import PlannedData, is_overfitting
+from claim2source.training.reranker_config import TAUGHT, RerankerConfig
+from claim2source.training.reranker_data import FirstStage, RerankerPairs, RunCandidates
+from claim2source.training.reranker_models import TrainedReranker, load_to_train
+from claim2source.training.reranker_module import COLLAPSED, RerankerModule, are_alike
+from claim2source.training.reranker_report import log_report, report_pipeline
+from claim2source.training.resume import StopSignals, skipped_steps, trainable_weights
 from claim2source.training.run import TrainingRun, run_training
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import TrainingData, load_splits, why_too_small
-from claim2source.training.state import skipped_steps, trainable_weights
-from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import Sharded
 from claim2source.training.teacher import Teacher, run_hash, teacher_of
-from claim2source.training.trainer_settings import make_trainer
+from claim2source.training.trainer import make_trainer
 
 log = logging.getLogger(__name__)
 

@@ -31,10 +31,9 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, keep_head, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair, Reranker
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.adapt import check_layers, make_trainable
-from claim2source.training.checkpoint import ONE_SHARD
-from claim2source.training.reranker.config import RerankerConfig
-from claim2source.training.state import require_finite_weights
+from claim2source.training.checkpoint import ONE_SHARD, check_layers, make_trainable
+from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.resume import require_finite_weights
 
 # Tensors by name; a kind's own.
 Features = Mapping[str, Any]

@@ -1,26 +1,165 @@
-"""Make the groups that a re-ranker learns from: a claim, its gold, and mined negatives."""
+"""Rank a training's claims with its first stage, and make the groups a re-ranker learns from."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
+from claim2source.core.config import require_one_of
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset
-from claim2source.core.run import Run
+from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import connected_groups, golds_by_text
+from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.mining.mine import SHORT
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
+from claim2source.models import checkpoint_folder
+from claim2source.models.hub import weight_files, weights_hash
+from claim2source.models.local import local_model, local_models
+from claim2source.models.manifest import FILE
 from claim2source.stages.pairs import Pair
+from claim2source.systems.heldout import ChoosingOn
+from claim2source.systems.nodes import BM25Node, DenseNode
+from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.distributed import World, gather_values
+from claim2source.training.held_out import models_of
 from claim2source.training.negatives import KeptNegatives
-from claim2source.training.reranker.config import CandidatesConfig, RerankerConfig
+from claim2source.training.reranker_config import CandidatesConfig, RerankerConfig
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.teacher import TeacherScores
+from claim2source.training.teacher import TeacherScores, run_hash, run_scores
+
+KEY = "first.run"
+PLAIN = "BM25"
+
+
+def system_hash(system: System, folder: Path | None = None) -> str:
+    """Hash what decides a system's ranking, beside the data: its settings, its models' weights.
+
+    Models in `folder` are taken before the hub's. A checkpoint is known by its manifest, wherever
+    it lies.
+    """
+    with local_models(folder):
+        models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
+        weights = [_weights(local_model(model).name) for model in models]
+        # A fitted fusion, or a trained re-ranker: another may lie there by now.
+        named = list(_strings(list(system.stages)))
+        files = [file_hash(one) for one in named if Path(one).is_file()]
+        behind = [one for one in map(_weights, named) if one is not None]
+        # Of a checkpoint the weights say more than its place.
+        places = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
+        settings = repr(system)
+        for place in places:
+            settings = settings.replace(repr(place), "")
+        return content_hash([settings, weights, files, behind])
+
+
+def _weights(name: str) -> str | None:
+    """Hash a checkpoint's manifest, or the weights in a folder; None for other names."""
+    try:
+        folder = checkpoint_folder(name)
+        if (folder / FILE).is_file():
+            return file_hash(folder / FILE)
+        return weights_hash(folder) if folder.is_dir() and weight_files(folder) else None
+    except UserError:
+        return None  # a run that has not ended
+
+
+def _strings(value: object) -> Iterator[str]:
+    """List the texts in a setting, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(one)
+
+
+class FirstStage:
+    """Rank claims, and say what the ranking depends on.
+
+    Raises `ConfigError` for a system that the files do not have.
+    """
+
+    def __init__(self, config: RerankerConfig) -> None:
+        self.config, self.first = config, config.first
+        if self.first.system is not None:
+            require_one_of("first.system", self.first.system, list(self.systems))
+            system = self.systems[self.first.system]
+            if (why := system.reason_not_to_run) is not None and self.first.checkpoint is None:
+                raise ConfigError("first.system", self.first.system, f"another: {why}")
+
+    @cached_property
+    def systems(self) -> Systems:
+        """Read the systems."""
+        if self.first.system is None:
+            return {PLAIN: System(PLAIN, BM25Node(name=PLAIN))}
+        return named_systems(self.first.files, None)[0]
+
+    @cached_property
+    def system(self) -> System:
+        """Return the first stage, with the checkpoint in the place of its dense model."""
+        system = self.systems[self.name]
+        checkpoint = self.first.checkpoint
+        return system if checkpoint is None else system.on_checkpoint(checkpoint)
+
+    @property
+    def name(self) -> str:
+        """Name the first stage."""
+        if self.first.run:
+            return ", ".join(path.name for path in self.first.run)
+        return self.first.system or PLAIN
+
+    @property
+    def depth(self) -> int:
+        """Return how many sources of a claim are needed."""
+        return max(self.first.depth, self.config.candidates.last_rank)
+
+    def hash(self) -> str:
+        """Hash what decides the ranking, beside the data."""
+        if self.first.run:
+            return content_hash([run_hash(path, KEY) for path in self.first.run])
+        return system_hash(self.system, self.first.models)
+
+    @property
+    def models(self) -> list[str]:
+        """Name the models of the first stage; none of runs that are given."""
+        if self.first.run:
+            return []
+        return models_of(self.system, self.first.models)
+
+    def rank(
+        self, splits: Mapping[str, Dataset], reported: Dataset, store: Store
+    ) -> dict[str, Result]:
+        """Rank the claims of splits, by the splits' names; `reported` is one of them."""
+        if self.first.run:
+            return {name: Result(self._given(data)) for name, data in splits.items()}
+        config = self.config
+        settings = RunSettings(
+            config.data.dataset,
+            ChoosingOn(lenient=config.data.lenient),
+            models=self.first.models,
+            store=store,
+            device=config.device,
+            depth=self.depth,
+        )
+        runner = SystemRunner(reported, settings)
+        return {name: runner.run(self.system, None, one).result for name, one in splits.items()}
+
+    def _given(self, data: Dataset) -> Run:
+        scored = run_scores(self.first.run, data, KEY)
+        lists: dict[str, Sequence[tuple[str, float]]] = {
+            claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims
+        }
+        return Run.from_lists(lists)
+
 
 # Share of its title's words (Jaccard) above which a source counts as the gold's paper.
 SAME_TITLE = 0.9

@@ -20,11 +20,11 @@ from claim2source.stages.pairs import Reranker
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.stages import apply_stage
 from claim2source.training.choose import ValScores
+from claim2source.training.data import TrainingData
 from claim2source.training.loggers import RunLog
 from claim2source.training.report import CHOSEN, STEP_0
-from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
-from claim2source.training.splits import TrainingData
 
 PROGRAM = "train/finetune_reranker.py"
 ZERO_SHOT = "zero-shot re-ranker"

@@ -1,4 +1,4 @@
-"""Check the `trainer:` settings of a config, and make the arguments of `pl.Trainer` of them."""
+"""Make Lightning's trainer of the `trainer:` settings of a config."""
 
 from __future__ import annotations
 
