@@ -139,7 +139,7 @@ def read_scored(
     systems = {
         one.name: one
         for one in found
-        if one.style == "S0C0" or (one.report_folder, one.system) not in named
+        if one.report.style == "S0C0" or (one.report_folder, one.report.system) not in named
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")

@@ -17,7 +17,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Part, render
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.html.way import way_page
+from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
@@ -153,7 +153,7 @@ class ScoredStages:
         write_submissions(self.last.run, dataset, folder)
         runs = {name: one.run for name, one in self.scored.items()}
         title = f"{self.report.dataset}, {self.report.split}"
-        way_page(runs, dataset, folder / PAGE, title=title)
+        trace_page(runs, dataset, folder / PAGE, title=title)
         self.report.write(folder)
 
 
