@@ -121,7 +121,7 @@ def test_every_command_shown_is_one_its_program_takes(
             "eval/pipeline.py",
         ],
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
-        "docs/training.md": ["train/merge.py"],
+        "docs/training.md": ["train/finetune.py"],
         "docs/styles.md": ["eval/translate.py", "eval/rewrite.py"],
         "docs/rerank.md": [
             *("eval/rerank.py", "eval/pipeline.py", "train/fusion.py"),
