@@ -214,7 +214,7 @@ def measure(
             gain = whole[name][0] - whole[baseline][0]
             better = _bounded(gain, samples[name][0] - samples[baseline][0])
         point = coverage_at_risk(risk_coverage(values, wrong), most)
-        found[name] = Abstention(three[0], three[1], three[2], point, better)
+        found[name] = Abstention(*three, point, better)
     return found
 
 
@@ -239,11 +239,8 @@ def curve_table(curves: Mapping[str, Curve], shares: Sequence[float]) -> TextTab
     """Tabulate the risks of curves where at least these shares of the claims are answered."""
     rows: list[list[Cell]] = []
     for share in shares:
-        row: list[Cell] = [f"{share:.0%}".replace("%", " %")]
-        for curve in curves.values():
-            at = int(np.argmax(curve.coverage >= share - 1e-9))
-            row.append(float(curve.risk[at]))
-        rows.append(row)
+        risks = [c.risk[int(np.argmax(c.coverage >= share - 1e-9))] for c in curves.values()]
+        rows.append([f"{share:.0%}".replace("%", " %"), *map(float, risks)])
     return TextTable(["coverage", *curves], rows)
 
 
