@@ -43,7 +43,7 @@ _INJECT = "inject_gold"
 # Settings of stages that say how they are run: they change no score.
 _RUNTIME = (
     *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
-    *("max_wait", "max_requests", "max_tokens_total", "allow_remote_code"),
+    *("max_requests", "max_tokens_total", "allow_remote_code"),
 )
 
 
