@@ -214,7 +214,7 @@ def measure(
             gain = whole[name][0] - whole[baseline][0]
             better = _bounded(gain, samples[name][0] - samples[baseline][0])
         point = coverage_at_risk(risk_coverage(values, wrong), most)
-        found[name] = Abstention(*three, point, better)
+        found[name] = Abstention(three[0], three[1], three[2], point, better)
     return found
 
 
