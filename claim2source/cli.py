@@ -45,7 +45,6 @@ PROGRAMS = {
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),
     "report": ("eval.report", "compare evaluated systems: as text, a page, beside the papers'"),
-    "store": ("eval.store", "show and prune the store of vectors and ranked lists"),
 }
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 
