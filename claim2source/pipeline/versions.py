@@ -10,7 +10,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.metrics import macro, score_languages
+from claim2source.metrics.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.runtime import SystemRuntime
