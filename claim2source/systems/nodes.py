@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
 from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
-    BM25_GRID,
     CUT,
     FUSION_GRID,
+    Grid,
     choose,
     choose_bm25,
+    choose_fielded,
     choose_fusion,
 )
 from claim2source.systems.heldout import HeldOut, Made, one_val
@@ -119,33 +121,33 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class BM25Node(Node):
-    """Rank by BM25; with `fit` k1, b and the title weight are chosen on all of train."""
+    """Rank by BM25; with a `grid` settings are chosen of it on all of train."""
 
     bm25: BM25Config = field(default_factory=BM25Config)
+    grid: Grid = ()
     fitted: bool = False
-    fits: bool = False
 
     kind = "bm25"
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether k1, b and the title weight are chosen."""
-        return self.fits
+        """Tell whether settings are chosen."""
+        return bool(self.grid)
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose k1, b and the title weight on train; `train_split` names it."""
+        """Choose settings on train; `train_split` names it."""
         self.require_supported()
-        if not self.fits or self.fitted:
+        if not self.grid or self.fitted:
             return self, []
         form = self.form_of(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
 
         def chosen() -> tuple[BM25Config, Choice]:
-            train = fitting.held_out.train(train_split)
-            train = train.with_claims(fitting.runtime.claims(train.claims, form))
-            return choose_bm25(train, base, BM25_GRID, fitting.rule)
+            train = _train(fitting, train_split, form)
+            return choose_bm25(train, base, self.grid, fitting.rule)
 
-        bm25, choice = replace(fitting, form=form).once((base, train_split), chosen)
+        made_of = base, self.grid, train_split
+        bm25, choice = replace(fitting, form=form).once(made_of, chosen)
         return replace(self, bm25=bm25, fitted=True), [choice]
 
     def index(
@@ -165,10 +167,72 @@ class BM25Node(Node):
         """Return the name by which reports and published tables know it."""
         if self.label is not None:
             return self.label
-        if self.fits:
+        if self.grid:
             return "bm25-tuned"
         # A name alone does not make it the papers'.
         return "bm25-own" if self.shown.casefold() == PAPERS_LABEL else self.shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldedNode(Node):
+    """Rank tweets by BM25 over text and hashtags; with a `grid` settings are chosen of it.
+
+    A claim's candidates are an index of their own.
+    """
+
+    fielded: FieldedConfig = field(default_factory=FieldedConfig)
+    grid: Grid = ()
+    fitted: bool = False
+
+    kind = "fielded"
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether settings are chosen."""
+        return bool(self.grid)
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose settings on train; `train_split` names it."""
+        self.require_supported()
+        if not self.grid or self.fitted:
+            return self, []
+        base, held_out = self.fielded, fitting.held_out
+        known = held_out.shared((base, self.grid, train_split))
+
+        def chosen() -> tuple[FieldedConfig, Choice]:
+            train = _train(fitting, train_split, "original")
+            return choose_fielded(train, base, self.grid, fitting.rule, known)
+
+        fielded, choice = fitting.once((base, self.grid, train_split), chosen)
+        return replace(self, fielded=fielded, fitted=True), [choice]
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources."""
+        self.require_supported()
+        return _rewriting(FieldedIndex(sources, self.fielded), runtime, "original")
+
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
+        """Name the representation of sources that is read: a tweet is an abstract."""
+        return "title_abstract"
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it, with what is changed."""
+        if self.label is not None:
+            return self.label
+        if self.grid:
+            return "fielded-bm25-tuned"
+        given, plain = asdict(self.fielded), asdict(FieldedConfig())
+        return "+".join(
+            ["fielded-bm25", *(f"{k}-{given[k]}" for k in given if given[k] != plain[k])]
+        )
+
+
+def _train(fitting: Fitting, split: str | None, form: ClaimForm) -> Dataset:
+    """Load the claims that BM25 is chosen on, with their rewritings."""
+    train = fitting.held_out.train(split)
+    return train.with_claims(fitting.runtime.claims(train.claims, form))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,7 +596,7 @@ class _RouteIndex(_Unwritten):
         return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
 
 
-AnyNode = BM25Node | DenseNode | RunNode | HybridNode | RouteNode
+AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.run import Run
-from claim2source.datasets.rumor_outputs import (
+from claim2source.datasets.rumors import (
     read_evidence,
     read_verification,
     write_evidence,

@@ -17,7 +17,7 @@ import yaml
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
-from claim2source.datasets.rumor_outputs import read_evidence, read_verification
+from claim2source.datasets.rumors import read_evidence, read_verification
 from claim2source.datasets.rumors import load_rumors
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
