@@ -40,7 +40,7 @@ from claim2source.datasets.rumors import (
 )
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.choices import choice_notes, choice_text
-from claim2source.evaluation.published.scores import Scorer, compare_published, published_parts
+from claim2source.evaluation.published.scores import Scorer, published_parts, with_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
@@ -296,7 +296,7 @@ def make_rumor_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row])
         if not row.report.simulated
     ]
     scorer = Scorer(Qrels(), max(config.repeats, 1), config.seed)
-    return replace(report, published=tuple(compare_published(load_published(), loaded, scorer)))
+    return with_published(report, load_published(), loaded, scorer)
 
 
 def compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
@@ -355,7 +355,7 @@ def report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> l
             )
     if (left := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", left]
-    return [*parts, *published_parts(report.published)]
+    return [*parts, *published_parts(report.systems)]
 
 
 def shown(row: Row) -> str:

@@ -98,7 +98,8 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
 def _data(report: Report) -> list[Row]:
     queries = report.scored[0].queries if report.scored else {}
     claims = ", ".join(f"{language} {count}" for language, count in queries.items())
-    return [[report.dataset, report.split, claims, report.provenance.data_sha256]]
+    hashes = [f"{split} {digest}" for split, digest in report.provenance.data.items() if digest]
+    return [[report.dataset, report.split, claims, ", ".join(hashes)]]
 
 
 def _systems(report: Report) -> list[Row]:

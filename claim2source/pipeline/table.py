@@ -328,7 +328,7 @@ def _described(
     system, checkpoint = one.system, one.checkpoint
     scored, last = {}, list(stages.scored)[-1]
     for place, (name, row) in enumerate(stages.scored.items()):
-        whole = row.report
+        whole = replace(row.report, published=stages.report.systems[name].published)
         if name == last:
             parts = [Cell(part.name, found.form).name for part in system.parts if part.name]
             whole = replace(with_whole(whole, found, dataset), parts=tuple(dict.fromkeys(parts)))
@@ -358,9 +358,14 @@ def _named(cell: str, scored: Mapping[str, ScoredSystem]) -> dict[str, ScoredSys
     found, last = {}, list(scored)[-1]
     for stage, one in scored.items():
         name = cell if stage == last else f"{cell}: {stage}"
-        system = cell.rpartition(".")[0] + ("" if stage == last else f": {stage}")
-        runs = f"{cell}/{one.report.runs}"
-        found[name] = replace(one, report=replace(one.report, name=name, system=system, runs=runs))
+        report = replace(
+            one.report,
+            name=name,
+            system=cell.rpartition(".")[0],
+            stage="" if stage == last else stage,
+            runs=f"{cell}/{one.report.runs}",
+        )
+        found[name] = replace(one, report=report)
     return found
 
 

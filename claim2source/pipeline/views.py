@@ -35,7 +35,7 @@ def overview_table(report: Report) -> TextTable | None:
     ]
     rows: list[list[Cell]] = [
         [
-            system.system,
+            system.title,
             system.claims,
             *(system.languages[language][MAIN_METRIC] for language in languages),
             system.macro[MAIN_METRIC],
@@ -60,7 +60,7 @@ def interval_parts(report: Report) -> list[Part]:
         f"({first.papers} of them)."
     )
     rows: list[list[Cell]] = [
-        [s.system, s.claims, *(s.bounds(language) for language in languages)] for s in scored
+        [s.title, s.claims, *(s.bounds(language) for language in languages)] for s in scored
     ]
     table = TextTable(["system", "claims", *languages], rows)
     return [note, table] if len(languages) > 1 else [note]
@@ -90,7 +90,7 @@ def tests_parts(report: Report) -> list[Part]:
     """Describe the paired tests and the published numbers beside ours."""
     costs = {system.name: system.cost for system in report.systems.values()}
     tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC, costs)]
-    return [*tests, *published_parts(report.published)]
+    return [*tests, *published_parts(report.systems)]
 
 
 def report_parts(report: Report, title: str = "system", wide: bool = False) -> list[Part]:
@@ -123,7 +123,7 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
         **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
     }
     # The one table among the paragraphs on published numbers.
-    for part in published_parts(report.published):
+    for part in published_parts(report.systems):
         if isinstance(part, TextTable):
             found["Published"] = part
     return {name: table for name, table in found.items() if table is not None}

@@ -63,12 +63,13 @@ class SystemEntry(Settings):
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
             training run's folder, a model's name, or its settings (beside it `sources`,
             `rendering`, `passages` and `index`); `{run: ..}`, files of another program;
-            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; or the name of
-            another system. `{fielded: ..}` is BM25 over text and hashtags of tweets. A list of
-            values of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands
-            for the usual lists of k1, b and title weight. `alpha: fit` has the fusion's method, scale, depth and alpha chosen on claims that the dense
-            part's training held out. `dense: checkpoint` is the one that the program is given.
-            A node may have `claims`, the claim form that it reads.
+            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
+            BM25 over text and hashtags of tweets; or the name of another system. A list of values
+            of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands for the
+            usual lists of k1, b and title weight. `alpha: fit` has the fusion's method, scale,
+            depth and alpha chosen on claims that the dense part's training held out.
+            `dense: checkpoint` is the one that the program is given. A node may have `claims`, the
+            claim form that it reads.
         routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
             A list of nodes: val chooses one for the language.
         stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
@@ -194,7 +195,7 @@ def _is_old(path: Path) -> bool:
         routes, stages = entry.get("routes"), entry.get("stages")
         first = stages[0] if isinstance(stages, list) and stages else None
         defaults = isinstance(routes, Mapping) and DEFAULT in routes
-        return bool(_OLD & {*entry}) or defaults or isinstance(first, Mapping) and RETRIEVE in first
+        return bool((_OLD | _OLD_RUMORS) & {*entry}) or defaults or isinstance(first, Mapping) and RETRIEVE in first
 
     return any(old(entry) for entry in ([values] if alone else values.values()))
 

@@ -313,10 +313,10 @@ def _changes(compared: Compared) -> Section:
 def _representations(compared: Compared) -> Section:
     """Show the macro score by system and claim form, where there are several forms."""
     systems, macro = compared.systems, compared.scored.macro
-    counts = Counter((system.system, system.claims) for system in systems.values())
+    counts = Counter((system.report.title, system.claims) for system in systems.values())
     # Systems of one name in two folders are two rows.
     cells = {
-        (s.system if counts[s.system, s.claims] == 1 else name, s.claims): macro[name]
+        (s.report.title if counts[s.report.title, s.claims] == 1 else name, s.claims): macro[name]
         for name, s in systems.items()
     }
     names, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Qrels
-from claim2source.core.report import COST_COLUMNS, MACRO, PublishedComparison, cost_cells
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    PublishedScore,
+    Report,
+    SystemReport,
+    cost_cells,
+)
 from claim2source.core.run import Run
-from claim2source.core.tables import Part, TextTable, text_of
+from claim2source.core.tables import Part, TextTable
 from claim2source.datasets import folder_of
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import cutoff, evaluate
@@ -72,24 +79,21 @@ def our_scores(
     return cells
 
 
-def compare_published(
-    tables: Sequence[Table], systems: Sequence[LoadedSystem], scorer: Scorer
-) -> list[PublishedComparison]:
-    """Compare every published score that one of the systems has a number for."""
-    found = []
+def with_published(
+    report: Report, tables: Sequence[Table], systems: Sequence[LoadedSystem], scorer: Scorer
+) -> Report:
+    """Set every published score that one of the systems has a number for beside its row."""
+    found: dict[str, list[PublishedScore]] = {system.name: [] for system in systems}
     for table in tables:
         for (row, column), ours in our_scores(table, systems, {}, scorer).items():
             published = table.absolute(row, column)
-            if published is None:
-                continue
-            found.append(
-                PublishedComparison(
+            if published is not None:
+                cell = PublishedScore(
                     table=table.id,
                     row=row,
                     column=column,
                     published=published,
                     unreliable=table.reasons(row, column),
-                    system=ours.system.name,
                     ours=ours.value,
                     difference=ours.difference(published),
                     low=ours.low,
@@ -97,40 +101,39 @@ def compare_published(
                     inside=ours.inside(published),
                     same_claims=ours.same,
                     digits=table.column(column).digits,
-                    cost=ours.system.cost,
                 )
-            )
-    return found
+                found[ours.system.name].append(cell)
+    rows = {
+        name: replace(row, published=tuple(found[name])) if name in found else row
+        for name, row in report.systems.items()
+    }
+    return replace(report, systems=rows)
 
 
-def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
+def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     """Tabulate published scores and ours, and explain the marks; nothing for none."""
+    found = [(system, cell) for system in systems.values() for cell in system.published]
     if not found:
         return []
     scores = ("published", "ours", "difference", "95 %")
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
-    rows = []
-    for cell in found:
-        known = cell.low is not None and cell.high is not None
-        digits = cell.digits
-        rows.append(
-            [
-                cell.table,
-                cell.row,
-                cell.column,
-                f"{cell.published:.{digits}f}{'?' if cell.unreliable else ''}",
-                f"{cell.ours:.{digits}f}{'' if cell.same_claims else '*'}",
-                "-" if cell.difference is None else f"{cell.difference:+.{digits}f}",
-                f"{cell.low:.{digits}f} to {cell.high:.{digits}f}" if known else "-",
-                cell.inside,
-                cell.system,
-                *map(text_of, cost_cells(cell.cost)),
-            ]
-        )
+    rows = [
+        [
+            *(cell.table, cell.row, cell.column),
+            f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
+            f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
+            None if cell.difference is None else f"{cell.difference:+.{cell.digits}f}",
+            None
+            if cell.low is None or cell.high is None
+            else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}",
+            *(cell.inside, system.name, *cost_cells(system.cost)),
+        ]
+        for system, cell in sorted(found, key=lambda pair: pair[1].table)
+    ]
     notes = []
-    if any(cell.unreliable for cell in found):
+    if any(cell.unreliable for _, cell in found):
         notes.append("?: no target; eval/report.py --published says why.")
-    if not all(cell.same_claims for cell in found):
+    if not all(cell.same_claims for _, cell in found):
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
