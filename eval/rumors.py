@@ -99,8 +99,6 @@ class RumorsConfig(ModelOptions):
     seed: Seed = 0
 
     def check(self) -> None:
-        given = self.evidence is not None or self.verification is not None
-        require(given or bool(self.systems), "systems", self.systems, "one or more files")
         fit = self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable()
         require(fit, "name", self.name, "a name that is fit for a folder")
 
@@ -132,9 +130,11 @@ def verify_rumors(config: RumorsConfig) -> str:
     """
     systems: Systems = {}
     names: list[str] = []
+    given = [one for one in (config.evidence, config.verification) if one is not None]
+    require_output(config.out)
+    require(bool(given or config.systems), "systems", config.systems, "one or more files")
     if config.systems:
         systems, names = named_systems(config.systems, config.only)
-    given = [one for one in (config.evidence, config.verification) if one is not None]
     if given:
         require(config.name not in names, "name", config.name, "another than the systems'")
     require_outputs(config, [*names, *([config.name] if given else [])], given)
@@ -180,7 +180,6 @@ def verify_rumors(config: RumorsConfig) -> str:
 
 def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:
     """Check all that is written, before anything is run. Raises `UserError`."""
-    require_output(config.out)
     inputs = [config.dataset, *filter(None, [config.choose_on]), *given, *config.systems]
     files = [(config.out / ANOVA, "systems")]
     for name in names:

@@ -15,6 +15,7 @@ import yaml
 
 BESIDE = ("sources", "rendering", "passages", "index")
 FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
+RUMORS = {"rerank", "stance", "verdict", "choose"}
 Block = tuple[str, Any, list[str]]  # key, value, lines
 
 
@@ -42,6 +43,9 @@ def upgrade(text: str) -> str:
     if not isinstance(root, yaml.MappingNode):
         raise ValueError("holds no systems")
     named = list(root.value)
+    if isinstance(values.get("name"), str) or RUMORS & {*values}:
+        head = lines[: named[0][0].start_mark.line]
+        return "\n".join([*head, *_rumors(values)]) + "\n"
     if isinstance(values.get("stages"), list):
         head, blocks = _blocks(root, values, lines, 0, len(lines))
         return "\n".join([*head, *_system(blocks, "")]) + "\n"
@@ -60,6 +64,34 @@ def upgrade(text: str) -> str:
         found += [f"{_flow(key.value)}:", *_system(blocks, "  ")]
         found += [line for line in map(_comment_of, lines[start:end]) if line is not None]
     return "\n".join(found) + "\n"
+
+
+def _rumors(values: Mapping[str, Any]) -> list[str]:
+    """Write a system of `eval/rumors.py`; of its comments only those at the top are left."""
+    if values.get("index", "own") != "own":
+        raise ValueError("index: shared is gone: write {bm25: ..} for one index of all timelines")
+    fielded, verdict = dict(values.get("bm25") or {}), dict(values.get("verdict") or {})
+    choose, llm = values.get("choose") or [], values.get("llm")
+    grid = values.get("grid") or {}
+    if "bm25" in choose:
+        lists = {key: grid[key] for key in ("k1", "b", "boost", "shortest") if key in grid}
+        fielded |= {} if "k1" in lists else {"k1": "fit"}
+        fielded |= {
+            k: [*dict.fromkeys([fielded[k], *v] if k in fielded else v)] for k, v in lists.items()
+        }
+    stages: list[dict[str, Any]] = []
+    rerank, stance = dict(values.get("rerank") or {}), dict(values.get("stance") or {})
+    if (by := rerank.pop("by", "none")) != "none":
+        stage = {"rerank": "relevance" if by == "llm" else by, "depth": values.get("depth", 10)}
+        texts = {} if by == "llm" else {"claims": "original", "sources": "title_abstract"}
+        stages.append({**stage, **texts, **rerank, **({"llm": llm} if by == "llm" and llm else {})})
+    if (by := stance.pop("by", "none")) != "none":
+        kept = {"depth": values["keep"]} if "keep" in values else {}
+        verdict |= {"threshold": "fit"} if "threshold" in choose else {}
+        own = {"llm": llm} if by == "llm" and llm else {}
+        stages.append({"verify": "stance", "by": by, **stance, **kept, **verdict, **own})
+    found = [f"{_flow(values.get('name', 'BM25'))}:", f"  retrieve: {_flow({'fielded': fielded})}"]
+    return [*found, *(["  stages:"] if stages else []), *(f"    - {_flow(one)}" for one in stages)]
 
 
 def _blocks(

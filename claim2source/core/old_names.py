@@ -26,6 +26,7 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "soup": "write merge --checkpoints A B --out DIR",
+    "tune-bm25": "write {bm25: {k1: fit}} in a file of systems, evaluate --systems FILE --out DIR",
 }
 # Programs whose keys for the search of vectors went to the systems' YAML.
 _SEARCHED = (
@@ -37,11 +38,11 @@ _INDEX = "write `index:` beside `model:` in the YAML of a system"
 # Programs that carve val as the checkpoint's manifest says.
 _CARVED = (
     *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/news.py"),
-    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "eval/tune_bm25.py"),
-    "train/fusion.py",
+    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "train/fusion.py"),
 )
 _VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
+_RUMORS = "a file of systems says it: scripts/upgrade_systems.py FILE prints it; --systems FILE"
 # Program as in eval/find.py ("" for any), and key without dashes, or a group with its dot -> what
 # to do now.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
@@ -59,6 +60,14 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
     ("train/merge.py", "scale"): "write --scales NUMBER",
     (_FINETUNE, "after."): "write these keys in a YAML file: --after FILE",
+    ("eval/rumors.py", "against"): "name the systems together: --only A B",
+    **{
+        ("eval/rumors.py", key): _RUMORS
+        for key in (
+            *("bm25.", "index", "depth", "keep", "rerank.", "stance.", "verdict.", "llm."),
+            *("choose", "grid.", "simulated"),
+        )
+    },
     **{(program, "index."): _INDEX for program in _SEARCHED},
     **{(program, key): _VAL for program in _CARVED for key in _VAL_KEYS},
     **{

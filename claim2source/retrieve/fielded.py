@@ -94,7 +94,7 @@ class Timeline:
     """Hold both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
 
     def __init__(
-        self, sources: Sequence[Source], config: FieldedConfig, language: Language
+        self, sources: Sequence[Source], config: FieldedConfig, language: Language = "en"
     ) -> None:
         self.config, self.language = config, language
         self.source_ids = [source.id for source in sources]

@@ -213,6 +213,8 @@ def choose(
         )
         for setting, values in tried.items()
     )
+    every = [settings(one) for one in tried]
+    varied = {k: v for k, v in settings(first).items() if any(one.get(k) != v for one in every)}
     return chosen, Choice(
         what,
         settings(chosen),
@@ -228,12 +230,12 @@ def choose(
         best_score=scores[first],
         error=error[chosen],
         compared=len(tried),
-        why="" if chosen == first else _why(settings(first), top, scores[chosen], error[chosen]),
+        why="" if chosen == first else _why(varied, top, scores[chosen], error[chosen]),
     )
 
 
 def _why(best: Settings, top: float, score: float, error: float) -> str:
-    """Say why another than the best setting was taken."""
+    """Say why another than the best setting was taken; `best` is what differs among settings."""
     named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
         f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "

@@ -41,18 +41,7 @@ LEAVES = ("bm25", "fielded", "dense", "run")
 KINDS = (*LEAVES, "hybrid")
 DEEPEST = 10**6
 _OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
-_OLD = {
-    *_OLD_RUMORS,
-    "bm25",
-    "model",
-    "hybrid",
-    "run",
-    "tune",
-    "sources",
-    "rendering",
-    "passages",
-    "index",
-}
+_OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
 
 @dataclass(frozen=True)
@@ -195,7 +184,12 @@ def _is_old(path: Path) -> bool:
         routes, stages = entry.get("routes"), entry.get("stages")
         first = stages[0] if isinstance(stages, list) and stages else None
         defaults = isinstance(routes, Mapping) and DEFAULT in routes
-        return bool((_OLD | _OLD_RUMORS) & {*entry}) or defaults or isinstance(first, Mapping) and RETRIEVE in first
+        return (
+            bool((_OLD | _OLD_RUMORS) & {*entry})
+            or defaults
+            or isinstance(first, Mapping)
+            and RETRIEVE in first
+        )
 
     return any(old(entry) for entry in ([values] if alone else values.values()))
 

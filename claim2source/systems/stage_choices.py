@@ -107,7 +107,7 @@ def _with_threshold(
     runtime: SystemRuntime,
 ) -> tuple[Entry, Choice]:
     """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
-    if not all(claim.id in selection.labels for claim in data.claims):
+    if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
         raise NothingToChooseOn(f"{THRESHOLD}: fit: the claims to choose on have no verdicts")
     ((_, result),) = applied([entry], named, data.claims, data.sources, runtime)
     means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]

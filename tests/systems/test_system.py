@@ -65,10 +65,12 @@ def dev() -> Dataset:
     return load("demo", "dev")
 
 
+GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
+
+
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole grids are tested where a setting is chosen of them."""
-    monkeypatch.setattr(nodes, "BM25_GRID", ((1.2, 0.75, 1), (2.0, 0.3, 3)))
     chosen = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
     monkeypatch.setattr(nodes, "choose_fusion", chosen)
 
@@ -206,7 +208,8 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
 
 
 def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
-    return BM25Node(name=name, bm25=BM25Config(**settings), claims=claims, fits=fits)
+    config, grid = BM25Config(**settings), GRID if fits else ()
+    return BM25Node(name=name, bm25=config, claims=claims, grid=grid)
 
 
 def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
