@@ -39,7 +39,6 @@ PROGRAMS = {
     "rerank": ("eval.rerank", "re-rank a system's or another program's list, stage by stage"),
     "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
     "pipeline": ("eval.pipeline", "run a file of stages with any checkpoint, stage by stage"),
-    "news": ("eval.news", "find news for tweets: recall, golds injected or not, same events"),
     "baselines": ("eval.baselines", "evaluate systems of YAML files, by default the papers'"),
     "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
     "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),

@@ -80,7 +80,7 @@ def read(program: str, words: Sequence[str]) -> Any:
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
-    if program in ("eval/pipeline.py", "eval/news.py"):
+    if program == "eval/pipeline.py":
         words = pipeline_words(words)
     if program == "eval/index.py":
         words = index_words(words)
@@ -124,7 +124,7 @@ def test_every_command_shown_is_one_its_program_takes(
         ],
         "docs/verify.md": ["eval/verify.py"],
         "docs/abstain.md": ["eval/abstain.py"],
-        "docs/news.md": ["eval/news.py", "eval/report.py"],
+        "docs/news.md": ["eval/evaluate.py", "eval/report.py"],
         "docs/rumors.md": ["eval/rumors.py", "eval/report.py"],
         "docs/serve.md": ["eval/serve.py"],
         "docs/find.md": [f"eval/{name}.py" for name in ("index", "find")],

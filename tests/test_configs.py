@@ -20,8 +20,8 @@ from claim2source.core.config import as_plain, read_config
 from claim2source.core.files import file_hash
 from claim2source.datasets import checkthat2026
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.reranker.config import RerankerConfig
-from claim2source.training.reranker.first_stage import FirstStage
+from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.reranker_data import FirstStage
 from tests.shared_data import REPOSITORY
 from train.mine import MineConfig
 
@@ -30,7 +30,10 @@ FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
 # Read by tests of their own.
-ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", "rumors", "fusion")
+ELSEWHERE = (
+    *("systems", "evaluate", "translate", "rewrite", "style_grid", "verify", "news", "rumors"),
+    "fusion",
+)
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
 )

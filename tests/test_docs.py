@@ -32,8 +32,8 @@ from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
 from claim2source.training.config import AfterConfig, FinetuneConfig
 from claim2source.training.losses import combined
-from claim2source.training.reranker.config import RerankerConfig
-from claim2source.training.trainer_settings import trainer_arguments
+from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.trainer import trainer_arguments
 from tests.shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -135,7 +135,7 @@ def test_loss_of_the_page_is_added_by_the_lines_of_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (code,) = [c for c in blocks(DOCS / "add.md", "python") if "/" in (named(c) or "")]
-    name = "claim2source.training.losses.uniformity"
+    name = "claim2source.training.uniformity"
     loss = ModuleType(name)
     monkeypatch.setitem(sys.modules, name, loss)
     exec(code, loss.__dict__)
@@ -145,7 +145,7 @@ def test_loss_of_the_page_is_added_by_the_lines_of_the_page(
     for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] == " ")
-        assert source.count(old) == 1, f"losses/combined.py has no line {old!r}"
+        assert source.count(old) == 1, f"losses.py has no line {old!r}"
         source = source.replace(old, "".join(line[1:] for line in lines))
     patched = ModuleType("patched_combined")
     monkeypatch.setitem(sys.modules, "patched_combined", patched)

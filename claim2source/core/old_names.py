@@ -23,6 +23,7 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "distill": f"{_TEACHER}, in `claim2source finetune`",
     "folds": _ON_VAL,
     "compare": "write report --reports DIR --out DIR",
+    "news": "write evaluate --config configs/evaluate/news.yaml --systems configs/news/bm25.yaml",
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "soup": "write merge --checkpoints A B --out DIR",
@@ -31,14 +32,14 @@ OLD_PROGRAMS: Mapping[str, str] = {
 # Programs whose keys for the search of vectors went to the systems' YAML.
 _SEARCHED = (
     *("eval/abstain.py", "eval/baselines.py", "eval/checkpoint.py", "eval/hybrid.py"),
-    *("eval/news.py", "eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py"),
+    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py"),
     *("eval/verify.py", "train/fusion.py"),
 )
 _INDEX = "write `index:` beside `model:` in the YAML of a system"
 # Programs that carve val as the checkpoint's manifest says.
 _CARVED = (
-    *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/news.py"),
-    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "train/fusion.py"),
+    *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/pipeline.py"),
+    *("eval/rerank.py", "eval/style_grid.py", "train/fusion.py"),
 )
 _VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"

@@ -53,12 +53,13 @@ SUBMITTED = 5
 
 @dataclass(frozen=True)
 class Scoring:
-    """Say what is computed: metrics, and bootstrap draws of their intervals (0: none)."""
+    """Say what is computed: metrics, those with intervals, and bootstrap draws (0: none)."""
 
     metrics: Sequence[str] = METRICS
     repeats: int = 10_000
     seed: int = 0
     seen_golds: frozenset[str] | None = None
+    bounded: Sequence[str] = (MAIN_METRIC,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +151,9 @@ def score_result(
     languages = language_table(scores, dataset.claims)
     twins = scoring.twins_in(result.run, dataset)
     report = replace(report, languages=languages, macro=macro(languages), twins=twins)
-    if settings.repeats and MAIN_METRIC in settings.metrics:
-        bounds = score_intervals(scores, dataset, MAIN_METRIC, settings.repeats, settings.seed)
+    bounded = [metric for metric in settings.bounded if metric in settings.metrics]
+    if settings.repeats and bounded:
+        bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)
     if settings.seen_golds is not None:
         report = replace(report, slices=seen_and_unseen(scores, dataset, settings.seen_golds))

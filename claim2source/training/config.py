@@ -33,7 +33,7 @@ from claim2source.pipeline.style_texts import STAGES, StyleOptions, require_stag
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS
 from claim2source.training.losses import LossesConfig
-from claim2source.training.trainer_settings import TrainerSettings, check_names
+from claim2source.training.trainer import TrainerSettings, check_names
 
 
 @dataclass(frozen=True)

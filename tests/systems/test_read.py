@@ -196,6 +196,8 @@ NAME = r", or the name of a system"
             (text, r"0\.2: scripts/upgrade_systems\.py FILE")
             for text in (
                 "A: {bm25: {}}",
+                "name: System 0\nbm25: {boost: 1.1}\n",
+                "rerank: {by: cosine}\nstance: {by: llm}\n",
                 "A:\n  model: {name: m}\n  tune: true\n",
                 "A: {hybrid: {sparse: B, dense: C}}",
                 "A: {stages: [{retrieve: bm25}]}",

@@ -13,8 +13,8 @@ import torch
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
 from claim2source.text import Rendering
-from claim2source.training.adapt import set_dropout
 from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig

@@ -19,8 +19,7 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule
-from claim2source.training.ready import ReadyBatch
+from claim2source.training.module import ReadyBatch, RetrieverModule
 from tests.training.small import small_encoder
 
 PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)

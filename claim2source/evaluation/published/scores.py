@@ -140,7 +140,8 @@ def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
 
 
 def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
-    if system.report.simulated:
+    # The news paper's own figures have the golds injected: rows with this label are like them.
+    if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
     if row.name in named:
         return system.name == named[row.name]
@@ -151,16 +152,16 @@ def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
         kind, _, name = model.rpartition(":")
         return kind, Path(name).name.casefold()
 
-    return known(system.model) in map(known, row.models)
+    return known(system.report.model) in map(known, row.models)
 
 
 def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
-    if column.splits and system.split not in column.splits or column.style != system.style:
+    if column.splits and system.split not in column.splits or column.style != system.report.style:
         return False
     # English claims are the same text in every representation.
-    if column.claims and column.language != "en" and column.claims != system.claims:
+    if column.claims and column.language != "en" and column.claims != system.report.claims:
         return False
-    if column.sources and system.sources and column.sources != system.sources:
+    if column.sources and system.report.sources and column.sources != system.report.sources:
         return False
     named = any(name in Path(system.dataset).name.casefold() for name in table.names)
     return named or bool(column.queries) and _same_claims(column, system)
@@ -168,7 +169,7 @@ def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
 
 def _same_claims(column: Column, system: LoadedSystem) -> bool:
     return all(
-        system.queries.get(lang) == claims
+        system.report.queries.get(lang) == claims
         for lang, claims in (column.queries or {}).items()
         if column.language in (MACRO, lang)
     )
@@ -214,8 +215,8 @@ class Scorer:
         metric, factor = str(column.metric), column.factor
         if metric == "seconds":
             # They are those of all claims that the system was given.
-            fits = same and list(system.languages) == [column.language]
-            cost = system.cost if fits else None
+            fits = same and list(system.report.languages) == [column.language]
+            cost = system.report.cost if fits else None
             return None if cost is None else OurScore(cost.seconds, None, None, same, system)
         key = id(system), column.language, metric
         if key not in self._scores:
@@ -226,7 +227,7 @@ class Scorer:
         return None if value is None else OurScore(value, low, high, same, system)
 
     def _bounded(self, language: str, metric: str, system: LoadedSystem) -> _Bounded | None:
-        row = system.macro if language == MACRO else system.languages.get(language)
+        row = system.report.macro if language == MACRO else system.report.languages.get(language)
         if row is None:
             return None
         reported, bounds = row.get(metric), system.interval(metric, language)
@@ -241,7 +242,7 @@ class Scorer:
         self, language: str, metric: str, system: LoadedSystem, row: Mapping[str, float]
     ) -> _Bounded | None:
         """Compute mean and interval from the runs; None where runs or judgements are missing."""
-        languages = list(system.languages) if language == MACRO else [language]
+        languages = list(system.report.languages) if language == MACRO else [language]
         # A metric that the report holds shows whether runs and judgements are its own.
         proof = metric if metric in row else next(filter(_is_ranking, row), None)
         if proof is None or not _is_ranking(metric):
@@ -260,7 +261,7 @@ class Scorer:
         for lang in languages:
             judged = [c for c in runs[lang].claim_ids if qrels.golds(c)]
             # A claim for which nothing was found has no line in a run file: it scores 0.
-            absent = system.queries[lang] - len(judged)
+            absent = system.report.queries[lang] - len(judged)
             if not judged or absent < 0:
                 self.notes[f"{system.name}: the judgements are not those of its {lang} run"] = None
                 return None

@@ -31,10 +31,10 @@ from claim2source.systems.stages import load_stages
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
-from claim2source.training.reranker.first_stage import FirstStage
-from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.reranker import finetune_reranker
+from claim2source.training.reranker_data import FirstStage
+from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import read_history
-from claim2source.training.state import TrainingState
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import power_cut, same_weights
