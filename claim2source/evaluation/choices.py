@@ -72,7 +72,8 @@ def tried_table(choice: Choice) -> TextTable | None:
     rows: list[list[Cell]] = []
     for trial in choice.tried:
         same = (name for name, one in marks.items() if trial.settings.items() <= one.items())
-        rows.append([settings_text(trial.settings), trial.score, ", ".join(same) or None])
+        said = ", ".join([*same, *filter(None, [trial.verdict])])
+        rows.append([settings_text(trial.settings), trial.score, said or None])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[1])))
         rows = [row for place, row in enumerate(rows) if place < MOST_SHOWN or row[2]]

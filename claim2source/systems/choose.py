@@ -15,6 +15,7 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import gold_groups
+from claim2source.evaluation.families import Family, compare_family, language_strata
 from claim2source.evaluation.metrics import (
     Scores,
     evaluate,
@@ -258,7 +259,10 @@ def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> floa
 def choose_bm25(
     data: Dataset, base: BM25Config, grid: Grid = BM25_GRID, rule: Rule = "one_se"
 ) -> tuple[BM25Config, Choice]:
-    """Choose BM25's settings from a grid; texts are analysed once for each analysis."""
+    """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
+
+    Texts are analysed once for each analysis and title weight.
+    """
     weighing, settings = weigh(data), grid_settings(base, grid)
     claims = [claim for claim in data.claims if claim.golds]
     tried: dict[BM25Config, np.ndarray] = {}
@@ -268,7 +272,39 @@ def choose_bm25(
         terms = index.terms(claims)
         for one in cells:
             tried[one] = weighing.of(index.reweighted(one.k1, one.b).rank(claims, CUT, terms))
-    return choose_of_grid("bm25", {one: tried[one] for one in settings}, grid, weighing, rule)
+    parts = [
+        choose_of_grid("bm25", {one: tried[one] for one in cells}, grid, weighing, rule)
+        for _, cells in _by_analysis(settings, "k1", "b", "title_weight")
+    ]
+    return parts[0] if len(parts) == 1 else settle(parts, tried, weighing)
+
+
+def settle(
+    parts: Sequence[tuple[BM25Config, Choice]],
+    tried: Mapping[BM25Config, np.ndarray],
+    weighing: Weighing,
+) -> tuple[BM25Config, Choice]:
+    """Choose among analyses, each with its chosen settings.
+
+    The first stays unless others are better by the paired test by gold paper, after Holm; then
+    the best of those. Claims of one paper repeat its words, so that the plain maximum follows a
+    few papers with many claims.
+    """
+    names = [str(place) for place in range(len(parts))]
+    scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
+    strata = language_strata(weighing.data.claims, weighing.claim_ids)
+    family = Family.against("analyses", names[0], names[1:])
+    found = compare_family(scores, family, weighing.groups, strata)
+    verdicts = ["given", *(one.verdict for one in found.comparisons)]
+    better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
+    chosen, choice = parts[max(better, key=lambda place: parts[place][1].score, default=0)]
+    trials = []
+    for (_, one), verdict in zip(parts, verdicts, strict=True):
+        (trial,) = (t for t in one.tried if t.settings.items() <= one.settings.items())
+        trials.append(replace(trial, verdict=verdict))
+    note = "an analysis that is not given is taken only where a paired test calls it better"
+    compared = sum(one.compared for _, one in parts)
+    return chosen, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
 
 def choose_fielded(

@@ -103,6 +103,33 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
 
 
+def one_word_each(count: int, claims_of_first: int) -> Dataset:
+    """Papers found by a stop word alone: the first by many claims, the others by one each."""
+    sources = [Source(f"s{i:02d}", "the" if i == 0 else f"w{i}") for i in range(count)]
+    claims = [Claim(f"a{i}", "the", golds=("s00",)) for i in range(claims_of_first)]
+    claims += [Claim(f"c{i}", f"w{i}", golds=(f"s{i:02d}",)) for i in range(1, count)]
+    return data_of(claims, sources)
+
+
+def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
+    grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
+    chosen, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
+    assert chosen.stop_words and choice.compared == 4
+    assert [one.verdict for one in choice.tried] == ["given", "too few papers differ"]
+    assert choice.tried[1].score > choice.score + 0.5
+
+
+@pytest.mark.parametrize("rule", ["one_se", "best"])
+def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
+    words = [f"{chr(97 + i)}ank" for i in range(20)]
+    sources = [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)]
+    claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
+    data = data_of(claims, sources)
+    for values, verdict in (((False, True), "better"), ((True, False), "worse")):
+        chosen, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
+        assert chosen.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
+
+
 # --- the fusion ---------------------------------------------------------------------------
 
 
