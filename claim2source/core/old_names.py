@@ -11,8 +11,8 @@ from claim2source.core.errors import UserError, shown
 
 _COPY = "an index is a folder, and a copy of the folder is a copy of it: cp -r INDEX COPY"
 _TEACHER = "a student learns by losses.distillation.scores, or by teacher.name"
-_ON_RUMORS = "a file of systems says it: scripts/upgrade_systems.py FILE prints it; --systems FILE"
-_VAL = "a fusion is chosen on val of a tuned model, and on all of train of an untrained one"
+_RUMORS = "a file of systems says it: scripts/upgrade_systems.py FILE prints it; --systems FILE"
+_ON_VAL = "a fusion is chosen on val of a tuned model, and on all of train of an untrained one"
 # Subcommand -> what to do now.
 OLD_PROGRAMS: Mapping[str, str] = {
     "snapshot": _COPY,
