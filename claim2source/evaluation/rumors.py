@@ -11,8 +11,8 @@ import numpy as np
 from claim2source.core.report import MACRO, Intervals
 from claim2source.core.run import Run
 from claim2source.datasets.rumors import MOST, UNVERIFIABLE, Rumors, Verdicts
-from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.significance import draw_groups
+from claim2source.metrics.metrics import evaluate
+from claim2source.metrics.significance import draw_groups
 
 MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
 MACRO_F1, STRICT = "macro_f1", "strict_macro_f1"

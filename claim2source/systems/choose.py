@@ -16,7 +16,7 @@ from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings,
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
-from claim2source.evaluation.metrics import (
+from claim2source.metrics.metrics import (
     Scores,
     evaluate,
     judged_claims,
@@ -24,7 +24,7 @@ from claim2source.evaluation.metrics import (
     language_table,
     macro,
 )
-from claim2source.evaluation.significance import standard_errors
+from claim2source.metrics.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.retrieve.fuse import Fusion

@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets.rumors import LABELS
 from claim2source.llm import LLMConfig
-from claim2source.stages.cosine import Cosine
+from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair
 from claim2source.stages.stance import Stance, mean_stance, verdict_of
 from tests.llm_server import Chat, LLMServer

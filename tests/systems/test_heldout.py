@@ -17,7 +17,7 @@ from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load, write_beir
 from claim2source.datasets.rumors import load_rumors
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
