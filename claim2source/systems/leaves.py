@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset, Source
@@ -25,9 +25,6 @@ from claim2source.systems.heldout import HeldOut, Made
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.views import PassageConfig
-
-if TYPE_CHECKING:
-    from claim2source.systems.nodes import AnyNode
 
 PAPERS_LABEL = "bm25"
 
@@ -76,7 +73,7 @@ class Node:
         return self.name or self.kind
 
     @property
-    def parts(self) -> tuple[AnyNode, ...]:
+    def parts(self) -> tuple[Any, ...]:
         """List the nodes that this one is made of."""
         return ()
 
@@ -90,9 +87,9 @@ class Node:
         """Return the dense model that the node is known by; None without one."""
         return None
 
-    def walk(self) -> Iterator[AnyNode]:
+    def walk(self) -> Iterator[Any]:
         """Yield the node and, after it, everything that it is made of."""
-        yield self  # type: ignore[misc]
+        yield self
         for part in self.parts:
             yield from part.walk()
 
