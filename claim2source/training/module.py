@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -22,7 +21,7 @@ from claim2source.mining import MinedRow
 from claim2source.models import Encoder, Tokens
 from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
-from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
+from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import FinetuneConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
@@ -51,11 +50,13 @@ _STOP, _SPOILT = "stop", "spoilt"
 
 
 class TrainingModule(pl.LightningModule):
-    """Train a model in planned batches: `ready` makes one, `loss_of_batch` computes its loss.
+    """Hold the optimizer, and take the steps of any training in planned batches.
 
-    Lightning accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is
-    how many the learning rate falls over. `losses` has the loss of every optimizer step so far,
-    NaN where it was skipped. `measures` are terms that are counted, and no part of the loss.
+    A subclass has `collate`, which makes a planned batch's tensors before its step and in another
+    thread, and `training_step`, which returns `step_loss` of its forward pass. Lightning
+    accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is how many
+    the learning rate falls over. `losses` has the loss of every optimizer step so far, NaN where
+    it was skipped. `measures` are terms that are counted, and no part of the loss.
     """
 
     measures: frozenset[str] = frozenset()
@@ -83,18 +84,10 @@ class TrainingModule(pl.LightningModule):
         self._forward_pass: Forward | None = None
         self.sharded = False
 
-    @abstractmethod
-    def ready(self, plan: BatchPlan) -> Any:
-        """Make the tensors of a planned batch, before its step and in another thread."""
-
     @property
-    @abstractmethod
     def shown_rows(self) -> Sequence[MinedRow]:
         """List the pairs whose negatives a reader may see; none where none are trained on."""
-
-    @abstractmethod
-    def loss_of_batch(self, ready: Any) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        return ()
 
     @property
     def epochs_done(self) -> int:
@@ -145,10 +138,8 @@ class TrainingModule(pl.LightningModule):
         if self.window.closed:
             self.window = Window()
 
-    def training_step(self, ready: Any, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch."""
-        with without_copies(self.model):
-            passed, plan = self.loss_of_batch(ready)
+    def step_loss(self, passed: Forward, plan: BatchPlan) -> Tensor:
+        """Keep a batch's forward pass for `backward`, and return its share of the step's loss."""
         self._forward_pass = passed
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
@@ -353,7 +344,7 @@ class RetrieverModule(TrainingModule):
         # Sources that a claim of the last batch was compared with.
         self.candidates = 0
 
-    def ready(self, plan: BatchPlan) -> ReadyBatch:
+    def collate(self, plan: BatchPlan) -> ReadyBatch:
         """Make the tensors of a planned batch, before its step and in another thread."""
         batch = ready_batch(self.pairs.batch(plan), self.encoder, self.config)
         if self.device.type != "cuda":
@@ -367,13 +358,15 @@ class RetrieverModule(TrainingModule):
         """List the pairs, where negatives are used."""
         return self.pairs.rows if self.pairs.negatives else ()
 
-    def loss_of_batch(self, ready: ReadyBatch) -> tuple[Forward, BatchPlan]:
+    def training_step(self, ready: ReadyBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count what it used."""
-        passed, batch = self._forward(ready), ready.batch
+        with without_copies(self.model):
+            passed = self._forward(ready)
+        batch = ready.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             self.window.taught.append(taught(batch.teacher))
-        return passed, ready.plan
+        return self.step_loss(passed, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """Compare the first step's loss with chance."""
@@ -439,32 +432,43 @@ class RetrieverModule(TrainingModule):
             **targets,
         )
 
+    def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
+        """Say what is trained on, and what is left out."""
+        pairs, claims = self.pairs, self.pairs.dataset.claims
+        trained = sum(p.numel() for p in trainable_weights(self.model).values())
+        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
+        lines = [
+            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
+            f"{self.optimizer_steps} optimizer steps; "
+            f"{trained:,} of {self.encoder.parameters:,} weights are trained",
+        ]
+        if config.data.limit is not None:
+            lines.append(f"data.limit: only {len(claims)} claims are trained on")
+        if sampler.repeats():
+            lines.append(f"{sampler.repeats()} pairs share a batch with their own paper (masked)")
+        if sampler.left_out():
+            lines.append(
+                f"{sampler.left_out()} pairs are left out of an epoch, so that all processes get "
+                "equally many"
+            )
+        if pairs.short_rows:
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+        if config.batches.alpha != 1:
+            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
+            lines.append(f"pairs an epoch by language: {quotas}")
+        return lines
 
-class PlannedData(pl.LightningDataModule):
-    """Give the batches of a sampler, as `limits` of a trainer allow.
 
-    Val has no batches: it is ranked as a whole (`callbacks/evaluate.py`).
-    """
-
-    def __init__(self, sampler: BatchSampler, trainer: pl.Trainer) -> None:
-        super().__init__()
-        self.sampler, overfit = sampler, is_overfitting(trainer)
-        limit, whole = trainer.limit_train_batches, sampler.batches
-        most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
-        if most == 0:
-            key = "overfit_batches" if overfit else "limit_train_batches"
-            raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
-        sampler.cut(most)
-        self.optimizer_steps = sampler.optimizer_steps
-        if trainer.max_steps >= 0:
-            self.optimizer_steps = min(self.optimizer_steps, trainer.max_steps)
-
-    def train_dataloader(self) -> BatchLoader[Any]:
-        """Give the batches, epoch after epoch, as the trainer's module makes them."""
-        assert self.trainer is not None
-        module = self.trainer.lightning_module
-        assert isinstance(module, TrainingModule)
-        return BatchLoader(self.sampler, module.ready)
+def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
+    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
+    limit, whole = trainer.limit_train_batches, sampler.batches
+    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
+    if most == 0:
+        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
+    sampler.cut(most)
+    steps = sampler.optimizer_steps
+    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
 
 
 def is_overfitting(trainer: pl.Trainer) -> bool:
@@ -472,32 +476,25 @@ def is_overfitting(trainer: pl.Trainer) -> bool:
     return bool(vars(trainer)["overfit_batches"])
 
 
-class ClaimSourceData(PlannedData):
-    """Deal the retriever's training pairs to the batches of all epochs."""
-
-    def __init__(
-        self,
-        pairs: TrainingPairs,
-        config: FinetuneConfig,
-        world: World,
-        trainer: pl.Trainer,
-    ) -> None:
-        optimisation = config.optimisation
-        self.pairs = pairs
-        sampler = BatchSampler(
-            pairs.groups(),
-            optimisation.batch_size,
-            epochs=optimisation.epochs,
-            accumulation=optimisation.accumulation,
-            seed=optimisation.seed,
-            rank=world.rank,
-            world_size=world.size,
-            gather=optimisation.gather,
-            config=config.batches,
-            languages=[pairs.languages[row.claim] for row in pairs.rows],
-            lengths=pairs.lengths() if config.batches.order == "length" else None,
-            repeat=config.data.repeat,
-            remine_every=optimisation.remine_every,
-            fixed=is_overfitting(trainer),
-        )
-        super().__init__(sampler, trainer)
+def plan_batches(
+    pairs: TrainingPairs, config: FinetuneConfig, world: World, trainer: pl.Trainer
+) -> tuple[BatchSampler, int]:
+    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
+    optimisation = config.optimisation
+    sampler = BatchSampler(
+        pairs.groups(),
+        optimisation.batch_size,
+        epochs=optimisation.epochs,
+        accumulation=optimisation.accumulation,
+        seed=optimisation.seed,
+        rank=world.rank,
+        world_size=world.size,
+        gather=optimisation.gather,
+        config=config.batches,
+        languages=[pairs.languages[row.claim] for row in pairs.rows],
+        lengths=pairs.lengths() if config.batches.order == "length" else None,
+        repeat=config.data.repeat,
+        remine_every=optimisation.remine_every,
+        fixed=is_overfitting(trainer),
+    )
+    return sampler, limit_batches(sampler, trainer)

@@ -201,7 +201,6 @@ class RerankerConfig(RunConfig):
         optimisation: batches, epochs and the optimizer.
         first: the first stage, whose sources are re-ranked.
         candidates: the negatives, when the run takes them from the first stage.
-        mined: a file of `train/mine.py`, whose hard negatives are used instead.
         loss: the loss to minimise.
         choose_by: metric on val of the whole pipeline, higher is better: mrr@1, mrr@5, mrr@10 or
             recall@5.
@@ -212,7 +211,6 @@ class RerankerConfig(RunConfig):
     optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
     first: FirstStageConfig = field(default_factory=FirstStageConfig)
     candidates: CandidatesConfig = field(default_factory=CandidatesConfig)
-    mined: Path | None = None
     loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
     choose_by: str = "mrr@5"
     out: Path = Path("checkpoints/reranker")
@@ -229,6 +227,11 @@ class RerankerConfig(RunConfig):
         require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
+
+    @property
+    def unsharded(self) -> str | None:
+        """Say what to take in place of a strategy that shards."""
+        return "auto or ddp for a re-ranker"
 
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:

@@ -22,7 +22,7 @@ from claim2source.mining.mine import SHORT
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
 from claim2source.models import checkpoint_folder
 from claim2source.models.hub import weight_files, weights_hash
-from claim2source.models.local import local_model, local_models
+from claim2source.models.local import local_model, local_models, local_name
 from claim2source.models.manifest import FILE
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
@@ -30,11 +30,8 @@ from claim2source.systems.nodes import BM25Node, DenseNode
 from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.distributed import World, gather_values
-from claim2source.training.held_out import models_of
-from claim2source.training.negatives import KeptNegatives
+from claim2source.training.negatives import RunNegatives
 from claim2source.training.reranker_config import CandidatesConfig, RerankerConfig
-from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import TeacherScores, run_hash, run_scores
 
 KEY = "first.run"
@@ -83,13 +80,13 @@ def _strings(value: object) -> Iterator[str]:
 
 
 class FirstStage:
-    """Rank claims, and say what the ranking depends on.
-
-    Raises `ConfigError` for a system that the files do not have.
-    """
+    """Rank claims, and say what the ranking depends on."""
 
     def __init__(self, config: RerankerConfig) -> None:
         self.config, self.first = config, config.first
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a system that the files do not have, or that cannot run."""
         if self.first.system is not None:
             require_one_of("first.system", self.first.system, list(self.systems))
             system = self.systems[self.first.system]
@@ -133,7 +130,10 @@ class FirstStage:
         """Name the models of the first stage; none of runs that are given."""
         if self.first.run:
             return []
-        return models_of(self.system, self.first.models)
+        nodes = self.system.first.walk()
+        found = [node.model.name for node in nodes if isinstance(node, DenseNode)]
+        with local_models(self.first.models):
+            return [local_name(model) for model in (*found, *self.system.models())]
 
     def rank(
         self, splits: Mapping[str, Dataset], reported: Dataset, store: Store
@@ -332,29 +332,21 @@ class CandidateMiner:
                 return
 
 
-class RunCandidates(KeptNegatives):
-    """Take a run's candidates from its first stage, or read a file of mined ones."""
-
-    def __init__(
-        self, config: RerankerConfig, train: Dataset, run: RunFolder, world: World
-    ) -> None:
-        super().__init__(train, run, world)
-        self.config = config
-
-    def first(self, ranking: Run | None) -> list[MinedRow]:
-        """Write what is trained on; `ranking` is the first stage's, known to the first process."""
-        made = gather_values(self.current.is_file(), self.world)[0]
-        if self.world.is_first and not made:
-            config = self.config
-            if config.mined is not None:
-                write_mined(read_mined(config.mined, self.train), self.current)
-            else:
-                assert ranking is not None
-                epochs, depth = config.optimisation.epochs, config.first.depth
-                miner = CandidateMiner(self.train, ranking, config.candidates, epochs, depth)
-                write_mined(miner.mine(), self.current)
-                self.sentences = miner.counts.sentences(config.candidates)
-        return self._read()
+def write_candidates(
+    negatives: RunNegatives, config: RerankerConfig, ranking: Run | None
+) -> list[MinedRow]:
+    """Write what is trained on; `ranking` is the first stage's, known to the first process."""
+    exists = negatives.exists
+    if negatives.world.is_first and not exists:
+        if config.mined is not None:
+            write_mined(read_mined(config.mined, negatives.train), negatives.current)
+        else:
+            assert ranking is not None
+            epochs, depth = config.optimisation.epochs, config.first.depth
+            miner = CandidateMiner(negatives.train, ranking, config.candidates, epochs, depth)
+            write_mined(miner.mine(), negatives.current)
+            negatives.sentences = miner.counts.sentences(config.candidates)
+    return negatives.read()
 
 
 class RerankerPairs:

@@ -17,6 +17,7 @@ from claim2source.core.files import (
     clean_leftovers,
     is_leftover,
     require_writable,
+    same_file,
     write_json,
     write_text,
 )
@@ -24,6 +25,7 @@ from claim2source.core.folders import (
     CHECKPOINTS,
     CONFIG_FILE,
     MARKER,
+    PREVIOUS_STATE_FILE,
     RUN_FILE,
     STATE_FILE,
     check_aside,
@@ -69,7 +71,8 @@ class RunFolder:
     """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
-    is locked from either until `release`.
+    is locked from either until `release`. `saved_steps` are those of the last saved state;
+    `damaged` says that the newest one cannot be read.
     """
 
     path: Path
@@ -77,6 +80,8 @@ class RunFolder:
     resumes: bool = False
     replaces: bool = False
     lock: FolderLock | None = None
+    saved_steps: int | None = None
+    damaged: bool = False
 
     @classmethod
     def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
@@ -137,6 +142,18 @@ class RunFolder:
             write_text(place / CONFIG_FILE, to_yaml(config))
         clean_leftovers(place)
         clean_leftovers(place / CHECKPOINTS)
+        if self.damaged:
+            # The next save must keep this one, not the damaged one.
+            same_file(previous_state(self.state), self.state)
+
+    @property
+    def stopped_text(self) -> str:
+        """Say where a run was stopped, and how it goes on."""
+        if self.saved_steps is not None:
+            return f"stopped at step {self.saved_steps}; go on with --resume"
+        if self.history:
+            return "stopped before the first step was saved; go on with --resume"
+        return "stopped before anything was scored; run it again"
 
     def release(self) -> None:
         """Unlock the folder."""
@@ -223,6 +240,11 @@ class RunFolder:
         for entry in self.history:
             if entry.epoch not in needed:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
+
+
+def previous_state(path: Path) -> Path:
+    """Locate the state that was saved before the one at `path`."""
+    return path.with_name(PREVIOUS_STATE_FILE)
 
 
 def score_to_choose_by(entry: Epoch) -> float:

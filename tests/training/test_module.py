@@ -52,7 +52,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        passed = module._forward(module.ready(replace(plan, window=1)))
+        passed = module._forward(module.collate(replace(plan, window=1)))
         passed.backward(passed.loss)
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
