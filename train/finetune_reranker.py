@@ -1,10 +1,10 @@
 """Fine-tune a re-ranker: `accelerate launch train/finetune_reranker.py [--config FILE]`.
 
-Reads a data set, a first stage and a base model. Takes negatives from the first stage, trains,
-scores the whole pipeline on val after every epoch, and writes checkpoints, logs and `report.json`
-to `--out`. Prints one table at the end: the first stage, the re-ranker before training, and each
-epoch. A stopped run continues with `--resume`. The run's folder is then the model of a stage:
-`{rerank: cross_encoder, model: OUT}`.
+Reads a data set, a file of `train/mine.py`, a first stage and a base model. Trains on the mined
+negatives, scores the whole pipeline on val after every epoch, and writes checkpoints, logs and
+`report.json` to `--out`. Prints one table at the end: the first stage, the re-ranker before
+training, and each epoch. A stopped run continues with `--resume`. The run's folder is then the
+model of a stage: `{rerank: cross_encoder, model: OUT}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ COMMON = {
     "model.name": "the base: a folder, a packaged model or a name on the hub",
     "first.system": "the first stage: a system of configs/systems or of first.files",
     "first.checkpoint": "a tuned retriever in the place of its dense model",
-    "candidates.hard": "negatives of the first stage per claim",
+    "mined": "the file of train/mine.py, whose negatives are trained on",
+    "optimisation.negatives": "mined negatives per claim",
     "loss.kind": "listwise, lambda, bce, cross_entropy, margin_mse or mse",
     "out": "folder of the run",
     "tuning": "lora or full",

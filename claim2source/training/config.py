@@ -105,6 +105,8 @@ class StepsConfig(Settings):
         learning_rate: highest learning rate of AdamW.
         warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
             falls as a cosine.
+        warmup_from_zero: begin the rise at 0, as before version 0.3: the first step moves nothing.
+            false: at 1 / (steps of the rise + 1).
         weight_decay: of AdamW; biases and norms are left out.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
@@ -126,6 +128,7 @@ class StepsConfig(Settings):
     accumulation: Repeats = 1
     learning_rate: Positive = 5e-5
     warmup_ratio: PartialShare = 0.05
+    warmup_from_zero: bool = False
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
     dropout: PartialShare | None = None

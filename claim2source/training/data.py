@@ -326,9 +326,9 @@ class TrainingPairs:
         scored = self._scores(row.claim)
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
-            return _in_turn(known, wanted, turn)
+            return in_turn(known, wanted, turn)
         others = row.negatives[len(known) :]
-        return [*known, *_in_turn(others, wanted - len(known), turn)]
+        return [*known, *in_turn(others, wanted - len(known), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -418,7 +418,7 @@ class TrainingPairs:
         return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 
-def _in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
+def in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
     """Take the next `wanted` of an endlessly repeated list, its random ones spread evenly."""
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]

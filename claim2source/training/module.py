@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import get_cosine_schedule_with_warmup
+from torch.optim.lr_scheduler import LambdaLR
 
 from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
 from claim2source.mining import MinedRow
@@ -116,7 +116,9 @@ class TrainingModule(pl.LightningModule):
                 groups.append({"params": parameters, "weight_decay": decay})
         optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
-        scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
+        first = 0 if self.config.warmup_from_zero else 1
+        rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
+        scheduler = LambdaLR(optimizer, rate)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
@@ -227,6 +229,17 @@ class TrainingModule(pl.LightningModule):
             torch.distributed.all_reduce(values)
             values = values / self.trainer.world_size
         return dict(zip(sorted(terms), values.tolist(), strict=True))
+
+
+def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
+    """Return the share of the highest learning rate at a step, from 0: a rise, then a cosine to 0.
+
+    The rise begins at `first` of `warmup` + `first` parts: at 0 the first step would move nothing.
+    """
+    if step < warmup:
+        return (step + first) / (warmup + first)
+    progress = (step - warmup) / max(1, steps - warmup)
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, UserError, said_once
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
-from claim2source.mining import MinedRow
+from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
@@ -21,7 +22,6 @@ from claim2source.training.reranker_config import TAUGHT, RerankerConfig
 from claim2source.training.reranker_data import (
     FirstStage,
     RerankerPairs,
-    write_candidates,
 )
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import (
@@ -43,7 +43,7 @@ from claim2source.training.run import (
 )
 from claim2source.training.teacher import teacher_of
 
-TRAIN, VAL, REPORTED = "train", "val", "reported"
+VAL, REPORTED = "val", "reported"
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
+    with said_once():
+        allowed = "a file of train/mine.py, whose negatives are trained on"
+        require(config.mined is not None, "mined", config.mined, allowed)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -86,7 +89,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         assert config.loss.scores is not None
         teacher = teacher_of(config.loss.scores, data.train, None, "loss.scores")
         data = replace(data, teacher=teacher)
-    first = FirstStage(config)
+    first = FirstStage(config.first)
     first.check()
     key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [config.model.name], data.val, config.data)
@@ -103,10 +106,17 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
     }
     frame = make_frame(session, config, data, begun_with)
-    splits = {TRAIN: data.train, VAL: data.val, REPORTED: data.report}
     rankings = {}
     if session.world.is_first:
-        rankings = first.rank(splits, data.report, session.store)
+        splits, named = {VAL: data.val, REPORTED: data.report}, config.data
+        rankings = first.rank(
+            splits,
+            data.report,
+            named.dataset,
+            session.store,
+            lenient=named.lenient,
+            device=config.device,
+        )
     manifest = RerankerManifest(
         base=reranker.base,
         weights=Weights(),
@@ -121,7 +131,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
 
 
 def mine(setup: Setup) -> list[MinedRow]:
-    """Score the re-ranker before training, and take negatives from the first stage or a file.
+    """Score the re-ranker before training, and read the mined file.
 
     A resumed run goes on with the rows of its state.
     """
@@ -131,8 +141,10 @@ def mine(setup: Setup) -> list[MinedRow]:
         setup.evaluation.score_base()
     if frame.state is not None:
         return frame.negatives.restore(frame.state.mined)
-    ranking = setup.rankings.get(TRAIN)
-    return write_candidates(frame.negatives, setup.config, None if ranking is None else ranking.run)
+    if session.world.is_first and not frame.negatives.current.is_file():
+        assert setup.config.mined is not None
+        write_mined(read_mined(setup.config.mined, setup.data.train), frame.negatives.current)
+    return frame.negatives.read()
 
 
 def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
@@ -143,7 +155,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
         setup.data.train,
         rows,
         config.rendering,
-        config.candidates,
+        config.optimisation.negatives,
         None if teacher is None else teacher.scores,
     )
     if not pairs.rows:

@@ -64,6 +64,8 @@ _FREE = (
 )
 # Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
+# Older runs do not have it: their first step had a learning rate of 0.
+_FROM_ZERO = "optimisation.warmup_from_zero"
 
 
 @dataclass
@@ -191,11 +193,15 @@ class RunFolder:
     def settled(self, config: Config) -> Config:
         """Return the config with the share of seen papers' claims in val that the run has.
 
-        A run that goes on keeps what it began with, whatever it is to choose by now.
+        A run that goes on keeps what it began with, whatever it is to choose by now, and the
+        schedule of the version that began it.
         """
         share = config.held_out_seen
         if self.resumes:
             begun = _leaves(_begun(self.path / CONFIG_FILE))
+            if _FROM_ZERO not in begun:
+                older = replace(config.optimisation, warmup_from_zero=True)
+                config = replace(config, optimisation=older)
             if config.data.val_seen_share is None or _SEEN_SHARE not in begun:
                 known = begun.get(_SEEN_SHARE, 0.0)
                 share = float(known) if isinstance(known, int | float) else share
@@ -337,6 +343,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
+        and not (key == _FROM_ZERO and key not in old)
         and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 

@@ -83,7 +83,7 @@ def test_what_a_run_leaves(finished: Path) -> None:
 def rate(step: int, warmup: int, steps: int) -> float:
     """Linear warm-up, then half a cosine down to 0, written out from the paper's words."""
     if step < warmup:
-        return 1e-3 * step / warmup
+        return 1e-3 * (step + 1) / (warmup + 1)
     return 1e-3 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
@@ -18,7 +19,7 @@ from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule
+from claim2source.training.module import RetrieverModule, rate_at
 from tests.training.small import small_encoder, small_setup
 
 
@@ -68,7 +69,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, BatchLoader(sampler, module.ready))
+    trainer.fit(module, BatchLoader(sampler, module.collate))
     assert module.steps_done == trainer.global_step == len(found.steps) == 2
     for step, of in zip(found.steps, (alone[:3], alone[3:]), strict=True):
         wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}
@@ -76,3 +77,18 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
         gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
         assert size > 1e-3 and gap < 1e-5 * size
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 5), (1, 6), (4, 20)])
+def test_the_first_step_moves_unless_an_older_schedule_is_asked_for(
+    warmup: int, steps: int
+) -> None:
+    found = [rate_at(step, warmup, steps, 1) for step in range(steps)]
+    rise = [(step + 1) / (warmup + 1) for step in range(warmup)]
+    assert found[: warmup + 1] == [*rise, 1.0] and min(found) > 0
+    # As transformers' has it, to the bit.
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    theirs = get_cosine_schedule_with_warmup(optimizer, warmup, steps).lr_lambdas[0]
+    older = [rate_at(step, warmup, steps, 0) for step in range(steps + 1)]
+    assert older == [theirs(step) for step in range(steps + 1)]
+    assert found[warmup:] == older[warmup:-1]
