@@ -30,7 +30,10 @@ FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
 # Read by tests of their own.
-ELSEWHERE = ("systems", "translate", "rewrite", "style_grid", "verify", "news", "rumors", "fusion")
+ELSEWHERE = (
+    *("systems", "evaluate", "translate", "rewrite", "style_grid", "verify", "news", "rumors"),
+    "fusion",
+)
 FILES = sorted(
     path for path in (REPOSITORY / "configs").rglob("*.yaml") if path.parent.name not in ELSEWHERE
 )

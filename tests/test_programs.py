@@ -12,7 +12,6 @@ from claim2source.systems.read import SYSTEMS_FOLDER
 
 MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
-NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
 # What each program needs to be read at all; those that write have inputs that are not there.
 WORDS = {
     "eval.abstain": "--system S --dataset absent --out OUT",
@@ -23,7 +22,6 @@ WORDS = {
     "eval.find": "--post p --index i",
     "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
     "eval.index": "demo --out i",
-    "eval.news": f"--config {NEWS} --dataset absent --out OUT",
     "eval.pipeline": f"--config {CT25} --out o",
     "eval.report": "--reports absent --out OUT",
     "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
@@ -36,10 +34,9 @@ WORDS = {
     "train.fusion": "--system S --views v --out o",
     "train.merge": "--checkpoints absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
-    "train.pairs": "--dataset d --out o",
     "datasets.prepare": "checkthat2025 --input absent --output OUT",
-    "pipeline.translate": "--dataset absent --out OUT",
-    "pipeline.rewrite": "--dataset absent --out OUT",
+    "eval.translate": "--dataset absent --out OUT",
+    "eval.rewrite": "--dataset absent --out OUT",
 }
 WRITING = {name: words for name, words in WORDS.items() if words.endswith("OUT")}
 WRITING["eval.pipeline"] = "--config absent --dataset absent --out OUT"

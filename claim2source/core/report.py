@@ -171,7 +171,7 @@ class PublishedScore:
     table: str
     row: str
     column: str
-    published: float
+    published: float | None
     unreliable: str
     ours: float
     difference: float | None
@@ -241,9 +241,9 @@ class SystemReport:
         """Count the scored claims of every language."""
         return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
 
-    def bounds(self, language: str) -> str | None:
-        """Write the interval of MRR@5, None where there is none."""
-        bounds = self.intervals.of(MAIN_METRIC, language) if self.intervals is not None else None
+    def bounds(self, language: str, metric: str = MAIN_METRIC) -> str | None:
+        """Write the interval of a metric, None where there is none."""
+        bounds = self.intervals.of(metric, language) if self.intervals is not None else None
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, what: str) -> Choice | None:

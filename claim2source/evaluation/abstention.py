@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.significance import draw_groups
+from claim2source.metrics.significance import draw_groups
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -225,17 +225,10 @@ def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) ->
     columns += ["answered", "wrong", "risk at most"]
     cells: list[list[Cell]] = [
         [
-            name,
-            one.auroc.value,
-            _interval(one.auroc),
+            *(name, one.auroc.value, _interval(one.auroc)),
             "-" if one.better is None else f"{one.better.value:+.4f} {_interval(one.better)}",
-            one.augrc.value,
-            _interval(one.augrc),
-            one.coverage.value,
-            _interval(one.coverage),
-            one.point.answered,
-            one.point.wrong,
-            one.point.upper,
+            *(one.augrc.value, _interval(one.augrc), one.coverage.value, _interval(one.coverage)),
+            *(one.point.answered, one.point.wrong, one.point.upper),
         ]
         for name, one in rows.items()
     ]
@@ -246,11 +239,8 @@ def curve_table(curves: Mapping[str, Curve], shares: Sequence[float]) -> TextTab
     """Tabulate the risks of curves where at least these shares of the claims are answered."""
     rows: list[list[Cell]] = []
     for share in shares:
-        row: list[Cell] = [f"{share:.0%}".replace("%", " %")]
-        for curve in curves.values():
-            at = int(np.argmax(curve.coverage >= share - 1e-9))
-            row.append(float(curve.risk[at]))
-        rows.append(row)
+        risks = [c.risk[int(np.argmax(c.coverage >= share - 1e-9))] for c in curves.values()]
+        rows.append([f"{share:.0%}".replace("%", " %"), *map(float, risks)])
     return TextTable(["coverage", *curves], rows)
 
 
@@ -328,8 +318,7 @@ class _Order:
         """Return all three, [3, samples]."""
         return np.stack(
             [
-                self.auroc(weights, present),
-                self.augrc(weights, wrong),
+                *(self.auroc(weights, present), self.augrc(weights, wrong)),
                 self.coverage(weights, wrong, most),
             ]
         )

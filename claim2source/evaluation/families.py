@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import Scores, language_masks, language_strata
-from claim2source.evaluation.significance import (
+from claim2source.metrics.metrics import Scores, language_masks, language_strata
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,
@@ -72,23 +73,26 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 def score_intervals(
     scores: Scores,
     dataset: Dataset,
-    metric: str = MAIN_METRIC,
+    metrics: Sequence[str] = (MAIN_METRIC,),
     repeats: int = 10_000,
     seed: int = 0,
 ) -> Intervals:
-    """Bound a metric by language, and its macro average, by 95 % bootstrap intervals.
+    """Bound metrics by language, and their macro averages, by 95 % bootstrap intervals.
 
     Gold papers are drawn, not claims; systems of one data set meet the same draws.
     """
-    values, claims = scores[metric], scores.claim_ids
+    claims, values = scores.claim_ids, np.stack([scores[metric] for metric in metrics])
     groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
     bounds = {
-        lang: bootstrap_intervals(values[mask][None], groups[mask], None, repeats, seed)[0]
+        lang: bootstrap_intervals(values[:, mask], groups[mask], None, repeats, seed)
         for lang, mask in language_masks(dataset.claims, claims).items()
     }
-    bounds[MACRO] = bootstrap_intervals(values[None], groups, strata, repeats, seed)[0]
-    found = {lang: (float(low), float(high)) for lang, (low, high) in bounds.items()}
-    return Intervals({metric: found}, repeats, seed, int(groups.max()) + 1)
+    bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
+    found = {
+        metric: {lang: (float(both[i, 0]), float(both[i, 1])) for lang, both in bounds.items()}
+        for i, metric in enumerate(metrics)
+    }
+    return Intervals(found, repeats, seed, int(groups.max()) + 1)
 
 
 def compare_families(
@@ -110,23 +114,15 @@ def compare_families(
     groups = gold_groups(dataset.qrels, claims)
     masks = language_masks(dataset.claims, claims)
     strata = language_strata(dataset.claims, claims) if len(masks) > 1 else None
+    settings: Any = {"alpha": alpha, "repeats": repeats, "seed": seed}
     found = []
     for family in families:
         for average in [strata, None] if micro and strata is not None else [strata]:
-            found.append(
-                compare_family(
-                    scores, family, groups, average, alpha=alpha, repeats=repeats, seed=seed
-                )
-            )
+            found.append(compare_family(scores, family, groups, average, **settings))
         for language, mask in masks.items() if strata is not None else ():
-            result = compare_family(
-                {name: values[mask] for name, values in scores.items()},
-                replace(family, name=f"{family.name}, {language} claims (a family of its own)"),
-                groups[mask],
-                alpha=alpha,
-                repeats=repeats,
-                seed=seed,
-            )
+            own = replace(family, name=f"{family.name}, {language} claims (a family of its own)")
+            values = {name: values[mask] for name, values in scores.items()}
+            result = compare_family(values, own, groups[mask], **settings)
             found.append(replace(result, average=language))
     return found
 

@@ -29,9 +29,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.run import Result, Run
 from claim2source.datasets.checkthat2026 import written_index
-from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family, compare_families, score_intervals
-from claim2source.evaluation.metrics import Scores, judged_claims, language_table, macro
 from claim2source.evaluation.published.scores import Scorer, with_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rankings import Ranking, named_results
@@ -39,6 +37,8 @@ from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics import metrics as scoring
+from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
 from claim2source.retrieve import Dense
 from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
@@ -53,12 +53,13 @@ SUBMITTED = 5
 
 @dataclass(frozen=True)
 class Scoring:
-    """Say what is computed: metrics, and bootstrap draws of their intervals (0: none)."""
+    """Say what is computed: metrics, those with intervals, and bootstrap draws (0: none)."""
 
     metrics: Sequence[str] = METRICS
     repeats: int = 10_000
     seed: int = 0
     seen_golds: frozenset[str] | None = None
+    bounded: Sequence[str] = (MAIN_METRIC,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +151,9 @@ def score_result(
     languages = language_table(scores, dataset.claims)
     twins = scoring.twins_in(result.run, dataset)
     report = replace(report, languages=languages, macro=macro(languages), twins=twins)
-    if settings.repeats and MAIN_METRIC in settings.metrics:
-        bounds = score_intervals(scores, dataset, MAIN_METRIC, settings.repeats, settings.seed)
+    bounded = [metric for metric in settings.bounded if metric in settings.metrics]
+    if settings.repeats and bounded:
+        bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)
     if settings.seen_golds is not None:
         report = replace(report, slices=seen_and_unseen(scores, dataset, settings.seen_golds))

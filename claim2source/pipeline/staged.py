@@ -17,7 +17,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Part, render
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.html.way import way_page
+from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.moves import Moves, gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.io.wandb import log_tables, require_tracking
@@ -38,7 +38,7 @@ from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import RunNode
 from claim2source.systems.read import SYSTEMS_FOLDER, named_systems, read_systems
-from claim2source.systems.stages import SIMULATED
+from claim2source.systems.stages import SIMULATED, is_simulated
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemResult, SystemRunner
 from claim2source.systems.when import share_asked
 from claim2source.text import ClaimForm
@@ -153,7 +153,7 @@ class ScoredStages:
         write_submissions(self.last.run, dataset, folder)
         runs = {name: one.run for name, one in self.scored.items()}
         title = f"{self.report.dataset}, {self.report.split}"
-        way_page(runs, dataset, folder / PAGE, title=title)
+        trace_page(runs, dataset, folder / PAGE, title=title)
         self.report.write(folder)
 
 
@@ -269,11 +269,13 @@ def score_stages(
 
     A simulated stage, and what follows one, says so and is not tested.
     """
-    settings = system.stages
+    settings, loaded = system.stages, [stage for _, stage in system.loaded_stages()]
     results = found.stages[-len(settings) - 1 :]
-    real = next((i for i, entry in enumerate(settings) if entry.get(SIMULATED)), len(settings))
+    real = next((i for i, entry in enumerate(settings) if is_simulated(entry)), len(settings))
     said_so = ["" if i <= real else f" ({SIMULATED})" for i in range(len(results))]
     names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
+    # A stage that reads texts of sources may read others than the first one.
+    read = [found.sources, *(getattr(stage, "sources", found.sources) for stage in loaded)]
     scored: dict[str, ScoredSystem] = {}
     for place, (stage, one) in enumerate(zip(names, results, strict=True)):
         score = score_result(stage, one.result, dataset, scoring)
@@ -282,7 +284,7 @@ def score_stages(
             score.report,
             model=system.label_of(place),
             claims=found.form,
-            sources=found.sources,
+            sources=read[place],
             simulated=place > real,
             choices=found.choices if place == 0 else (),
             runs=folder,
@@ -290,7 +292,6 @@ def score_stages(
         scored[stage] = replace(score, report=described)
     reports = {stage: one.report for stage, one in scored.items()}
     report = make_report(dataset, reports, names[-1], name=name, program=program)
-    loaded = [stage for _, stage in system.loaded_stages()]
     depths = [getattr(stage, "depth", 0) for stage in loaded]
     moves, said, verifiers = {}, list(report.notes), dict[str, Verified]()
     shuffled = [is_shuffled(stage) for stage in loaded]

@@ -21,9 +21,9 @@ from claim2source.core.report import (
     TrainingReport,
 )
 from claim2source.core.tables import render
-from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.local import local_name, with_local_models
 from claim2source.models.manifest import FILE as MANIFEST
@@ -97,7 +97,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         rendering: representation for such a model; a checkpoint has its own.
         label: name by which published tables know the checkpoint, such as GritLM-F; none: a
             model's own, and at step 0 its base's.
-        depth: sources kept per claim; metrics that look deeper are left out.
+        depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
+            the deepest metric looks at.
     """
 
     out: Path
@@ -121,10 +122,16 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     label: str | None = None
-    depth: Annotated[int, Between(1, 10**6)] = DEPTH
+    metrics: list[str] = list_field(
+        METRICS, help="such as recall@500; others than these have intervals each"
+    )
+    depth: Annotated[int, Between(1, 10**6)] | None = None
 
     def check(self) -> None:
         super().check()
+        require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
+        for metric in self.metrics:
+            cutoff(metric)
         for form in self.claims:
             require_one_of("claims", form, ALL_FORMS)
         one = len(self.checkpoint) == 1
@@ -133,15 +140,21 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
 
     @property
-    def metrics(self) -> list[str]:
-        """List the metrics that lists of `depth` sources give."""
-        return [metric for metric in METRICS if (cutoff(metric) or self.depth) <= self.depth]
+    def deepest(self) -> int:
+        """Count the sources that are kept per claim."""
+        return self.depth or max(DEPTH, *(cutoff(metric) or 0 for metric in self.metrics))
+
+    @property
+    def scored(self) -> list[str]:
+        """List the metrics that lists of so many sources give."""
+        return [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
 
     @property
     def scoring(self) -> Scoring:
-        """Say what is computed: intervals only where MRR@5 is among the metrics."""
-        compares = self.tests and MAIN_METRIC in self.metrics
-        return Scoring(self.metrics, self.repeats if compares else 0, self.seed)
+        """Say what is computed: intervals of MRR@5, or of all metrics that were named."""
+        bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else self.scored
+        repeats = self.repeats if self.tests else 0
+        return Scoring(self.scored, repeats, self.seed, bounded=bounded)
 
     def dense(self, path: str) -> DenseNode:
         """Describe how a checkpoint or model is read."""
@@ -160,7 +173,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             self.models,
             self.open_store(),
             self.device,
-            self.depth,
+            self.deepest,
         )
 
     def planned(self) -> list[Planned]:
@@ -262,7 +275,7 @@ def run_planned(
         not_run=tuple(not_run[place] for place in sorted(not_run)),
         notes=(*report.notes, *_left_out(config)),
     )
-    if config.tests and dataset.golds and MAIN_METRIC in config.metrics:
+    if config.tests and dataset.golds and MAIN_METRIC in config.scored:
         families, untested = declared_families(found)
         report = add_tests(report, scored, families, dataset, config.repeats, config.seed)
         report = replace(report, notes=(*report.notes, *untested))
@@ -331,7 +344,11 @@ def _described(
         whole = replace(row.report, published=stages.report.systems[name].published)
         if name == last:
             parts = [Cell(part.name, found.form).name for part in system.parts if part.name]
-            whole = replace(with_whole(whole, found, dataset), parts=tuple(dict.fromkeys(parts)))
+            whole = replace(
+                with_whole(whole, found, dataset),
+                sources=whole.sources,  # a stage may read others than the first one
+                parts=tuple(dict.fromkeys(parts)),
+            )
         report = replace(
             whole,
             key=key,
@@ -409,7 +426,7 @@ def _key(config: EvaluateConfig, runner: SystemRunner, system: System, form: Cla
         "rewrites": content_hash(dict(runner.settings.rewrites)),
         "scoring": as_plain(config.scoring),
         "vectors": config.vectors if dense else None,
-        "depth": config.depth,
+        "depth": config.deepest,
     }
     if system.is_fit:
         parts["chosen on"] = [runner.held_out.train().fingerprint, config.val, config.rule]
@@ -462,6 +479,6 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
 
 def _left_out(config: EvaluateConfig) -> list[str]:
     """Name the metrics that lists of `depth` sources do not give."""
-    missing = [metric for metric in METRICS if metric not in config.metrics]
+    missing = [metric for metric in config.metrics if metric not in config.scored]
     said = f"{', '.join(missing)}: left out, deeper than --depth {config.depth}."
     return [said] if missing else []

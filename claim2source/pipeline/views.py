@@ -19,32 +19,37 @@ DEEP = "recall@100"
 
 
 def overview_table(report: Report) -> TextTable | None:
-    """Tabulate MRR@5 of many systems: a row for each, a column for each language."""
+    """Tabulate many systems: a row for each, with MRR@5 by language.
+
+    Of the other metrics it has those with intervals, and recall@100.
+    """
     scored = report.scored
     if not scored:
         return None
     languages = sorted_languages(lang for system in scored for lang in system.languages)
+    known = [metric for metric in scored[0].macro if metric != "queries"]
+    main = MAIN_METRIC if MAIN_METRIC in known else known[0]
+    bounded = list(scored[0].intervals.values) if scored[0].intervals is not None else []
+    others = [m for m in known if m != main and (m in bounded or (m == DEEP and len(bounded) < 2))]
     columns = [
         "system",
         "claims",
-        *(f"{MAIN_METRIC} {language}" for language in languages),
-        f"{MAIN_METRIC} macro",
+        *(f"{main} {language}" for language in languages),
+        f"{main} macro",
         "95 %",
-        f"{DEEP} macro",
-        *COST_COLUMNS,
     ]
-    rows: list[list[Cell]] = [
-        [
-            system.title,
-            system.claims,
-            *(system.languages[language][MAIN_METRIC] for language in languages),
-            system.macro[MAIN_METRIC],
-            system.bounds(MACRO),
-            system.macro[DEEP],
-            *cost_cells(system.cost),
-        ]
-        for system in scored
-    ]
+    for metric in others:
+        columns += [f"{metric} macro", *([f"95 % of {metric}"] if metric in bounded else [])]
+    rows: list[list[Cell]] = []
+    for system in scored:
+        row: list[Cell] = [system.title, system.claims]
+        row += [system.languages[language][main] for language in languages]
+        row += [system.macro[main], system.bounds(MACRO, main)]
+        for metric in others:
+            row += [system.macro[metric]]
+            row += [system.bounds(MACRO, metric)] if metric in bounded else []
+        rows.append([*row, *cost_cells(system.cost)])
+    columns += COST_COLUMNS
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
 
 
@@ -56,8 +61,8 @@ def interval_parts(report: Report) -> list[Part]:
     languages = sorted_languages(lang for system in scored for lang in system.languages)
     first = scored[0].intervals
     note = (
-        f"95 % intervals of {MAIN_METRIC}: {first.repeats} bootstrap samples of gold papers "
-        f"({first.papers} of them)."
+        f"95 % intervals of {', '.join(first.values)}: {first.repeats} bootstrap samples of gold "
+        f"papers ({first.papers} of them)."
     )
     rows: list[list[Cell]] = [
         [s.title, s.claims, *(s.bounds(language) for language in languages)] for s in scored

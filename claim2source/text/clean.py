@@ -1,15 +1,14 @@
-"""Clean and analyse posts: links, emojis, hashtags, Arabic spelling, lemmas, named entities."""
+"""Clean and analyse posts: links, emojis, hashtags, Arabic spelling, lemmas."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from claim2source.core.errors import UserError
 from claim2source.core.progress import watched
-from claim2source.core.records import nfkc
 
 LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
@@ -18,6 +17,7 @@ EMOJI = re.compile(
     "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
 )
 _HANDLE = re.compile(r"(?<![\w@])@\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-zß-ÿ]|[\"'“(\[])")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 
@@ -87,6 +87,11 @@ _WORDS = """
 """
 
 
+def sentences_of(abstract: str) -> list[str]:
+    """Split an abstract where a sentence ends and a capital, a digit or a bracket follows."""
+    return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
+
+
 def spelled(text: str) -> str:
     """Remove vowel signs and tatweel, write every alef as a plain one and digits as 0 to 9.
 
@@ -100,9 +105,8 @@ STOP_WORDS = frozenset(spelled(word) for word in _WORDS.split())
 
 
 SPACY_MODEL = "en_core_web_sm"
-# What neither lemmas nor entities need is not computed.
-_FOR_LEMMAS = ("parser", "ner", "senter", "entity_ruler", "entity_linker")
-_FOR_ENTITIES = ("parser", "tagger", "lemmatizer", "attribute_ruler", "senter")
+# What lemmas do not need is not computed.
+_UNUSED = ("parser", "ner", "senter", "entity_ruler", "entity_linker")
 
 
 def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
@@ -112,20 +116,14 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
     are not letters and digits alone, so that handles, emojis and hash signs go too. Raises
     `UserError` where spaCy or its pipeline is missing.
     """
+    pipeline = load_pipeline(model)
+    unused = [name for name in _UNUSED if name in pipeline.pipe_names]
     given = (text.replace(",", "") for text in texts)
+    docs = pipeline.pipe(given, disable=unused, batch_size=256)
     return [
         " ".join(t.lemma_ for t in doc if not t.is_stop and t.text.isalnum()).lower()
-        for doc in watched(_analysed(given, model, _FOR_LEMMAS), "lemmas", len(texts))
+        for doc in watched(docs, "lemmas", len(texts))
     ]
-
-
-def entity_sets(texts: Sequence[str], model: str = SPACY_MODEL) -> list[frozenset[str]]:
-    """Find the named entities of texts, case, white space and Unicode form aside.
-
-    Raises as `lemma_texts`.
-    """
-    docs = watched(_analysed(texts, model, _FOR_ENTITIES), "named entities", len(texts))
-    return [frozenset(" ".join(nfkc(e.text).casefold().split()) for e in doc.ents) for doc in docs]
 
 
 def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
@@ -153,9 +151,3 @@ def load_pipeline(model: str) -> Any:
         why = " ".join(str(error).split())
         advice = f"python -m spacy download {model}, or name the folder of a pipeline"
         raise UserError(f"spaCy has no pipeline {model!r} here: {advice} ({why[:120]})") from None
-
-
-def _analysed(texts: Iterable[str], model: str, without: Sequence[str]) -> Iterator[Any]:
-    pipeline = load_pipeline(model)
-    unused = [name for name in without if name in pipeline.pipe_names]
-    yield from pipeline.pipe(texts, disable=unused, batch_size=256)

@@ -44,6 +44,7 @@ from claim2source.training.run import (
 from claim2source.training.teacher import teacher_of
 
 VAL, REPORTED = "val", "reported"
+REPORTED_DEPTH = 100
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         assert config.loss.scores is not None
         teacher = teacher_of(config.loss.scores, data.train, None, "loss.scores")
         data = replace(data, teacher=teacher)
-    first = FirstStage(config.first)
+    # As deep as the report's recall of the first stage.
+    first = FirstStage(config.first, max(config.first.depth, REPORTED_DEPTH))
     first.check()
     key = "first.system" if config.first.checkpoint is None else "first.checkpoint"
     require_held_out("model.name", [config.model.name], data.val, config.data)

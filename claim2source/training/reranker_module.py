@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from claim2source.core.run import Result, Run, join_results
 from claim2source.core.terminal import say
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 from claim2source.mining import MinedRow
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
@@ -23,7 +23,6 @@ from claim2source.stages.pairs import Pair
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.callbacks import record_epoch
-from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, gather_values
@@ -218,13 +217,14 @@ class RerankerModule(TrainingModule):
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, sizes, torch.tensor(golds), teacher, chunks, parts)
 
-    def training_step(self, ready: ReadyGroups, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch, and count what it used."""
-        with without_copies(self.model):
-            passed = self._forward(ready)
-        return self.step_loss(passed, ready.plan)
+    def halve_chunks(self, ready: ReadyGroups) -> bool:
+        """Make the chunks of later batches half as large as this one's; false for single pairs."""
+        largest = max(map(len, ready.chunks))
+        self.chunk_size = max(1, min(largest // 2, self.chunk_size or largest))
+        return largest > 1
 
-    def _forward(self, ready: ReadyGroups) -> Forward:
+    def loss_of_batch(self, ready: ReadyGroups) -> tuple[Forward, BatchPlan]:
+        """Compute the loss of one batch, and count what it used."""
         part_of = {chunk[0]: part for chunk, part in zip(ready.chunks, ready.parts, strict=True)}
 
         def encode(rows: Sequence[int]) -> Tensor:
@@ -248,7 +248,7 @@ class RerankerModule(TrainingModule):
 
         self.window.claims += len(ready.sizes)
         run = whole_forward if self.chunk_size is None else chunked_forward
-        return run(ready.chunks, encode, loss_of)
+        return run(ready.chunks, encode, loss_of), ready.plan
 
     def _count(self, part: Features) -> None:
         """Count the tokens that are read, and their padding."""

@@ -22,7 +22,6 @@ from eval import (
     baselines,
     checkpoint,
     hybrid,
-    news,
     pipeline,
     report,
     rerank,
@@ -154,7 +153,6 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
             [files, "--systems=BM25", '--claim_styles=["C1"]', '--source_styles=["S0"]'],
             ["runs/BM25.S0C0", "runs/BM25.S0C1"],
         ),
-        "news": (news.main, [f"--config={world.systems}", "--system=BM25"], ["."]),
         "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
             fusion.main,
@@ -180,8 +178,7 @@ def programs(*names: str) -> list[Any]:
 
 
 ALL = (
-    "pipeline rerank verify vary checkpoint forms styles baselines hybrid style_grid news abstain "
-    "fusion"
+    "pipeline rerank verify vary checkpoint forms styles baselines hybrid style_grid abstain fusion"
 ).split()
 
 
@@ -249,7 +246,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
 
 @pytest.mark.parametrize(
     "name",
-    programs("pipeline", "rerank", "verify", "checkpoint", "hybrid", "news", "abstain", "fusion"),
+    programs("pipeline", "rerank", "verify", "checkpoint", "hybrid", "abstain", "fusion"),
 )
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
@@ -293,7 +290,6 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
         ("verify", "--submit={}/data", "ends in .zip"),
         ("vary", "--submit={}/mine.zip", "one system and claim form"),
         ("forms", "--submit={}/mine.zip", "neither --claims nor --hybrid"),
-        ("news", "--submit={}/mine.zip --golds=injected", "golds|injected"),
         ("pipeline", "--submit={}/other.zip", "no submission of ours"),
         ("pipeline", "--submit={}/systems.yaml/mine.zip", "not a folder"),
     ],

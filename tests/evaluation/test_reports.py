@@ -153,8 +153,9 @@ def test_checkpoints_of_two_trainings_are_told_apart_by_the_training(tmp_path: P
 
 def test_a_report_is_a_system(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path / "whole")])
-    assert (system.model, system.claims, system.style) == ("m/model", "bilingual", "S0C0")
-    assert system.queries == {"en": 2, "de": 2}
+    row = system.report
+    assert (row.model, row.claims, row.style) == ("m/model", "bilingual", "S0C0")
+    assert row.queries == {"en": 2, "de": 2}
     assert set(runs_of(system)) == {"en", "de"}
     assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
     assert system.interval("mrr@5", "macro") == (0.2, 0.8)

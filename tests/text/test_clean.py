@@ -1,4 +1,4 @@
-"""Posts are cleaned and taken apart; lemmas and named entities."""
+"""Posts are cleaned and taken apart; lemmas."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from claim2source.core.errors import UserError
 from claim2source.text.clean import (
     STOP_WORDS,
     clean_post,
-    entity_sets,
     lemma_texts,
-    load_pipeline,
     pipeline_identity,
     spelled,
     tweet_fields,
@@ -98,15 +96,6 @@ def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> No
     # The comma goes before the text is cut into tokens; a handle is no word, a hashtag's word is.
     assert lemma_texts(texts, pipeline) == ["mask work", "quarantine 1200 test co op", ""]
     assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")
-
-
-def test_entities_are_compared_without_case_and_white_space(pipeline: str) -> None:
-    found = entity_sets(["WHO and Boris  Johnson", "in London", "nothing"], pipeline)
-    assert found[1:] == [frozenset({"london"}), frozenset()] and "who" in found[0]
-    rule = [{"label": "NAME", "pattern": name} for name in ("Zürich", "Zu\u0308rich")]
-    load_pipeline(pipeline).get_pipe("entity_ruler").add_patterns(rule)
-    one, other = entity_sets(["in Zürich", "in Zu\u0308rich"], pipeline)
-    assert one == other == {"zürich"}
 
 
 def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,274 @@
+"""Facts and their support, entities, relevance: ranks and numbers by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.stages.facts import FUSIONS, Attribution, VersionedScores, matched, means
+from claim2source.stages.yes_no import YesNo
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.stages import load_stages
+from tests.llm_server import Chat, LLMServer
+
+Start = Callable[..., LLMServer]
+# q, and the number of four facts that are supported.
+PAPERS = {"a": (0.95, 1), "b": (0.8, 2), "c": (0.5, 2), "d": (0.29, 4), "e": (0.1, 4)}
+SOURCES = [Source(name, f"paper {name}") for name in PAPERS]
+LOGITS = [(name, math.log(q / (1 - q))) for name, (q, _) in PAPERS.items()]
+# q + n is 1.2, 1.3, 1.0, 1.29; q * n 0.2375, 0.4, 0.25, 0.29; q * (1 + n) 1.1875, 1.2, 0.75, 0.58;
+# 0.7 q + 0.3 n 0.74, 0.71, 0.5, 0.503. No two orders are the same. e is beyond the depth.
+RANKS = {
+    "q": "abcde",
+    "n": "dbcae",
+    "q+n": "bdace",
+    "q*n": "bdcae",
+    "q*(1+n)": "bacde",
+    "a*q+(1-a)*n": "abdce",
+}
+
+
+def rule(chat: Chat) -> str:
+    if "facts" not in chat.data:
+        return json.dumps({"facts": ["one", "two ", " ", "two", "three", "four"]})
+    assert chat.data["facts"] == "[1] one\n[2] two\n[3] three\n[4] four"
+    supported = PAPERS[chat.data["paper"][-1]][1]
+    return json.dumps({"labels": [1] * supported + [0] * (4 - supported)})
+
+
+def applied(
+    server: LLMServer, scores: Any = LOGITS, rerank: str = "attribution", **settings: Any
+) -> Result:
+    llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
+    llm |= settings.pop("llm", {})
+    ((_, stage),) = load_stages([{"rerank": rerank, "llm": llm, "depth": 4, **settings}])
+    claim = Claim("0", "Ein Beitrag", "de", "A post")
+    return stage.apply([claim], SOURCES, Run.from_lists({"0": scores}))
+
+
+def test_the_six_fusions_give_the_ranks_by_hand(llm_server: Start) -> None:
+    assert {*RANKS} == {*FUSIONS} and len({*RANKS.values()}) == 6
+    server = llm_server(rule)
+    for fusion, ranks in RANKS.items():
+        found = applied(server, fusion=fusion)
+        assert "".join(found.sources("0")) == ranks, fusion
+        assert not found.failures
+    assert found.notes["0"] == "facts: one | two | three | four"
+    assert round(found.run.scored("0")["b"], 4) == 0.71
+    bodies = [body for body in server.bodies if "facts" not in Chat(body).data]
+    # The translation is taken apart, at the paper's temperature; judged at 0.
+    assert {Chat(body).data["post"] for body in bodies} == {"A post"}
+    assert {body["temperature"] for body in bodies} == {0.1}
+    others = [body for body in server.bodies if "facts" in Chat(body).data]
+    assert {body["temperature"] for body in others} == {0.0} and len(others) == 6 * 4
+    # At 0.5, the readme's, 0.7 is another order.
+    assert "".join(applied(server, alpha=0.5).sources("0")) == RANKS["q+n"]
+
+
+def test_q_is_what_the_stage_before_gave(llm_server: Start) -> None:
+    server = llm_server(rule)
+    plain = [(name, q) for name, (q, _) in PAPERS.items()]
+    for scores, first in ((plain, "as_is"), ([(n, 100 * q - 20) for n, q in plain], "min_max")):
+        found = applied(server, scores, first=first, fusion="q+n")
+        q = [v if first == "as_is" else (v - 0.29) / 0.66 for v in (0.95, 0.8, 0.5, 0.29)]
+        expected = [v + n for v, n in zip(q, (0.25, 0.5, 0.5, 1.0), strict=True)]
+        scored = found.run.scored("0")
+        assert [scored[name] for name in "abcd"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_facts_the_post_is_judged(llm_server: Start) -> None:
+    def none(chat: Chat) -> str:
+        if "facts" not in chat.data:
+            return '{"facts": [" "]}'
+        assert chat.data["facts"] == "[1] A post"
+        return json.dumps({"labels": [int(chat.data["paper"][-1] in "cd")]})
+
+    found = applied(llm_server(none), fusion="n")
+    assert "".join(found.sources("0")) == "cdabe" and not found.failures
+
+
+def test_what_fails_keeps_its_rank(llm_server: Start) -> None:
+    def one(chat: Chat) -> str:
+        # One label too few is no judgement.
+        bad = "facts" in chat.data and chat.data["paper"].endswith("b")
+        return '{"labels": [1, 1, 1]}' if bad else rule(chat)
+
+    found = applied(llm_server(one), fusion="n")
+    assert "".join(found.sources("0")) == "dbcae" and len(found.failures) == 1
+    found = applied(llm_server(lambda chat: "?" if "facts" not in chat.data else rule(chat)))
+    assert "".join(found.sources("0")) == "abcde" and len(found.failures) == 1
+    assert list(found.run.scored("0").values()) == pytest.approx([v for _, v in LOGITS], abs=1e-6)
+
+
+def test_versions_and_their_extractor(llm_server: Start) -> None:
+    """Version 1 finds what a supports, 2 what b does, 3 nothing at all."""
+
+    def facts(chat: Chat) -> str:
+        return json.dumps({"facts": [f"of {'abx'[chat.before]}"] if chat.before < 3 else []})
+
+    def labels(chat: Chat) -> str:
+        return json.dumps({"labels": [int(chat.data["facts"][-1] == chat.data["paper"][-1])]})
+
+    def run(**settings: Any) -> str:
+        taking, judging = llm_server(facts), llm_server(labels)
+        extractor = {"model": "m", "url": taking.url, "temperature": 0.1, "concurrency": 1}
+        found = applied(judging, extractor=extractor, fusion="n", versions=3, **settings)
+        # Each version asks once by itself; facts that repeat are judged once.
+        assert taking.requests == (1 if "version" in settings else 3)
+        return "".join(found.sources("0"))
+
+    assert run() == "abcde"
+    assert run(version=1) == "abcde"
+    ((_, stage),) = load_stages([{"rerank": "attribution", "llm": {"model": "m"}, "versions": 3}])
+    assert isinstance(stage, Attribution)
+    assert [one.version for one in stage.each_version()] == [1, 2, 3]
+    assert [list(one.samples) for one in stage.each_version()] == [[0], [1], [2]]
+
+
+def test_settings_are_checked() -> None:
+    cold = {"model": "m", "temperature": 0.0}
+    wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("attribution", {"versions": 3, "extractor": cold}, "versions"),
+        ("attribution", {"versions": 2, "version": 3}, "version"),
+        ("attribution", {"extractor": {"url": "http://x"}}, "extractor"),
+        ("relevance", {"rewrites": 2, "temperature": 0}, "rewrites"),
+    )
+    for name, settings, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            load_stages([{"rerank": name, "llm": {"model": "m"}, **settings}])
+
+
+def test_the_companion_papers_systems_are_there() -> None:
+    files = [SYSTEMS_FOLDER / f"{name}.yaml" for name in ("papers_2026", "entity", "attribution")]
+    systems = read_systems(files)
+    fusions = {}
+    for name, system in systems.items():
+        stages = load_stages(system.stages)
+        if not name.startswith(("Entity", "Attribution")):
+            continue
+        (_, before), (_, stage) = stages
+        # q is P(yes): the logits of a yes/no re-ranker, not mixed.
+        assert isinstance(before, YesNo) and before.mix == 0
+        assert isinstance(stage, VersionedScores) and (stage.depth, stage.versions) == (10, 3)
+        if isinstance(stage, Attribution):
+            fusions[stage.fusion] = stage.alpha
+            assert (stage.first, stage.extracting.temperature) == ("sigmoid", 0.1)
+            assert stage.llm.temperature == 0
+    assert {*fusions} == {*FUSIONS} and fusions["a*q+(1-a)*n"] == 0.7
+
+
+POST = ["Zinc", "48 %"]
+
+
+def reply(*held: list[str]) -> str:
+    documents = [{"document": i, "entities": names} for i, names in enumerate(held, 1)]
+    return json.dumps({"query_entities": POST, "documents": documents})
+
+
+def test_entities_are_counted_once_and_only_those_of_the_post() -> None:
+    data = json.loads(reply(["zinc ", "Zinc", "ZINC"], ["Copper", "Iron"], ["48  %", "zinc"]))
+    data["documents"] += [{"document": 9, "entities": POST}, {"document": 2, "entities": ["Zinc"]}]
+    assert matched(data, 4).tolist() == [1, 1, 2, 0]
+
+
+def test_sources_are_ordered_by_their_counts(llm_server: Start) -> None:
+    server = llm_server(lambda chat: reply([], ["Zinc"], ["zinc", "48 %"], ["48 %"]))
+    found = applied(server, rerank="entities")
+    # 0 1 2 1, ties as before, and e beyond the depth.
+    assert found.sources("0") == list("cbdae") and not found.failures
+    data = Chat(server.bodies[0]).data
+    assert data["documents"].split("\n")[3] == "[4] Title: paper d"
+    assert data["translation"] == "A post"
+
+
+def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
+    def rule(chat: Chat) -> str:
+        failing = "paper c" in chat.data["documents"]
+        return '{"query_entities": [], "documents": []}' if failing else reply([], ["Zinc"])
+
+    server = llm_server(rule)
+    found = applied(server, rerank="entities", chunk=2)
+    assert found.sources("0") == list("bacde")
+    assert found.failure_counts() == {"names no document": 1} and server.requests == 3
+
+
+def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:
+    replies = [reply([], ["Zinc"]), reply([], [], ["Zinc", "48 %"]), "nothing"]
+
+    def found(**settings: Any) -> list[str]:
+        server = llm_server(lambda chat: replies[min(chat.before, 2)])
+        return applied(server, rerank="entities", versions=2, **settings).sources("0")
+
+    # Means by hand: a 0, b 0.5, c 1, d 0.
+    assert found() == list("cbade")
+    assert found(version=1) == list("bacde")
+    assert means([[1.0, 2.0], [4.0], []]).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+
+
+TWEETS = [Source(name, abstract=f"tweet {name} says it") for name in "abcd"]
+BM25 = Run.from_lists({"c": [("a", 3.0), ("b", 2.5), ("c", 1.0), ("d", 0.5)]})
+
+
+def relevant(server: LLMServer, **settings: Any) -> Result:
+    llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
+    ((_, stage),) = load_stages([{"rerank": "relevance", "depth": 3, "llm": llm, **settings}])
+    return stage.apply([Claim("c", "A rumour")], TWEETS, BM25)
+
+
+def score(value: object) -> str:
+    return json.dumps({"score": value})
+
+
+def test_scores_are_added_to_those_before(llm_server: Start) -> None:
+    given = {"tweet a": 0, "tweet b": 1.25, "tweet c": 5}
+    server = llm_server(lambda chat: score(given[chat.data["tweet"][:7]]))
+    found = relevant(server)
+    # 3 + 0, 2.5 + 1.25, 1 + 5; d is beyond the depth.
+    assert found.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
+    assert list(found.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
+    assert Chat(server.bodies[0]).data["rumor"] == "A rumour"
+    scaled = relevant(
+        llm_server(lambda chat: score(given[chat.data["tweet"][:7]])), first="min_max"
+    )
+    # 1 + 0, 0.75 + 0.25, 0 + 1: equal ones keep their order.
+    assert scaled.sources("c") == ["a", "b", "c", "d"]
+    assert list(scaled.scored("c").values())[:3] == pytest.approx([1, 1, 1], abs=1e-5)
+
+
+def test_each_of_k_rewrites_is_scored_and_the_mean_taken(llm_server: Start) -> None:
+    def rule(chat: Chat) -> str:
+        if "post" in chat.data:
+            return f"{chat.data['post']}, version {chat.body['seed']}"
+        tweet = chat.data["tweet"]
+        return score(int(tweet[-1]) if "tweet b" in tweet else 0)
+
+    server = llm_server(rule)
+    llm = {"model": server.model, "url": server.url, "seed": 1, "concurrency": 1}
+    found = relevant(server, rewrites=3, llm=llm)
+    # 2.5 + (1 + 2 + 3) / 3; nine rewrites, nine scores.
+    assert found.scored("c")["b"] == pytest.approx(4.5) and server.requests == 18
+    assert {body["temperature"] for body in server.bodies if "seed" in body} == {0.0, 0.7}
+
+
+def test_tweets_that_fail_are_counted_and_keep_their_rank(llm_server: Start) -> None:
+    replies: dict[str, object] = {"tweet a": 7, "tweet b": "five", "tweet c": 4.5}
+    found = relevant(llm_server(lambda chat: score(replies[chat.data["tweet"][:7]])))
+    assert found.sources("c") == ["a", "b", "c", "d"]
+    assert found.scored("c")["c"] == pytest.approx(5.5)
+    assert found.failure_counts() == {"does not fit the schema": 2}
+
+    def refusing(chat: Chat) -> str:
+        return "I'm sorry, I cannot help with that." if "post" in chat.data else score(5)
+
+    found = relevant(llm_server(refusing), rewrites=2)
+    # The tweet itself is scored in place of its rewrites.
+    assert found.failure_counts() == {"rewrites: a refusal": 6}
+    assert found.scored("c")["c"] == pytest.approx(6)
