@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 from claim2source.core.errors import said_once
 from claim2source.core.report import Report
-from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.models import Manifest, Weights
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base import LoadedBase, load_base, make_trainable
-from claim2source.training.batches import BatchLoader
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine, score_base
 from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.module import RetrieverModule, plan_batches
 from claim2source.training.negatives import mine_first
-from claim2source.training.report import next_steps, report_run
+from claim2source.training.report import report_run, say_next_steps
 from claim2source.training.run import (
     Frame,
     Session,
@@ -165,7 +163,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    return fit(frame, trainer, module, BatchLoader(sampler, module.collate), summary)
+    return fit(frame, trainer, module, sampler, summary)
 
 
 def choose(setup: Setup) -> ChosenCheckpoint | None:
@@ -184,5 +182,5 @@ def report(setup: Setup, losses: Sequence[float], chosen: ChosenCheckpoint | Non
         run, chosen, setup.data, config, setup.session.store, setup.frame.logs, losses
     )
     evaluated = evaluate_after(config, run)
-    say(next_steps(config, chosen.folder, chosen.epoch > 0, evaluated))
+    say_next_steps(config, chosen, evaluated)
     return found

@@ -244,6 +244,13 @@ def report_run(
     return report
 
 
+def say_next_steps(
+    config: FinetuneConfig, chosen: ChosenCheckpoint, evaluated: Sequence[Path]
+) -> None:
+    """Print where the chosen checkpoint lies, and what to type next."""
+    say(next_steps(config, chosen.folder, chosen.epoch > 0, evaluated))
+
+
 def next_steps(
     config: FinetuneConfig, chosen: Path, trained: bool, evaluated: Sequence[Path] = ()
 ) -> str:

@@ -23,7 +23,7 @@ from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.models import DataRecord
-from claim2source.training.batches import BatchLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
     KeepState,
@@ -265,11 +265,11 @@ def fit(
     frame: Frame,
     trainer: pl.Trainer,
     module: TrainingModule,
-    loader: BatchLoader[Any],
+    sampler: BatchSampler,
     summary: Sequence[str],
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
-    session, state, sampler = frame.session, frame.state, loader.plans
+    session, state = frame.session, frame.state
     run, first = session.run, session.world.is_first
     (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
@@ -289,6 +289,7 @@ def fit(
             frame.logs.scores(run.history[0], 0)
         trainer.loggers = frame.logs.loggers
     module.model.train()
+    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
     with session.stop.after_step():
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
