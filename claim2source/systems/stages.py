@@ -36,8 +36,9 @@ _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 # The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
 WHEN, MIX = "when", "mix"
-# In place of a stage's mix or margin: it is chosen on held-out claims.
+# In place of a stage's mix, margin or threshold: it is chosen on held-out claims.
 FIT = "fit"
+THRESHOLD = "threshold"
 # Of the last stages: what a made-up server says is in no comparison.
 SIMULATED = "simulated"
 _INJECT = "inject_gold"
@@ -227,8 +228,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
 
 
 def is_fit(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage leaves its mix or its margin to be chosen."""
-    return entry.get(MIX) == FIT or (entry.get(WHEN) or {}).get(MARGIN) == FIT
+    """Tell whether a stage leaves its mix, its threshold or its margin to be chosen."""
+    return FIT in (entry.get(MIX), entry.get(THRESHOLD), (entry.get(WHEN) or {}).get(MARGIN))
 
 
 def applied(
@@ -277,8 +278,7 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         kind = _stage_type(f"stages.{place}.{kinds[0]}", name)
         known = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in known}
-        if settings.get(MIX) == FIT:
-            del settings[MIX]
+        settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
         stage: Stage = make(kind, settings, f"stages.{place}.")
         if WHEN in entry:
             stage = Conditional(stage, _when(entry[WHEN], place))

@@ -20,7 +20,7 @@ from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
-from claim2source.systems import nodes
+from claim2source.systems import leaves, nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
@@ -65,10 +65,12 @@ def dev() -> Dataset:
     return load("demo", "dev")
 
 
+GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
+
+
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole grids are tested where a setting is chosen of them."""
-    monkeypatch.setattr(nodes, "BM25_GRID", ((1.2, 0.75, 1), (2.0, 0.3, 3)))
     chosen = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
     monkeypatch.setattr(nodes, "choose_fusion", chosen)
 
@@ -206,7 +208,8 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
 
 
 def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
-    return BM25Node(name=name, bm25=BM25Config(**settings), claims=claims, fits=fits)
+    config, grid = BM25Config(**settings), GRID if fits else ()
+    return BM25Node(name=name, bm25=config, claims=claims, grid=grid)
 
 
 def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
@@ -293,13 +296,13 @@ def test_equal_systems_under_two_names_are_fitted_once(
 ) -> None:
     """Also within a tree, and where only what is said of a part differs."""
     fitted: list[BM25Config] = []
-    chosen = nodes.choose_bm25
+    chosen = leaves.choose_bm25
 
     def counted(data: Any, base: BM25Config, *more: Any) -> Any:
         fitted.append(base)
         return chosen(data, base, *more)
 
-    monkeypatch.setattr(nodes, "choose_bm25", counted)
+    monkeypatch.setattr(leaves, "choose_bm25", counted)
     one, other = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
     first, second = (runner.run(of(node), "original") for node in (one, other))
