@@ -479,7 +479,7 @@ def choose_margin(
     tried, shares = {}, {}
     for margin in sorted(margins):
         condition = WhenConfig(margin, when.disagree if when is not None else False)
-        kept = [condition.kept(claim, before, earlier) for claim in weighing.claim_ids]
+        kept = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
         asked = np.array([why is None for why in kept])
         tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
     chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)

@@ -80,12 +80,12 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stage in a folder that is not the repository's."""
     folder = tmp_path / "somewhere"
     folder.mkdir()
-    (folder / "my_stage.py").write_text(STAGE, encoding="utf-8")
+    (folder / "reversing.py").write_text(STAGE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "my_stage", raising=False)
-    import my_stage  # type: ignore[import-not-found]
+    monkeypatch.delitem(sys.modules, "reversing", raising=False)
+    import reversing  # type: ignore[import-not-found]
 
-    return my_stage
+    return reversing
 
 
 def written(folder: Path, text: str) -> Path:
@@ -98,8 +98,8 @@ REVERSED = """
 Reversed:
   retrieve: {bm25: {k1: 1.2}}
   stages:
-    - {rerank: my_stage.Reverse, depth: 4}
-    - {verify: my_stage.Reverse, depth: 2}
+    - {rerank: reversing.Reverse, depth: 4}
+    - {verify: reversing.Reverse, depth: 2}
 """
 
 
@@ -110,8 +110,8 @@ def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
     found = run_system(systems["Reversed"], dev)
     assert [s.name for s in found.stages] == [
         "retrieve",
-        "rerank my_stage.Reverse",
-        "verify my_stage.Reverse",
+        "rerank reversing.Reverse",
+        "verify reversing.Reverse",
     ]
     plain = BM25().index(dev.sources).search(dev.claims)
     for claim in dev.claims:
@@ -138,7 +138,7 @@ def test_a_changed_stage_runs_again_with_what_follows_and_nothing_else(
     settings = RunSettings(store=Store(tmp_path / "store"))
 
     def stages(first: int, second: int) -> list[bool]:
-        given = [{"rerank": "my_stage.Reverse", "depth": depth} for depth in (first, second)]
+        given = [{"rerank": "reversing.Reverse", "depth": depth} for depth in (first, second)]
         system = make_system("A", {"retrieve": {"bm25": {}}, "stages": given})
         found = run_system(system, dev, settings=settings)
         assert found.stages[1].result.notes == {dev.claims[0].id: "seen"}
@@ -188,13 +188,13 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
     ("entry", "problem"),
     [
         ({"rerank": "cross_encodr"}, "stages.0.rerank: 'cross_encodr' is not allowed"),
-        ({"rerank": "my_stage.Nothing"}, "stages.0.rerank: 'my_stage.Nothing'"),
+        ({"rerank": "reversing.Nothing"}, "stages.0.rerank: 'reversing.Nothing'"),
         ({"rerank": "no.such.Stage"}, "stages.0.rerank: 'no.such.Stage'"),
         (
-            {"rerank": "my_stage.Reverse", "dept": 3},
+            {"rerank": "reversing.Reverse", "dept": 3},
             "stages.0.dept: no such key; did you mean depth[?]",
         ),
-        ({"rerank": "my_stage.Reverse", "depth": "x"}, "stages.0"),
+        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.0"),
         ({"retriev": "bm25"}, "stages.0: .*one of rerank, verify"),
     ],
 )
