@@ -16,7 +16,7 @@ from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
 from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
-from claim2source.training.module import RetrieverModule, plan_batches
+from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first
 from claim2source.training.report import report_run, say_next_steps
 from claim2source.training.run import (
@@ -27,6 +27,7 @@ from claim2source.training.run import (
     lightning_trainer,
     make_frame,
     open_session,
+    plan_batches,
     provenance,
 )
 
