@@ -11,17 +11,9 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.program import with_places
-from claim2source.pipeline import staged
 from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.plan import vary_words
-from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
-from claim2source.systems.read import (
-    SystemEntry,
-    Systems,
-    named_systems,
-    read_entries,
-    read_systems,
-)
+from claim2source.pipeline.staged import pipeline_words
 from eval.index import index_words
 from scripts.bench import CASES
 from scripts.bench import read_options as read_bench
@@ -161,39 +153,4 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    found = [(program, read(program, words)) for program, words in remarked(path, tmp_path)]
-    assert found
-    if path.parent.name != "systems":
-        return
-    # What the file is for runs by a command in it: each of its systems takes the named one's place.
-    known: dict[tuple[Path, ...], Systems] = {}
-
-    def read_once(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
-        key = (*files, Path(), *beside)
-        if key not in known:
-            known[key] = read_systems(files, beside)
-        return dict(known[key])
-
-    monkeypatch.setattr(staged, "read_systems", read_once)
-    names = list(read_entries(SystemEntry, path))
-    own, runs = str(path.relative_to(REPOSITORY)), 0
-    for program, config in found:
-        files = [getattr(config, "pipeline", ""), *(getattr(config, "files", None) or ())]
-        if own not in map(str, files):
-            continue
-        if program == "eval/baselines.py":
-            assert named_systems(config.files, names)[1] == names
-        elif program == "eval/pipeline.py":
-            assert all(read_pipeline(config.pipeline, name, config.files) for name in names)
-        elif program in ("eval/rerank.py", "eval/verify.py"):
-            assert all(read_staged(config.files, name, None) for name in names)
-        runs += program.startswith("eval/")
-    assert runs
-
-
-def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
-    for words in (["--checkpoint", "c"], ["--checkpoint", "c", "--out", "o", "--splits", "test"]):
-        with pytest.raises(Exception, match="out|splits"):
-            read("eval/checkpoint.py", words)
-    with pytest.raises(Exception, match="cell"):
-        read("scripts/bench.py", ["training", "--cell", "ct25_full_plain"])
+    assert [read(program, words) for program, words in remarked(path, tmp_path)]
