@@ -343,7 +343,7 @@ def _help(
     lines.append(about)
     for key, option in options.items():
         value = allowed_words(Path if option.is_file else option.hint)
-        more = f", --no_{key}" if option.hint is bool else f" {value}"
+        more = f", --no_{key}" if option.hint in (bool, bool | None) else f" {value}"
         default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
         if option.is_flag:
             lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
@@ -361,7 +361,7 @@ def _shown(default: object) -> str:
 def _nested(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
     """Return what a flag sets as nested keys: `--a.b X` as {a: {b: X}}."""
     on = key.removeprefix("no_")
-    if on in options and options[on].hint is bool and not (words and key == on):
+    if on in options and options[on].hint in (bool, bool | None) and not (words and key == on):
         key, words = on, ["true" if key == on else "false", *words]
     option = options.get(key, Option(Any, None, ""))
     item, value, place = _item_of(option.hint), cast(Any, None), None

@@ -144,9 +144,10 @@ class OptimisationConfig(StepsConfig):
         batch_size: claims per process; their sources are each other's in-batch negatives.
         chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
             large the batch, and the gradients are the same; none: the whole batch at once, unless
-            `chunk_tokens` is set; `auto`: what the device's memory holds, in tokens.
+            `chunk_tokens` is set.
         chunk_tokens: tokens per forward pass, padding included, instead of texts: chunks of short
-            texts hold more of them. A longer text is a chunk by itself.
+            texts hold more of them. A longer text is a chunk by itself. `auto`: what the device's
+            memory holds; on a GPU the longest chunk is run once, and its peak sets the number.
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
         accumulation: batches per optimizer step (gradient accumulation). It adds no in-batch
@@ -161,8 +162,8 @@ class OptimisationConfig(StepsConfig):
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
     """
 
-    chunk_size: Repeats | Literal["auto"] | None = None
-    chunk_tokens: Annotated[int, Between(8, 10**9)] | None = None
+    chunk_size: Repeats | None = None
+    chunk_tokens: Annotated[int, Between(8, 10**9)] | Literal["auto"] | None = None
     gather: bool = True
     negatives: Count = 1
     train: Literal["both", "query_only"] = "both"
@@ -373,6 +374,9 @@ class FinetuneConfig(RunConfig):
             next one on val, as long as it is not worse (greedy soup).
         after: YAML file of what is scored when the run has ended, such as baselines and a page of
             figures; none: nothing.
+        self_check: compare ways of computing two steps of the model's first layers, and predicted
+            with measured memory: `true` does no more than that; none: first, where there is a GPU;
+            `false`: not at all.
     """
 
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
@@ -384,6 +388,7 @@ class FinetuneConfig(RunConfig):
     teacher: TeacherConfig | None = None
     soup: bool = False
     after: Path | None = None
+    self_check: bool | None = None
     scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
         help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
