@@ -23,8 +23,8 @@ from claim2source.core.report import MAIN_METRIC, Report, Table, TrainingReport
 from claim2source.core.run import Run
 from claim2source.core.tables import render
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.metrics import cutoff
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import cutoff
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import FILE as MANIFEST

@@ -21,9 +21,9 @@ from claim2source.core.report import (
     TrainingReport,
 )
 from claim2source.core.tables import render
-from claim2source.evaluation.metrics import ALLOWED, cutoff
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.local import local_name, with_local_models
 from claim2source.models.manifest import FILE as MANIFEST

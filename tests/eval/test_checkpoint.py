@@ -15,8 +15,8 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.trec import read_run
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import resolve
 from claim2source.pipeline.attached import read_attached
 from claim2source.pipeline.checkpoints import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from claim2source.datasets import load
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.trec import read_run
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import ModelConfig, resolve
 from claim2source.pipeline.evaluate import METRICS, evaluate_encoder
 from claim2source.pipeline.evaluate import evaluate as evaluate_result

@@ -18,10 +18,10 @@ from claim2source.models.manifest import DataRecord, SourceModel
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
+from claim2source.systems.heldout import require_held_out
 from claim2source.text import Rendering
 from claim2source.training.data import load_splits
 from claim2source.training.finetune import finetune
-from claim2source.training.held_out import require_held_out
 from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
@@ -52,9 +52,9 @@ def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: A
 def refused(setup: tuple[Path, Path], name: str) -> str:
     """Ask for a training from a model; "" where val's claims are new to it."""
     config = small_config(*setup, Path("out"))
-    val = load_splits(config, lambda train: None).val
+    val = load_splits(config).val
     try:
-        require_held_out("model.name", [name], val, config)
+        require_held_out("model.name", [name], val, config.data)
     except ConfigError as error:
         return str(error)
     return ""

@@ -11,16 +11,13 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
 from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
-from claim2source.training.negatives import RunNegatives
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.negatives import mines_after
 from tests.training.small import mined_row, small_config
 
 REMINED: dict[str, Any] = {
@@ -131,6 +128,4 @@ def test_after_which_epochs_negatives_are_mined(
         optimisation__remine_every=every,
         optimisation__negatives=negatives,
     )
-    run = RunFolder(tmp_path)
-    mined = RunNegatives(config, train, run, Store(tmp_path / "store"), World())
-    assert [epoch for epoch in range(7) if mined.due(epoch)] == expected
+    assert [one for one in range(7) if mines_after(config.optimisation, one)] == expected

@@ -32,11 +32,11 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
-from claim2source.evaluation.metrics import twins_in
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
 from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
+from claim2source.metrics.metrics import twins_in
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
