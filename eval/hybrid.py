@@ -29,6 +29,7 @@ from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.retrieve import BM25Config
+from claim2source.systems.choose import BM25_GRID
 from claim2source.systems.nodes import AnyNode, BM25Node, DenseNode, HybridNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
@@ -78,7 +79,7 @@ def evaluate_hybrid(config: HybridConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, ["hybrid"])
-    bm25 = BM25Node(name="bm25", bm25=config.bm25, claims=config.bm25.claims, fits=True)
+    bm25 = BM25Node(name="bm25", bm25=config.bm25, claims=config.bm25.claims, grid=BM25_GRID)
     dense = DenseNode(
         name="dense",
         model=replace(config.model, name=config.checkpoint),

@@ -8,21 +8,18 @@ from dataclasses import dataclass
 
 from claim2source.core.errors import said_once
 from claim2source.core.report import Report
-from claim2source.core.terminal import say
 from claim2source.mining import MinedRow
 from claim2source.models import Manifest, Weights
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base import LoadedBase, load_base, make_trainable
-from claim2source.training.batches import BatchLoader
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine, score_base
-from claim2source.training.checkpoint import adapt
 from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.memory_plan import calibrate
-from claim2source.training.module import RetrieverModule, plan_batches
+from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first
-from claim2source.training.report import next_steps, report_run
+from claim2source.training.report import report_run, say_next_steps
 from claim2source.training.run import (
     Frame,
     Session,
@@ -31,9 +28,10 @@ from claim2source.training.run import (
     lightning_trainer,
     make_frame,
     open_session,
+    plan_batches,
     provenance,
 )
-from claim2source.training.self_check import CLAIMS, check_training
+from claim2source.training.self_check import check_device
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
-            check_device(setup)
+            check_device(base=setup.base, train=setup.data.train, world=session.world)
         if config.self_check:
             return None
         session.begin(setup.config)
@@ -109,25 +107,6 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
     return Setup(config, session, data, base, frame, evaluation)
 
 
-def check_device(setup: Setup) -> None:
-    """Compare ways of computing a step on this device: first on a GPU, or where that is wanted."""
-    config, encoder, train = setup.config, setup.base.encoder, setup.data.train
-    wanted = config.self_check
-    if wanted is False or (wanted is None and encoder.device.type != "cuda"):
-        return
-    claims = [one for one in train.claims if one.golds][:CLAIMS]
-    sources = {one.id: one for one in train.sources}
-    golds = [sources[one.golds[0]] for one in claims]
-    texts = config.rendering.claim_texts(claims), config.rendering.source_texts(golds)
-    lines = check_training(encoder, config, *texts)
-    if wanted:
-        adapt(encoder, config)
-        _, line = calibrate(config, encoder, setup.base.planned, setup.base.automatic)
-        lines += [line] if line else []
-    if setup.session.world.is_first:
-        say("\n".join(lines))
-
-
 def mine(setup: Setup) -> list[MinedRow]:
     """Score the model before training, then mine with it, or with the teacher.
 
@@ -152,9 +131,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
     config, session, data, frame = setup.config, setup.session, setup.data, setup.frame
     base, encoder = setup.base, setup.base.encoder
     vectors = make_trainable(base, data.train, session.store, session.world)
-    measured = None
-    if config.self_check is not False:
-        config, measured = calibrate(config, encoder, base.planned, base.automatic)
+    config, measured = calibrate(config, encoder, base.planned, base.automatic)
     pairs = TrainingPairs(
         data.train,
         rows,
@@ -193,7 +170,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    return fit(frame, trainer, module, BatchLoader(sampler, module.collate), summary)
+    return fit(frame, trainer, module, sampler, summary)
 
 
 def choose(setup: Setup) -> ChosenCheckpoint | None:
@@ -212,5 +189,5 @@ def report(setup: Setup, losses: Sequence[float], chosen: ChosenCheckpoint | Non
         run, chosen, setup.data, config, setup.session.store, setup.frame.logs, losses
     )
     evaluated = evaluate_after(config, run)
-    say(next_steps(config, chosen.folder, chosen.epoch > 0, evaluated))
+    say_next_steps(config, chosen, evaluated)
     return found

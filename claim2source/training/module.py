@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
+from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.mining import MinedRow
 from claim2source.models import Encoder, Tokens
 from claim2source.models.packed import PackedBatch
@@ -27,7 +27,6 @@ from claim2source.training.config import FinetuneConfig, OptimisationConfig, Ste
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
-    World,
     backward_pass,
     gather_vectors,
     most_chunks,
@@ -566,44 +565,3 @@ class RetrieverModule(TrainingModule):
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")
         return lines
-
-
-def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
-    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
-    limit, whole = trainer.limit_train_batches, sampler.batches
-    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
-    if most == 0:
-        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
-        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
-    sampler.cut(most)
-    steps = sampler.optimizer_steps
-    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
-
-
-def is_overfitting(trainer: pl.Trainer) -> bool:
-    """Tell whether a trainer repeats its first batches."""
-    return bool(vars(trainer)["overfit_batches"])
-
-
-def plan_batches(
-    pairs: TrainingPairs, config: FinetuneConfig, world: World, trainer: pl.Trainer
-) -> tuple[BatchSampler, int]:
-    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
-    optimisation = config.optimisation
-    sampler = BatchSampler(
-        pairs.groups(),
-        optimisation.batch_size,
-        epochs=optimisation.epochs,
-        accumulation=optimisation.accumulation,
-        seed=optimisation.seed,
-        rank=world.rank,
-        world_size=world.size,
-        gather=optimisation.gather,
-        config=config.batches,
-        languages=[pairs.languages[row.claim] for row in pairs.rows],
-        lengths=pairs.lengths() if config.batches.order == "length" else None,
-        repeat=config.data.repeat,
-        remine_every=optimisation.remine_every,
-        fixed=is_overfitting(trainer),
-    )
-    return sampler, limit_batches(sampler, trainer)

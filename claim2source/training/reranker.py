@@ -15,7 +15,6 @@ from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.batches import BatchLoader
 from claim2source.training.choose import Point, choose_point
 from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.reranker_config import TAUGHT, RerankerConfig
@@ -169,7 +168,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
     sampler, steps = plan_groups(pairs, config, session.world, trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data, frame.negatives.sentences)
-    return fit(frame, trainer, module, BatchLoader(sampler, module.collate), summary)
+    return fit(frame, trainer, module, sampler, summary)
 
 
 def choose(setup: Setup) -> tuple[Point, Choice]:

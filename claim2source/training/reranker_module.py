@@ -28,12 +28,13 @@ from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, gather_values
 from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
 from claim2source.training.loggers import RunLog
-from claim2source.training.module import TrainingModule, is_overfitting, limit_batches
+from claim2source.training.module import TrainingModule
 from claim2source.training.negatives import RunNegatives
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
 from claim2source.training.resume import StopSignals, trainable_weights
+from claim2source.training.run import is_overfitting, limit_batches
 
 _TOP = 5  # places that LambdaLoss looks at
 

@@ -23,7 +23,7 @@ from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.models import DataRecord
-from claim2source.training.batches import BatchLoader
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
     KeepState,
@@ -32,8 +32,8 @@ from claim2source.training.callbacks import (
     TrainingProgress,
     WandbTables,
 )
-from claim2source.training.config import RunConfig
-from claim2source.training.data import TrainingData
+from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
     World,
@@ -265,11 +265,11 @@ def fit(
     frame: Frame,
     trainer: pl.Trainer,
     module: TrainingModule,
-    loader: BatchLoader[Any],
+    sampler: BatchSampler,
     summary: Sequence[str],
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
-    session, state, sampler = frame.session, frame.state, loader.plans
+    session, state = frame.session, frame.state
     run, first = session.run, session.world.is_first
     (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
@@ -289,6 +289,7 @@ def fit(
             frame.logs.scores(run.history[0], 0)
         trainer.loggers = frame.logs.loggers
     module.model.train()
+    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
     with session.stop.after_step():
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
@@ -306,3 +307,44 @@ def free_device(model: torch.nn.Module) -> None:
     model.to(torch.device("cpu"))
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
+    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
+    limit, whole = trainer.limit_train_batches, sampler.batches
+    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
+    if most == 0:
+        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
+    sampler.cut(most)
+    steps = sampler.optimizer_steps
+    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
+
+
+def is_overfitting(trainer: pl.Trainer) -> bool:
+    """Tell whether a trainer repeats its first batches."""
+    return bool(vars(trainer)["overfit_batches"])
+
+
+def plan_batches(
+    pairs: TrainingPairs, config: FinetuneConfig, world: World, trainer: pl.Trainer
+) -> tuple[BatchSampler, int]:
+    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
+    optimisation = config.optimisation
+    sampler = BatchSampler(
+        pairs.groups(),
+        optimisation.batch_size,
+        epochs=optimisation.epochs,
+        accumulation=optimisation.accumulation,
+        seed=optimisation.seed,
+        rank=world.rank,
+        world_size=world.size,
+        gather=optimisation.gather,
+        config=config.batches,
+        languages=[pairs.languages[row.claim] for row in pairs.rows],
+        lengths=pairs.lengths() if config.batches.order == "length" else None,
+        repeat=config.data.repeat,
+        remine_every=optimisation.remine_every,
+        fixed=is_overfitting(trainer),
+    )
+    return sampler, limit_batches(sampler, trainer)

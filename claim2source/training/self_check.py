@@ -13,11 +13,16 @@ import torch
 from torch import Tensor
 
 from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.terminal import say
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.checkpoint import set_dropout
+from claim2source.training.base import LoadedBase
+from claim2source.training.checkpoint import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import World
 from claim2source.training.losses import info_nce
+from claim2source.training.memory_plan import calibrate
 from claim2source.training.resume import random_state, restore_random_state
 
 # Layers of the model that is checked, and the claims that are compared with their golds.
@@ -53,6 +58,27 @@ class Comparison:
         most = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
         found = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
         return f"{self.what}: {found} ({most})"
+
+
+def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
+    """Compare ways of computing a step on this device: first on a GPU, or where that is wanted.
+
+    Where it is wanted, the longest chunk's memory is measured too, on a GPU.
+    """
+    config, encoder = base.config, base.encoder
+    if config.self_check is False or (config.self_check is None and encoder.device.type != "cuda"):
+        return
+    claims = [one for one in train.claims if one.golds][:CLAIMS]
+    sources = {one.id: one for one in train.sources}
+    golds = [sources[one.golds[0]] for one in claims]
+    texts = config.rendering.claim_texts(claims), config.rendering.source_texts(golds)
+    lines = check_training(encoder, config, *texts)
+    if config.self_check:
+        adapt(encoder, config)
+        _, line = calibrate(config, encoder, base.planned, base.automatic)
+        lines += [line] if line else []
+    if world.is_first:
+        say("\n".join(lines))
 
 
 def check_training(

@@ -242,7 +242,6 @@ def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
         ("eval.checkpoint", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
         ("eval.hybrid", [f"--checkpoint={run}", *data, *few, f"--out={out}/h"]),
         ("eval.baselines", [f"--files={systems}", *data, *few, f"--out={out}/b"]),
-        ("eval.tune_bm25", [*data, "--k1=[1.2]", "--b=[0.75]", f"--out={out}/t"]),
         ("eval.encode", [f"--dataset={folder}", "--splits=[test]", *own]),
         ("eval.report", [f"--reports={out}/c", *few, f"--html={out}/report.html"]),
     ]  # fmt: skip

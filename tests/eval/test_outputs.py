@@ -17,7 +17,6 @@ from eval.baselines import main as baselines
 from eval.checkpoint import main as checkpoint
 from eval.hybrid import main as hybrid
 from eval.report import main as report
-from eval.tune_bm25 import main as tune_bm25
 from tests.shared_data import REPOSITORY
 from train.mine import main as mine
 
@@ -45,7 +44,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
         (hybrid, ["--checkpoint=."]),
         (baselines, []),
         (report, ["--reports=."]),
-        (tune_bm25, []),
     ],
 )
 def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Path) -> None:
@@ -113,7 +111,6 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
         (hybrid, ["--checkpoint=."], "report.md"),
         (report, ["--reports=."], "compare.md"),
         (report, ["--published"], "published.txt"),
-        (tune_bm25, [], "bm25.yaml"),
         (report, ["--reports=.", "--html=FILE"], "page.html"),
         (mine, [], "mined.jsonl"),
     ],

@@ -76,7 +76,7 @@ def test_a_verifier_is_scored_and_costed(
     # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
     before = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100).run
     when = WhenConfig(0.1)
-    asked = [c for c in dev.claims if when.kept(c.id, before, None) is None]
+    asked = [c for c in dev.claims if when.reason_to_skip(c.id, before, None) is None]
     assert 0 < len(asked) < len(dev.claims) and server.requests == len(asked)
     gold_of = {c.id: c.golds[0] for c in asked}
     expected = c2s.evaluate(moved(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]

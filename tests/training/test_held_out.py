@@ -13,6 +13,7 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.datasets import carve_val, load, write_beir
+from claim2source.mining import write_mined
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.manifest import DataRecord, SourceModel
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
@@ -25,7 +26,7 @@ from claim2source.training.finetune import finetune
 from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
-from tests.training.small import small_config
+from tests.training.small import mined_row, small_config
 
 # As the small configs hold out, and as another training did.
 SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
@@ -84,7 +85,10 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
         "learned: {retrieve: bm25, stages: [{rerank: learned, "
         f"file: {tmp_path / 'fusion.json'}, models: {{c: {known}}}}}]}}\n"
     )
-    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model}
+    rest, _ = carve_val(load(data, "train"), 0.4, 13)
+    mined = tmp_path / "mined.jsonl"
+    write_mined([mined_row(rest.claims[0].id, rest.claims[0].golds[0], "s35")], mined)
+    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model, "mined": mined}
     asked: list[tuple[str, dict[str, Any]]] = [
         ("model.name", {"model__name": known}),
         ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),
