@@ -33,10 +33,9 @@ from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
 from claim2source.evaluation.checklist import TITLE as CHECKLIST
 from claim2source.evaluation.checklist import checklist
-from claim2source.evaluation.compare import ScoredRuns, read_scored
+from claim2source.evaluation.compare import ScoredRuns, leaderboard, read_scored
 from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.html.page import html_report, require_page
-from claim2source.evaluation.leaderboard import leaderboard
 from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables

@@ -30,7 +30,7 @@ SERVING = ("fastapi", "starlette", "uvicorn", "mcp")
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"
     for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
-] + ["scripts.prepare", "scripts.translate", "scripts.rewrite"]
+] + ["scripts.prepare"]
 # Parse in every way that ends before the work begins.
 PARSE = """
 import contextlib, importlib, io, sys

@@ -23,7 +23,6 @@ from claim2source.core.config import (
     as_plain,
     list_field,
     read_config,
-    read_entries,
     require,
     require_one_of,
 )
@@ -60,7 +59,7 @@ from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.read import Systems, named_systems, read_entries
 from claim2source.systems.stages import apply_stage
 from claim2source.systems.system import RunSettings, StageResult, SystemResult, SystemRunner
 from claim2source.text import ClaimForm

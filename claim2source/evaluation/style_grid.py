@@ -65,7 +65,8 @@ class GridCell:
     """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
 
     `test` is that of the difference, `published` the 2025 paper's cell and `published_delta` its
-    difference to the paper's S0C0; each is None where there is none.
+    difference to the paper's S0C0; each is None where there is none. `unreliable` says why not to
+    trust the paper's.
     """
 
     claims: str
@@ -74,8 +75,9 @@ class GridCell:
     delta: float
     is_best: bool
     test: Comparison | None
-    published: PublishedScore | None
+    published: float | None
     published_delta: float | None
+    unreliable: str
 
     @property
     def name(self) -> str:
@@ -139,25 +141,21 @@ class StyleGrid:
         values = [float(one.table[language][MAIN_METRIC]) for one in reports]
         # The 2025 paper's cells are of English claims.
         english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        known = [
-            next((score for score in one.published if score.table == PUBLISHED), None)
-            if language in english
-            else None
-            for one in reports
-        ]
-        base, theirs = values[0], known[0]
+        known = [_published(one) if language in english else None for one in reports]
+        theirs = [None if score is None else score.published for score in known]
         return [
             GridCell(
                 claims,
                 sources,
                 value,
-                value - base,
+                value - values[0],
                 value == max(values) and max(values) not in values[:place],
                 self._tests.get((names[place], language)),
-                published,
-                published.published - theirs.published if published and theirs and place else None,
+                theirs[place],
+                _difference(theirs[place], theirs[0]) if place else None,
+                score.unreliable if score else "",
             )
-            for place, ((claims, sources), value, published) in enumerate(
+            for place, ((claims, sources), value, score) in enumerate(
                 zip(pairs, values, known, strict=True)
             )
         ]
@@ -178,6 +176,14 @@ class StyleGrid:
             for cell in self.row(retriever):
                 table[cell.claims][cell.sources] = cell.value
         return found
+
+
+def _published(report: SystemReport) -> PublishedScore | None:
+    return next((score for score in report.published if score.table == PUBLISHED), None)
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
@@ -248,7 +254,7 @@ def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str])
         cells = [cell for cell in row if cell.sources in sources]
         names = [cell.name for cell in cells]
         found.append([retriever, *map(_ours, cells)])
-        if any(cell.published for cell in cells):
+        if any(cell.published is not None for cell in cells):
             found.append(["  published", *map(_theirs, cells)])
     return TextTable(["retriever", *names], found, numeric=[False, *[True] * len(names)])
 
@@ -264,18 +270,13 @@ def _theirs(cell: GridCell) -> str:
     if cell.published is None:
         return "-  "
     delta = cell.published_delta
-    text = f"{cell.published.published:.4f}" if delta is None else f"{delta:+.4f}"
-    return f"{text}{'?' if cell.published.unreliable else '':<2}"
+    text = f"{cell.published:.4f}" if delta is None else f"{delta:+.4f}"
+    return f"{text}{'?' if cell.unreliable else '':<2}"
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
     """Say where published cells come from, and why some are marked."""
-    shown = [
-        one
-        for system in grid.report.systems.values()
-        for one in system.published
-        if one.table == PUBLISHED
-    ]
+    shown = [one for one in map(_published, grid.report.systems.values()) if one is not None]
     if not shown:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
@@ -301,13 +302,11 @@ def as_csv(grid: StyleGrid) -> str:
     for retriever in grid.retrievers:
         for language in grid.languages:
             for cell in grid.row(retriever, language):
-                test, published = cell.test, cell.published
+                test, key = cell.test, (retriever, cell.claims, cell.sources, language)
                 bounds = [test.low, test.high, test.p_holm] if test else [None] * 3
                 ours = _texts([cell.value, cell.delta, *bounds])
-                theirs = _texts([published and published.published, cell.published_delta])
-                why = published.unreliable if published else ""
-                key = (retriever, cell.claims, cell.sources, language)
-                writer.writerow([*key, *ours, "yes" if cell.is_best else "no", *theirs, why])
+                theirs = [*_texts([cell.published, cell.published_delta]), cell.unreliable]
+                writer.writerow([*key, *ours, "yes" if cell.is_best else "no", *theirs])
     return out.getvalue()
 
 

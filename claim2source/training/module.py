@@ -43,7 +43,17 @@ from claim2source.training.gradcache import (
 )
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
 from claim2source.training.negatives import first_loss_sentences
-from claim2source.training.resume import CALMER, StopSignals, skipped_steps, trainable_weights
+from claim2source.training.resume import (
+    CALMER,
+    RandomState,
+    StopSignals,
+    random_state,
+    restore_random_state,
+    skipped_steps,
+    trainable_weights,
+)
+
+log = logging.getLogger(__name__)
 
 # Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
 MOST_SKIPPED = 5
@@ -81,6 +91,7 @@ class TrainingModule(pl.LightningModule):
         self.losses: list[float] = []
         self.window, self.step = Window(), Step()
         self._forward_pass: Forward | None = None
+        self._begun: Begun | None = None
         self.sharded = False
 
     @abstractmethod
@@ -145,10 +156,15 @@ class TrainingModule(pl.LightningModule):
         if self.window.closed:
             self.window = Window()
 
+    @abstractmethod
+    def halve_chunks(self, ready: Any) -> bool:
+        """Make the chunks of later batches half as large as this one's; false where none can be."""
+
     def training_step(self, ready: Any, batch_idx: int) -> Tensor:
         """Compute the loss of one batch."""
+        self._begun = Begun.of(self, ready)
         with without_copies(self.model):
-            passed, plan = self.loss_of_batch(ready)
+            passed, plan = self._forward(ready)
         self._forward_pass = passed
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
@@ -158,12 +174,47 @@ class TrainingModule(pl.LightningModule):
         return passed.loss * (accumulation / plan.window)
 
     def backward(self, loss: Tensor) -> None:  # type: ignore[override]
-        """Add the gradients of the batch; in chunks these are several backward passes."""
+        """Add the gradients of the batch; in chunks these are several backward passes.
+
+        Where the device's memory is too small they begin again, in smaller chunks.
+        """
         passed, self._forward_pass = self._forward_pass, None
-        assert passed is not None
+        assert passed is not None and self._begun is not None
+        begun, share = self._begun, loss.detach() / passed.loss.detach()
         # Chunks are encoded again, in the precision of the step.
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
-            passed.backward(loss, partial(backward_pass, self.trainer.strategy))
+            while True:
+                try:
+                    return passed.backward(loss, partial(backward_pass, self.trainer.strategy))
+                except torch.OutOfMemoryError as error:
+                    why = str(error)
+                # What the forward pass holds is freed before the next one.
+                del passed, loss
+                begun = self._again(begun, why)
+                passed, _ = self._forward(begun.ready)
+                loss = passed.loss * share
+
+    def _forward(self, ready: Any) -> tuple[Forward, BatchPlan]:
+        """Compute the loss, in smaller chunks where the device's memory is too small."""
+        assert self._begun is not None
+        while True:
+            try:
+                return self.loss_of_batch(ready)
+            except torch.OutOfMemoryError as error:
+                why = str(error)
+            self._begun = self._again(self._begun, why)
+            ready = self._begun.ready
+
+    def _again(self, begun: Begun, why: str) -> Begun:
+        """Go back to where a step began, with smaller chunks. Raises `UserError` for no smaller."""
+        if self.trainer.world_size > 1:
+            self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
+        if not self.halve_chunks(begun.ready):
+            self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
+        torch.cuda.empty_cache()
+        log.warning("out of memory: the step is repeated in chunks half as large")
+        begun.restore(self)
+        return replace(begun, ready=self.ready(begun.ready.plan))
 
     def configure_gradient_clipping(
         self,
@@ -279,6 +330,36 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """Hold what a batch's step began with: its tensors, RNG state, counts, earlier gradients."""
+
+    ready: Any
+    random: RandomState
+    window: Window
+    gradients: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, module: TrainingModule, ready: Any) -> Begun:
+        """Note what a step begins with. A CPU is not out of memory: nothing is copied there."""
+        earlier = {}
+        if module.device.type == "cuda" and module.trainer.accumulate_grad_batches > 1:
+            trained = trainable_weights(module.model).items()
+            earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
+        counted = module.window
+        window = replace(counted, terms=[*counted.terms], taught=[*counted.taught])
+        return cls(ready, random_state(), window, earlier)
+
+    def restore(self, module: TrainingModule) -> None:
+        """Set the RNG state, the counts and the gradients as they were."""
+        restore_random_state(self.random)
+        window = self.window
+        module.window = replace(window, terms=[*window.terms], taught=[*window.taught])
+        for name, weight in trainable_weights(module.model).items():
+            earlier = self.gradients.get(name)
+            weight.grad = None if earlier is None else earlier.clone()
+
+
+@dataclass(frozen=True)
 class ReadyBatch:
     """Hold a batch as its step takes it, on the CPU.
 
@@ -329,8 +410,6 @@ def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig)
     return ReadyBatch(batch, distinct, place, chunks, parts)
 
 
-log = logging.getLogger(__name__)
-
 __all__ = ["MOST_SKIPPED", "RetrieverModule"]
 
 
@@ -369,7 +448,7 @@ class RetrieverModule(TrainingModule):
 
     def loss_of_batch(self, ready: ReadyBatch) -> tuple[Forward, BatchPlan]:
         """Compute the loss of one batch, and count what it used."""
-        passed, batch = self._forward(ready), ready.batch
+        passed, batch = self.forward_pass(ready), ready.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             self.window.taught.append(taught(batch.teacher))
@@ -384,7 +463,17 @@ class RetrieverModule(TrainingModule):
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
-    def _forward(self, ready: ReadyBatch) -> Forward:
+    def halve_chunks(self, ready: ReadyBatch) -> bool:
+        """Make the chunks of later batches half as large as this one's; false for single texts."""
+        if max(map(len, ready.chunks)) < 2:
+            return False
+        half = max(part.padded_tokens for part in ready.parts) // 2
+        known = self.config.chunk_tokens
+        budget = half if known is None else min(half, int(known))
+        self.config = replace(self.config, chunk_size=None, chunk_tokens=max(8, budget))
+        return True
+
+    def forward_pass(self, ready: ReadyBatch) -> Forward:
         """Compute the loss of one batch, and note its terms."""
         chunks = ready.chunks
         part_of = {rows[0]: part for rows, part in zip(chunks, ready.parts, strict=True)}

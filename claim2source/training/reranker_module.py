@@ -200,6 +200,12 @@ class RerankerModule(TrainingModule):
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, sizes, torch.tensor(golds), teacher, chunks, parts)
 
+    def halve_chunks(self, ready: ReadyGroups) -> bool:
+        """Make the chunks of later batches half as large as this one's; false for single pairs."""
+        largest = max(map(len, ready.chunks))
+        self.chunk_size = max(1, min(largest // 2, self.chunk_size or largest))
+        return largest > 1
+
     def loss_of_batch(self, ready: ReadyGroups) -> tuple[Forward, BatchPlan]:
         """Compute the loss of one batch, and count what it used."""
         part_of = {chunk[0]: part for chunk, part in zip(ready.chunks, ready.parts, strict=True)}

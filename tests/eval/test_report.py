@@ -227,9 +227,9 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
     )
     # Of the two English claims epoch-0 has one at rank 1 and one at 2, epoch-1 one alone.
     cost = {row[0]: row[1] for row in logged["Cost against quality"].rows}
-    assert cost == {"epoch-0": "0.7500", "epoch-1": "0.5000"}
+    assert cost == {"epoch-0": 0.75, "epoch-1": 0.5}
     by_language = logged["Score by language"]
-    assert {row[0]: row[1][:6] for row in by_language.rows} == cost
+    assert {row[0]: float(row[1][:6]) for row in by_language.rows} == cost
     assert list(by_language.columns) == ["system", "en"]  # one language: its macro is itself
     costs = [row[-5:-3] for row in logged["Cost against quality"].rows]
     assert costs == [["2.0", "2.0"], ["3.0", "1.3"]]

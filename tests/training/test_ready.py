@@ -58,7 +58,7 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
         return real(*arguments, **more)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
-    module._forward(alone)
+    module.forward_pass(alone)
     during: ReadyBatch = found[0]
     assert isinstance(during.parts[0], PackedBatch) and during.chunks == alone.chunks
     pairs = zip(tensors(during), tensors(alone), strict=True)
