@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claim2source.pipeline.checkpoints import route_words
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.config import read_entries
 from claim2source.core.program import with_places
 from claim2source.pipeline import staged
-from claim2source.pipeline.checkpoints import route_words
 from claim2source.pipeline.plan import vary_words
 from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
 from claim2source.systems.read import SystemEntry, Systems, named_systems, read_systems

@@ -26,18 +26,20 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "soup": "write merge --checkpoints A B --out DIR",
+    "checkpoint": "write evaluate --checkpoint RUN --out DIR",
+    "baselines": "write evaluate --systems FILE --only NAME --claims FORM --out DIR",
+    "hybrid": "write evaluate --checkpoint RUN --systems configs/systems/hybrid.yaml --out DIR",
+    "rerank": "write evaluate --systems FILE --only NAME --out DIR; `mix: fit` chooses a mix",
+    "verify": "write evaluate --systems FILE --only NAME --vary stages.1.KEY=VALUE --out DIR; "
+    "`margin_below: fit` chooses a margin",
+    "pipeline": "write evaluate --systems FILE --out DIR, or --checkpoint RUN --stages FILE",
 }
 # Programs whose keys for the search of vectors went to the systems' YAML.
-_SEARCHED = (
-    *("eval/abstain.py", "eval/baselines.py", "eval/checkpoint.py", "eval/hybrid.py"),
-    *("eval/news.py", "eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py"),
-    *("eval/verify.py", "train/fusion.py"),
-)
+_SEARCHED = ("eval/abstain.py", "eval/news.py", "eval/style_grid.py", "train/fusion.py")
 _INDEX = "write `index:` beside `model:` in the YAML of a system"
 # Programs that carve val as the checkpoint's manifest says.
 _CARVED = (
-    *("eval/abstain.py", "eval/baselines.py", "eval/hybrid.py", "eval/news.py"),
-    *("eval/pipeline.py", "eval/rerank.py", "eval/style_grid.py", "eval/tune_bm25.py"),
+    *("eval/abstain.py", "eval/news.py", "eval/style_grid.py", "eval/tune_bm25.py"),
     "train/fusion.py",
 )
 _VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")
@@ -51,14 +53,13 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     (_FINETUNE, "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",
     (_FINETUNE, "optimisation.compile"): "leave it out",
     ("", "optimisation.optimizer"): "leave it out: it is AdamW; chunk_size: auto saves memory",
-    ("eval/hybrid.py", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
     (_RERANKER, "model.prefixes."): f"leave it out: {_LATE}",
     (_RERANKER, "loss.scale"): f"leave it out: {_LATE}",
     ("train/merge.py", "checkpoint"): "write --checkpoints DIR",
     ("train/merge.py", "scale"): "write --scales NUMBER",
-    (_FINETUNE, "after."): "write these keys in a YAML file: --after FILE",
+    (_FINETUNE, "after."): "write what eval/evaluate.py takes in a YAML file: --after FILE",
     **{(program, "index."): _INDEX for program in _SEARCHED},
     **{(program, key): _VAL for program in _CARVED for key in _VAL_KEYS},
     **{

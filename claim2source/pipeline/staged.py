@@ -1,51 +1,22 @@
-"""Run a system with stages, score each stage, and say what it did to the golds."""
+"""Define what a program that runs one system of a YAML file has in common with others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from claim2source.core.config import as_plain, list_field, require
+from claim2source.core.config import list_field
 from claim2source.core.config_yaml import read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, Choice, Report
-from claim2source.core.run import Result, Run
-from claim2source.core.stage import Stage
-from claim2source.core.tables import Part, render
-from claim2source.evaluation.families import Family
-from claim2source.evaluation.html.way import way_page
-from claim2source.evaluation.moves import Moves, gold_moves, moves_table
-from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
-from claim2source.io.wandb import log_tables, require_tracking
-from claim2source.pipeline.evaluate import (
-    ScoredSystem,
-    Scoring,
-    add_tests,
-    make_report,
-    score_result,
-    write_runs,
-    write_submissions,
-)
+from claim2source.io.wandb import require_tracking
 from claim2source.pipeline.options import EvaluationOptions
-from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.versions import VersionScores, score_versions, versions_table
-from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.pipeline.submit import load_reported, require_submittable
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import RunNode
-from claim2source.systems.read import SYSTEMS_FOLDER, named_systems, read_systems
-from claim2source.systems.stages import SIMULATED
-from claim2source.systems.system import DEPTH, RunSettings, System, SystemResult, SystemRunner
-from claim2source.systems.when import share_asked
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
-
-FIRST_STAGE = "first stage"
-# The page of every claim's way through the stages.
-PAGE = "claims.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,84 +64,6 @@ class StagedOptions(EvaluationOptions):
         return SystemRunner(dataset, settings)
 
 
-@dataclass(frozen=True, eq=False)
-class ScoredStages:
-    """Hold the scores and runs of a system's stages, the first stage in front.
-
-    `moves` has, of each stage after the first, its depth and what it did to the golds; `verified`
-    what verifiers did, `versions` the scores of each version of those asked several times.
-    """
-
-    report: Report
-    scored: Mapping[str, ScoredSystem]
-    moves: Mapping[str, tuple[int, Mapping[str, Moves]]]
-    verified: Mapping[str, Verified] = field(default_factory=dict)
-    versions: VersionScores = field(default_factory=dict)
-
-    @property
-    def last(self) -> ScoredSystem:
-        """Return the last stage."""
-        return list(self.scored.values())[-1]
-
-    def parts(self) -> list[Part]:
-        """Describe scores, tests, and what each stage did to the golds."""
-        parts = report_parts(self.report, "stage")
-        if any(moves for _, moves in self.moves.values()):
-            parts += ["What each stage did to the golds:", moves_table(self.moves)]
-        if self.versions:
-            parts += ["Stages that were asked several times, and each version alone:"]
-            parts.append(versions_table(self.versions))
-        if self.verified:
-            parts += ["What verifiers were asked, and what it cost:", verified_table(self.verified)]
-        for name, one in self.verified.items():
-            if one.bias is not None:
-                how = "in changing orders" if one.shuffled else "in the ranking's order, which wins"
-                said = f"{name}: picks by place of the papers, shown {how}"
-                parts += [f"{said} (uneven by {one.bias:.1%}):", places_table(one)]
-        return parts
-
-    def with_choices(self, choices: Sequence[Choice]) -> ScoredStages:
-        """Record what was chosen of the last stage."""
-        name, last = list(self.report.systems.items())[-1]
-        described = replace(last, choices=(*last.choices, *choices))
-        return replace(
-            self, report=replace(self.report, systems={**self.report.systems, name: described})
-        )
-
-    def write(self, dataset: Dataset, folder: Path) -> None:
-        """Write the report, the last stage's submissions, and the page of claims.
-
-        Each stage's run and own report lie in a folder of `runs/`.
-        """
-        for name, one in self.scored.items():
-            place = folder / one.report.runs
-            write_runs(one.run, dataset, place)
-            alone = {name: replace(one.report, runs=".")}
-            program = self.report.provenance.program
-            make_report(dataset, alone, name, name=self.report.dataset, program=program).write(
-                place
-            )
-        write_submissions(self.last.run, dataset, folder)
-        runs = {name: one.run for name, one in self.scored.items()}
-        title = f"{self.report.dataset}, {self.report.split}"
-        way_page(runs, dataset, folder / PAGE, title=title)
-        self.report.write(folder)
-
-
-def read_staged(files: Sequence[Path], name: str, run: Path | None) -> System:
-    """Read the system to run, perhaps over another program's ranking.
-
-    One without stages is its first stage alone. Raises `ConfigError` where it is not there.
-    """
-    systems, _ = named_systems(files, None)
-    require(name in systems, "system", name, f"one of {', '.join(systems)}")
-    system = systems[name]
-    if run is None:
-        return system
-    first = RunNode(name=name, run=SavedRunConfig({ALL: run}))
-    return System(name, first, system.stages, system.claims)
-
-
 def pipeline_words(words: Sequence[str]) -> list[str]:
     """Turn `--config FILE` into `--pipeline FILE`, unless the file is a config that names one."""
     found = list(words)
@@ -208,131 +101,3 @@ def read_pipeline(
         listed = ", ".join(one.name for one in fitting)
         raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
     return chosen[0]
-
-
-def evaluate_staged(
-    config: StagedOptions,
-    dataset: Dataset,
-    system: System,
-    *,
-    program: str,
-    heading: str,
-    choices: Sequence[Choice] = (),
-) -> str:
-    """Run a system's stages, score and test each; write `config.out`, return the tables.
-
-    `dataset` is `config.reported`; `choices` are what was chosen of the last stage.
-    """
-    runner = config.runner(dataset)
-    found = runner.run(system, config.claims)
-    repeats = config.repeats if config.tests else 0
-    stages = score_stages(
-        found,
-        system,
-        dataset,
-        Scoring(repeats=repeats, seed=config.seed),
-        name=config.dataset,
-        program=program,
-    )
-    loaded = [stage for _, stage in system.loaded_stages()]
-    versions = score_versions(
-        dict(zip(list(stages.scored)[1:], loaded, strict=True)),
-        found.stages[-len(loaded) - 1 :],
-        dataset,
-        runner.runtime,
-    )
-    stages = replace(stages.with_choices(choices), versions=versions)
-    stages.write(dataset, config.out)
-    parts: list[Part] = [f"{config.dataset}, {config.split}: {system.name}", *stages.parts()]
-    parts += submit(config.submit, stages.last.run, dataset)
-    write_markdown(config.out, heading, parts)
-    log_tables(
-        config.wandb,
-        report_tables(stages.report),
-        folder=config.out,
-        program=Path(program).stem,
-        config=as_plain(config),
-    )
-    return render(parts)
-
-
-def score_stages(
-    found: SystemResult,
-    system: System,
-    dataset: Dataset,
-    scoring: Scoring,
-    *,
-    name: str | None = None,
-    program: str = "",
-) -> ScoredStages:
-    """Score every stage of what a system gave, and test each against the one before.
-
-    A simulated stage, and what follows one, says so and is not tested.
-    """
-    settings = system.stages
-    results = found.stages[-len(settings) - 1 :]
-    real = next((i for i, entry in enumerate(settings) if entry.get(SIMULATED)), len(settings))
-    said_so = ["" if i <= real else f" ({SIMULATED})" for i in range(len(results))]
-    names = [FIRST_STAGE, *(f"{i}. {r.name}{said_so[i]}" for i, r in enumerate(results) if i)]
-    scored: dict[str, ScoredSystem] = {}
-    for place, (stage, one) in enumerate(zip(names, results, strict=True)):
-        score = score_result(stage, one.result, dataset, scoring)
-        folder = f"runs/{place}"
-        described = replace(
-            score.report,
-            model=system.label_of(place),
-            claims=found.form,
-            sources=found.sources,
-            simulated=place > real,
-            choices=found.choices if place == 0 else (),
-            runs=folder,
-        )
-        scored[stage] = replace(score, report=described)
-    reports = {stage: one.report for stage, one in scored.items()}
-    report = make_report(dataset, reports, names[-1], name=name, program=program)
-    loaded = [stage for _, stage in system.loaded_stages()]
-    depths = [getattr(stage, "depth", 0) for stage in loaded]
-    moves, said, verifiers = {}, list(report.notes), dict[str, Verified]()
-    shuffled = [is_shuffled(stage) for stage in loaded]
-    for stage, depth, before, after in zip(names[1:], depths, results, results[1:], strict=False):
-        moved = gold_moves(before.result.run, after.result.run, dataset, depth)
-        moves[stage] = depth, moved
-        said += stage_lines(stage, depth, before.result.run, after.result)
-        if work := verified(after.result, moved.get(MACRO), shuffled[len(moves) - 1]):
-            verifiers[stage] = work
-            said.append(f"{stage}: {work.sentence()}.")
-    report = replace(report, notes=tuple(said))
-    if scoring.repeats and dataset.golds:
-        tested = names[: real + 1]
-        pairs = [(tested[i], tested[i - 1]) for i in range(1, len(tested))]
-        if len(tested) > 2:
-            pairs.append((tested[-1], tested[0]))
-        families = [Family("Each stage against the one before", tuple(pairs))] if pairs else []
-        shown = {stage: scored[stage] for stage in tested}
-        report = add_tests(report, shown, families, dataset, scoring.repeats, scoring.seed)
-    return ScoredStages(report, scored, moves, verifiers)
-
-
-def stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
-    """Say how deep a stage looked, how many claims it read as posted, and what failed."""
-    longest = int(np.diff(before.offsets).max(initial=0))
-    seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {seen}; what is beyond keeps its place below."]
-    posted = sum("no translation" in note for note in result.notes.values())
-    if posted:
-        lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
-    failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
-    if failed:
-        what = "answers that are no good" if result.details else "pairs without a score"
-        lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
-    share = share_asked(result)
-    if share < 1:
-        lines.append(
-            f"{name}: {1 - share:.1%} of the claims were not in doubt and not asked about."
-        )
-    return lines
-
-
-def is_shuffled(stage: Stage) -> bool:
-    """Tell whether a stage shows papers in changing orders."""
-    return bool(getattr(getattr(stage, "stage", stage), "is_shuffled", False))

@@ -59,7 +59,7 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
+from claim2source.pipeline.rows import Cell, form_of_failed, not_run_row
 from claim2source.pipeline.style_texts import (
     StyleOptions,
     Texts,

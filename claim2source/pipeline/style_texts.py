@@ -32,18 +32,8 @@ from claim2source.text.styles import (
     rewrite_by_rules,
 )
 
-# What `eval/checkpoint.py --stages` and `after.stages` attach to a checkpoint, beside the files of
-# pipelines.
-STAGES = ("styles",)
-PIPELINE_FILES = (".yaml", ".yml")
 Combine = Literal["replace", "append", "fuse"]
 CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
-
-
-def require_stage(key: str, stage: str) -> None:
-    """Raise `ConfigError` for what cannot be attached to a checkpoint: neither file nor name."""
-    good = stage in STAGES or Path(stage).suffix in PIPELINE_FILES
-    require(good, key, stage, f"{', '.join(STAGES)}, or the YAML file of a pipeline")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,32 +15,30 @@ from claim2source.evaluation.choices import choice_notes, choice_text, tried_tab
 from claim2source.evaluation.families import family_parts, family_table
 from claim2source.evaluation.published.scores import published_parts
 
-DEEP = "recall@100"
-
 
 def overview_table(report: Report) -> TextTable | None:
-    """Tabulate MRR@5 of many systems: a row for each, a column for each language."""
+    """Tabulate many systems: MRR@5 of each language, the macro average of every metric, costs."""
     scored = report.scored
     if not scored:
         return None
     languages = sorted_languages(lang for system in scored for lang in system.languages)
+    metrics = [metric for metric in scored[0].macro if metric != "queries"]
+    by_language = languages if MAIN_METRIC in metrics and len(languages) > 1 else []
     columns = [
         "system",
         "claims",
-        *(f"{MAIN_METRIC} {language}" for language in languages),
-        f"{MAIN_METRIC} macro",
+        *(f"{MAIN_METRIC} {language}" for language in by_language),
+        *(f"{metric} {MACRO}" for metric in metrics),
         "95 %",
-        f"{DEEP} macro",
         *COST_COLUMNS,
     ]
     rows: list[list[Cell]] = [
         [
-            system.system,
+            f"{system.system} (chosen)" if system.system == report.chosen else system.system,
             system.claims,
-            *(system.languages[language][MAIN_METRIC] for language in languages),
-            system.macro[MAIN_METRIC],
+            *(system.languages[language][MAIN_METRIC] for language in by_language),
+            *(system.macro[metric] for metric in metrics),
             system.bounds(MACRO),
-            system.macro[DEEP],
             *cost_cells(system.cost),
         ]
         for system in scored

@@ -173,13 +173,17 @@ class BM25Node(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseNode(Node):
-    """Rank by a dense model's vectors; a checkpoint has its own rendering."""
+    """Rank by a dense model's vectors; a checkpoint has its own rendering.
+
+    `other_sources` takes the place of the sources that it was trained with.
+    """
 
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
     vectors: IndexConfig | None = None
+    other_sources: SourceForm | None = None
 
     kind = "dense"
 
@@ -196,9 +200,11 @@ class DenseNode(Node):
         """Return a checkpoint's own rendering, else the node's."""
         self.require_supported()
         if self.rendering is not None:
-            return runtime.pool.load(self.model).rendering_for(self.rendering)
-        own = runtime.pool.facts(self.model).rendering
-        return own or Rendering("original", self.sources_form)
+            own = runtime.pool.load(self.model).rendering_for(self.rendering)
+        else:
+            known = runtime.pool.facts(self.model).rendering
+            own = known or Rendering("original", self.sources_form)
+        return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
         """Return the node as it is: nothing of it is chosen here."""
@@ -548,6 +554,20 @@ class _RewritingIndex(_Unwritten):
 
 def _rewriting(index: Index, runtime: SystemRuntime, form: ClaimForm) -> Index:
     return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
+
+
+def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
+    """Rebuild a tree with every node changed, the parts before what they are parts of."""
+    if isinstance(node, HybridNode):
+        sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
+        node = replace(node, sparse=sparse, dense=dense)
+    elif isinstance(node, RouteNode):
+        routes = {
+            language: tuple(rebuilt(part, change) for part in parts)
+            for language, parts in node.routes.items()
+        }
+        node = replace(node, routes=routes)
+    return change(node)
 
 
 def _unnamed(node: AnyNode) -> AnyNode:

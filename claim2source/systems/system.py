@@ -265,8 +265,8 @@ class RunSettings:
     """Say how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each claim; `depth` the sources
-    kept per claim.
+    the last part of their name; `rewrites` a text appended to each claim, read from
+    `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
@@ -277,6 +277,7 @@ class RunSettings:
     device: str | None = None
     depth: int = DEPTH
     progress: bool = True
+    rewrites_file: str | None = None
 
     def runtime(self) -> SystemRuntime:
         """Make what systems run with."""

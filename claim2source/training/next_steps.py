@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claim2source.core.program import command_of
-from claim2source.training.after import CHECKPOINTS, FOLDER
+from claim2source.training.after import FOLDER
 from claim2source.training.config import FinetuneConfig
 
 
@@ -30,7 +30,7 @@ def next_steps(
     lenient = ["--lenient"] if data.lenient else []
     reports = [str(path) for path in evaluated if path.suffix != ".html"]
     commands = []
-    if config.out / FOLDER / CHECKPOINTS not in evaluated:
+    if config.out / FOLDER not in evaluated:
         evaluate = [
             *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
             *_option("--languages", config.languages or ()),
@@ -40,7 +40,7 @@ def next_steps(
             *needs,
             *("--out", evaluation),
         ]
-        commands.append(("eval/checkpoint.py", evaluate))
+        commands.append(("eval/evaluate.py", evaluate))
     if trained:
         merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
         commands.append(("train/merge.py", merge))
