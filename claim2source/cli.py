@@ -34,7 +34,6 @@ PROGRAMS = {
         "evaluate systems, checkpoints and stages: every one is a row of one report",
     ),
     "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
-    "news": ("eval.news", "find news for tweets: recall, golds injected or not, same events"),
     "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
     "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +26,20 @@ from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
+from claim2source.datasets.retractions import Notices, read_notices
 from claim2source.engines import Engine, is_engine, open_engine
-from claim2source.engines.engine import folder_of as index_folder
-from claim2source.engines.growing import BATCH, OpenStore, batches, fill_store, grow, opened
+from claim2source.engines.files import files_of
+from claim2source.engines.growing import (
+    BATCH,
+    OpenStore,
+    batches,
+    fill_store,
+    grow,
+    opened,
+    re_encoded,
+    swapped,
+)
+from claim2source.engines.manifest import IndexManifest
 from claim2source.io.text_files import read_lines
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model, with_local_models
@@ -35,8 +47,8 @@ from claim2source.pipeline.options import StoreOptions
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering, SourceForm
 
-# Ids that are removed at a time.
-IDS = 4096
+# Ids that are removed at a time, and papers by which the time to encode all is estimated.
+IDS, SAMPLED = 4096, 16
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class IndexProgramConfig(StoreOptions):
     """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
 
     Args:
-        out: folder of the index; it is made, or grows.
+        out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
             the packaged MiniLM.
@@ -53,6 +65,8 @@ class IndexProgramConfig(StoreOptions):
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
         format: what the files are; none: by their names and what is in them.
         delete: file of ids, one a line, to remove.
+        retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
+        re_encode: model that encodes the papers anew, beside what is there; then it is swapped.
         claims: data set whose training claims abstention is fitted on; none: SOURCE, where it has
             such claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
@@ -74,12 +88,15 @@ class IndexProgramConfig(StoreOptions):
         [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
     )
     delete: Path | None = None
+    retractions: Path | None = None
+    re_encode: str | None = None
     claims: str | None = None
     shard: str | None = None
     launcher: Literal["ray"] | None = None
     ray: str | None = None
     workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
+    undo: bool = flag("return to what the last --re_encode replaced")
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
     sentences: bool = flag(
@@ -88,8 +105,11 @@ class IndexProgramConfig(StoreOptions):
     )
 
     def check(self) -> None:
-        given = self.source is not None or self.delete is not None
-        require(given, "source", self.source, "papers, or --delete FILE")
+        others = (self.delete, self.retractions, self.re_encode, self.undo or None)
+        given = any(one is not None for one in (self.source, *others))
+        require(given, "source", self.source, "papers, --delete, --retractions or --re_encode")
+        alone = self.re_encode is None or (self.source is None and not self.undo)
+        require(alone, "re_encode", self.re_encode, "no papers, and no --undo, in the same call")
         for pair in self.columns:
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
@@ -125,13 +145,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def write_index(config: IndexProgramConfig) -> None:
     """Write papers into an index, or remove some."""
-    index_folder(config.out)
+    files_of(config.out)
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
+    notices = None if config.retractions is None else read_notices(config.retractions)
     if config.source is None:
         engine = open_engine(config.out)
         try:
-            remove(engine, gone or [])
-            engine.build(say)
+            if config.undo:
+                say(f"{config.out}: again of the model {model_name(swapped(engine))}")
+            elif config.re_encode is not None:
+                encode_anew(engine, config)
+            else:
+                remove(engine, gone or [])
+                mark(engine, notices)
+                engine.build(say)
         finally:
             engine.close()
         return
@@ -155,6 +182,8 @@ def write_index(config: IndexProgramConfig) -> None:
     try:
         remove(engine, gone or [])
         grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
+        if mark(engine, notices):
+            engine.build(say)
         say(f"{config.out}: {grown}")
         say_left_out(files)
         if config.abstention:
@@ -170,6 +199,51 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
     if listed:
         gone = sum(engine.delete(part) for part in batches(listed, IDS))
         say(f"{gone} of {len(listed)} papers removed")
+
+
+def mark(engine: Engine, notices: Notices | None) -> int:
+    """Mark papers by notices, and say how many changed."""
+    if notices is None:
+        return 0
+    marked = engine.retract(notices.of)
+    say(f"{marked} papers have another state: retracted, corrected, or neither any more")
+    return marked
+
+
+def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
+    """Estimate the work, do it beside what is there, and swap."""
+    engine.lock()
+    resolved = resolve(ModelConfig(name=config.re_encode or ""), config.device)
+    rendering = None
+    if resolved.rendering is None:
+        rendering = Rendering("original", config.sources or "title_abstract")
+    store = OpenStore(config.store, config.vectors)
+    dense = Dense(resolved, rendering=rendering, store=store)
+    dense.model = absolute(ModelConfig(name=config.re_encode or ""))
+    papers = engine.stats().papers
+    drawn = engine.sample(papers, SAMPLED)
+    started = time.monotonic()
+    texts = dense.rendering.source_texts([paper.source for paper in drawn])
+    vectors, _ = dense.encoder.encode(texts, "source", store=None, progress=None)
+    minutes = (time.monotonic() - started) / max(1, len(drawn)) * papers / 60
+    if engine.manifest.sentences:
+        minutes *= 2  # an abstract's sentences take as long as the abstract
+    size = vectors.shape[-1] * 2 * papers / 2**20
+    say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
+    made = re_encoded(engine, dense, progress=True, say=say, batch=config.batch)
+    say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
+    if engine.manifest.abstain is None:
+        return
+    if config.claims is None:
+        say("abstention was fitted to the old model and is left out: give --claims to fit it anew")
+        return
+    made.share_lock(engine)
+    say(fit_abstention_to(made, config, resolved))
+
+
+def model_name(manifest: IndexManifest) -> str:
+    """Name an index's model."""
+    return "without a name" if manifest.model is None else manifest.model.name
 
 
 def checked(files: PaperFiles) -> int:
@@ -202,7 +276,7 @@ def model_of(config: IndexProgramConfig) -> ModelConfig:
     """Name the model that encodes papers."""
     model = config.model
     if model is None and is_engine(config.out):
-        model = open_engine(config.out).manifest.model
+        model = IndexManifest.read(files_of(config.out)).model
     return absolute(model or ModelConfig())
 
 
@@ -213,7 +287,7 @@ def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
     """
     rendering = None
     if is_engine(config.out):
-        rendering = open_engine(config.out).manifest.rendering
+        rendering = IndexManifest.read(files_of(config.out)).rendering
         if config.sources not in (None, rendering.sources):
             allowed = f"{rendering.sources}: the index's own"
             raise ConfigError("sources", config.sources, allowed)
@@ -308,7 +382,7 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
 def keeps_sentences(config: IndexProgramConfig) -> bool:
     """Tell whether the index keeps vectors of sentences: as it was made, or is to be."""
     if is_engine(config.out):
-        return open_engine(config.out).manifest.sentences > 0
+        return IndexManifest.read(files_of(config.out)).sentences > 0
     return config.sentences
 
 

@@ -226,7 +226,7 @@ def compare(config: Config) -> None:
         for name, found in ranks.items()
         if name != baseline
     }
-    costs = {name: system.cost for name, system in systems.items()}
+    costs = {name: system.report.cost for name, system in systems.items()}
     parts: list[Part] = [
         f"{folder}, {split}: {config.metric}",
         leaderboard(systems, scored, slices, tests),

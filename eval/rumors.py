@@ -48,7 +48,7 @@ from claim2source.datasets.rumor_outputs import (
 from claim2source.datasets.rumors import Rumors, load_rumors
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.choices import choice_notes, choice_text
-from claim2source.evaluation.published.scores import Scorer, compare_published, published_parts
+from claim2source.evaluation.published.scores import Scorer, published_parts, with_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
@@ -263,7 +263,7 @@ def read_earlier(folders: Sequence[Path], rumors: Rumors) -> dict[str, Mapping[s
     found: dict[str, Mapping[str, float]] = {}
     for folder in folders:
         report = Report.read(folder)
-        if report.provenance.data_sha256 != rumors.dataset.fingerprint:
+        if rumors.dataset.fingerprint not in report.provenance.data.values():
             raise InputError.at(folder, field="dataset", why="is of other rumours")
         (system,) = report.systems.values()
         if system.name in found:
@@ -323,7 +323,7 @@ def make_rumor_report(
         return report
     loaded = LoadedSystem(system, config.out, report.dataset, report.split)
     scorer = Scorer(Qrels(), max(config.repeats, 1), config.seed)
-    return replace(report, published=tuple(compare_published(load_published(), [loaded], scorer)))
+    return with_published(report, load_published(), [loaded], scorer)
 
 
 def system_of(config: RumorsConfig) -> RumorSystem:
@@ -370,7 +370,7 @@ def report_parts(report: Report, config: RumorsConfig, scores: RumorScores | Non
             f"Chosen among {choice.compared} on {choice.claims} rumours of {choice.split}: "
             f"{choice_text(choice)} ({said})."
         )
-    return [*parts, *published_parts(report.published)]
+    return [*parts, *published_parts(report.systems)]
 
 
 if __name__ == "__main__":

@@ -42,8 +42,7 @@ from claim2source.datasets import load
 from claim2source.models.config import Template
 from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.memory_plan import GIB, Settled, settle
-from claim2source.training.model_shape import ModelShape, Tuning
+from claim2source.training.memory_plan import GIB, ModelShape, Settled, Tuning, settle
 
 Device = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
 # Dense bf16 FLOPs a second by the makers' sheets, and GiB of memory.

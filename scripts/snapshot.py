@@ -310,6 +310,8 @@ def facts_of(report: Any, file: str) -> Facts:
     for name, part in systems_of(report).items():
         macro = {"macro": part["macro"]} if part.get("macro") else {}
         facts |= scores_in(name, {**part.get("languages", {}), **macro})
+        for cell in part.get("published") or ():
+            cell["system"] = name  # as version 2 of the report has it
         for cut, table in (part.get("slices") or {}).items():
             facts |= scores_in(f"{name}, {cut} golds", table)
         for metric, bounds in ((part.get("intervals") or {}).get("values") or {}).items():

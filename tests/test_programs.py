@@ -12,7 +12,6 @@ from claim2source.systems.read import SYSTEMS_FOLDER
 
 MADE = Path(__file__).parent / "fixtures_010"
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
-NEWS = SYSTEMS_FOLDER.parent / "news" / "bm25.yaml"
 # What each program needs to be read at all; those that write have inputs that are not there.
 WORDS = {
     "eval.abstain": "--system S --dataset absent --out OUT",
@@ -20,7 +19,6 @@ WORDS = {
     "eval.encode": "--dataset d",
     "eval.find": "--post p --index i",
     "eval.index": "demo --out i",
-    "eval.news": f"--config {NEWS} --dataset absent --out OUT",
     "eval.report": "--reports absent --out OUT",
     "eval.rumors": "--dataset absent --out OUT",
     "eval.score": "--qrels q --run r s",

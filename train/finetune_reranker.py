@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig
 
 COMMON = {
     "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         common=COMMON,
     )
     # torch and all that needs it are imported once the arguments are good.
-    from claim2source.training.reranker.run import finetune_reranker
+    from claim2source.training.reranker import finetune_reranker
 
     finetune_reranker(config)
 

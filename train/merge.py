@@ -5,7 +5,8 @@
 val, and the chosen one is exported. `--checkpoints A B` sums epochs, or runs with other seeds, by
 `--weights`; the sum is exported, and val says whether one of them alone is better. The folder
 loads in sentence-transformers, with `encode_query` for claims and `encode_document` for sources,
-and by its name here. Checkpoints and base are never changed.
+and by its name here. A tuned re-ranker is exported too, as a `CrossEncoder` that gives its logits.
+Checkpoints and base are never changed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from claim2source.core.config import Between, as_plain, flag, list_field, read_config, require
 from claim2source.core.errors import run_program
 from claim2source.core.files import atomic_folder
+from claim2source.core.folders import RUN_FILE
 from claim2source.core.records import Dataset
+from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import MAIN_METRIC, Choice, Report, Rule, Settings, SystemReport
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
@@ -31,6 +34,7 @@ from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
 from claim2source.models.local import with_local_models
 from claim2source.models.manifest import EXPORT_FILE, FILE
+from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -48,6 +52,8 @@ from claim2source.systems.heldout import (
     selection_data,
 )
 from claim2source.training.curve import curve_table, draw
+from claim2source.training.export.card import Card, push_to_hub
+from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
 from claim2source.training.export.weighted_sum import (
     ScaledCheckpoint,
@@ -86,6 +92,8 @@ class MergeConfig(StoreOptions):
         model: `allow_bin`, `allow_remote_code` and `attention`, where the base needs them; all
             else is the manifest's.
         wandb: log the tables to Weights & Biases.
+        push_to_hub: name of a model repository that the folder is uploaded to, with
+            huggingface_hub's `HF_TOKEN`; a new one is private. None: nothing leaves this machine.
     """
 
     checkpoints: list[str]
@@ -102,6 +110,7 @@ class MergeConfig(StoreOptions):
     rule: Rule = "one_se"
     model: ModelConfig = field(default_factory=ModelConfig)
     wandb: Tracking = "off"
+    push_to_hub: str | None = None
     overwrite: bool = flag("replace an earlier export in the output folder")
 
     def check(self) -> None:
@@ -139,6 +148,15 @@ def merge(config: MergeConfig) -> list[str]:
     """
     require_tracking(config.wandb)
     refuse_existing(config.out, EXPORT_FILE, config.overwrite, "an export")
+    lines = _merged(config)
+    if config.push_to_hub is not None:
+        lines.append(f"Uploaded to {push_to_hub(config.out, config.push_to_hub)}.")
+    return lines
+
+
+def _merged(config: MergeConfig) -> list[str]:
+    if any(trained_reranker(name) is not None for name in config.checkpoints):
+        return [*_merge_reranker(config), f"In {config.out}."]
     with _checkpoint(config) as checkpoint:
         scale, compared, name = None, None, None
         if len(config.checkpoints) > 1:
@@ -150,7 +168,8 @@ def merge(config: MergeConfig) -> list[str]:
         scaled = ScaledCheckpoint(checkpoint, "cpu", "float32", config.model)
         require_scalable(scaled, scale)
         with atomic_folder(config.out) as folder:
-            lines = export(scaled, folder, scale, config.dtype, name)
+            card = _card(config, checkpoint, scale, compared)
+            lines = export(scaled, folder, scale, config.dtype, name, card)
             if compared is not None:
                 compared.report.write(folder)
                 write_markdown(folder, "Merge", compared.parts)
@@ -162,6 +181,32 @@ def merge(config: MergeConfig) -> list[str]:
         log_tables(config.wandb, named, folder=config.out, program="merge", config=as_plain(config))
         lines = [render(compared.parts), "", *lines]
     return [*lines, f"In {config.out}."]
+
+
+def _merge_reranker(config: MergeConfig) -> list[str]:
+    """Export a re-ranker, which is one checkpoint as it was trained."""
+    alone = "one, where one is a re-ranker: these are exported as trained, not summed"
+    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
+    require(config.scales is None, "scales", config.scales, "none for a re-ranker")
+    reranker = trained_reranker(config.checkpoints[0])
+    assert reranker is not None
+    with atomic_folder(config.out) as folder:
+        card = _card(config, reranker[0], None, None)
+        return export_reranker(*reranker, folder, config.dtype, config.model, card)
+
+
+def _card(
+    config: MergeConfig, checkpoint: Path, scale: float | None, compared: Compared | None
+) -> Card:
+    """Title the export, with the scores made here, or those of the run that chose it."""
+    title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
+    if compared is not None:
+        return Card(title, compared.report, compared.report.chosen or "")
+    chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
+    if scale is not None or not chosen or not (run / REPORT_FILE).is_file():
+        return Card(title)
+    report = Report.read(run)
+    return Card(title, report, report.chosen or "")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from claim2source.mining import Miner, MiningConfig, write_mined
 from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.text.render import untranslated_sentences
+from claim2source.text.views import untranslated_sentences
 
 
 @dataclass(frozen=True)

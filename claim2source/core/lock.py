@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -63,8 +65,18 @@ class FolderLock:
     def _taken(self) -> int:
         own = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
         while True:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            # Neither a link nor a pipe, which somebody may have put there, is followed.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
+                file = os.open(self.path, flags, 0o666)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                    raise
+                raise self._no_file() from None
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                    raise self._no_file()
                 alone = _flock(file)
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
                 if alone is False:
@@ -87,6 +99,9 @@ class FolderLock:
                 with contextlib.suppress(OSError):
                     os.close(file)
                 raise
+
+    def _no_file(self) -> UserError:
+        return UserError(f"{self.path}: is no lock of this program, but another file; remove it")
 
     def _held(self, holder: Holder) -> UserError:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")

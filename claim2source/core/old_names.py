@@ -23,6 +23,7 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "distill": f"{_TEACHER}, in `claim2source finetune`",
     "folds": _ON_VAL,
     "compare": "write report --reports DIR --out DIR",
+    "news": "write evaluate --config configs/evaluate/news.yaml --systems configs/news/bm25.yaml",
     "paper-tables": "write report --published --reports DIR",
     "interpolate": "write merge --checkpoints RUN --scales 0 0.25 0.5 0.75 1 --out DIR",
     "soup": "write merge --checkpoints A B --out DIR",
@@ -35,11 +36,11 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "pipeline": "write evaluate --systems FILE --out DIR, or --checkpoint RUN --stages FILE",
 }
 # Programs whose keys for the search of vectors went to the systems' YAML.
-_SEARCHED = ("eval/abstain.py", "eval/news.py", "eval/style_grid.py", "train/fusion.py")
+_SEARCHED = ("eval/abstain.py", "eval/style_grid.py", "train/fusion.py")
 _INDEX = "write `index:` beside `model:` in the YAML of a system"
 # Programs that carve val as the checkpoint's manifest says.
 _CARVED = (
-    *("eval/abstain.py", "eval/news.py", "eval/style_grid.py", "eval/tune_bm25.py"),
+    *("eval/abstain.py", "eval/style_grid.py", "eval/tune_bm25.py"),
     "train/fusion.py",
 )
 _VAL_KEYS = ("train_split", "val_share", "val_seed", "val_seen_share", "seen_share_expected")

@@ -14,7 +14,7 @@ from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.validate import read_json, validated
 
-VERSION = 2
+VERSION = 3
 FILE = "report.json"
 MACRO = "macro"
 # The lab's metric: settings are chosen, and systems tested, by it.
@@ -161,17 +161,40 @@ class Twins:
 
 
 @dataclass(frozen=True)
+class PublishedScore:
+    """Hold a published cell that our score stands beside, both in the paper's unit.
+
+    `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
+    our interval (`low`, `high`); where ours is over other claims there is no difference.
+    """
+
+    table: str
+    row: str
+    column: str
+    published: float
+    unreliable: str
+    ours: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    inside: str
+    same_claims: bool
+    digits: int
+
+
+@dataclass(frozen=True)
 class SystemReport:
-    """Describe one system over one claim form: its scores, how it was made, what it cost.
+    """Describe a row: one system over one claim form, whole or up to one of its stages.
 
     `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
     `bm25-tuned` and `tuned-hybrid:NAME` where settings were chosen); `system` is its name whatever
-    the claim form; `parts` are the systems it fuses; `val` are the scores on val and its parts that
+    the claim form, `stage` the last stage that the row has, "" for all of them; `parts` are the
+    systems it fuses; `val` are the scores on val and its parts that
     a checkpoint's manifest states; `slices` are scores of a part of the claims,
     such as those with a gold seen in training; `simulated` says that a made-up server had a part in
     it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
     the report's; `key` identifies all that made it; `twins` is there where golds have a source of
-    the same text.
+    the same text; `published` are the papers' cells that stand beside its scores.
     """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
@@ -200,6 +223,13 @@ class SystemReport:
     runs: str = ""
     key: str = ""
     twins: Twins | None = None
+    stage: str = ""
+    published: tuple[PublishedScore, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name the system whatever the claim form, with the stage that the row is of."""
+        return f"{self.system}: {self.stage}" if self.stage else self.system
 
     @property
     def table(self) -> Table:
@@ -211,9 +241,9 @@ class SystemReport:
         """Count the scored claims of every language."""
         return {lang: int(row.get("queries", 0)) for lang, row in self.languages.items()}
 
-    def bounds(self, language: str) -> str | None:
-        """Write the interval of MRR@5, None where there is none."""
-        bounds = self.intervals.of(MAIN_METRIC, language) if self.intervals is not None else None
+    def bounds(self, language: str, metric: str = MAIN_METRIC) -> str | None:
+        """Write the interval of a metric, None where there is none."""
+        bounds = self.intervals.of(metric, language) if self.intervals is not None else None
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, what: str) -> Choice | None:
@@ -266,30 +296,6 @@ class FamilyResult:
     groups: int
     comparisons: tuple[Comparison, ...]
     seed: int | None = None
-
-
-@dataclass(frozen=True)
-class PublishedComparison:
-    """Set our score beside a published cell, both in the paper's unit.
-
-    `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
-    our interval; where ours is over other claims there is no difference.
-    """
-
-    table: str
-    row: str
-    column: str
-    published: float
-    unreliable: str
-    system: str
-    ours: float
-    difference: float | None
-    low: float | None
-    high: float | None
-    inside: str
-    same_claims: bool
-    digits: int
-    cost: SystemCost | None
 
 
 @dataclass(frozen=True)
@@ -369,12 +375,16 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Provenance:
-    """State what made a report: program, versions, git state, hash of the data, hardware."""
+    """State what made a report: program, versions, git state, hardware, and hashes of the data.
+
+    `data` maps a split to the hash of its claims, sources and golds. Prompts with versions,
+    decoding, seeds and costs are each row's own: they stand in its stages, intervals and tests.
+    """
 
     program: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     git: str | None = None
-    data_sha256: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
     hardware: Hardware | None = None
 
 
@@ -406,14 +416,13 @@ class Report:
     macro: Mapping[str, int | float] = field(default_factory=dict)
     chosen: str | None = None
     tests: tuple[FamilyResult, ...] = ()
-    published: tuple[PublishedComparison, ...] = ()
     notes: tuple[str, ...] = ()
     not_run: tuple[NotRun, ...] = ()
     choices: tuple[Choice, ...] = ()
     training: TrainingReport | None = None
     provenance: Provenance = Provenance()
     headline: Mapping[str, float | None] = field(default_factory=dict)
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
     @property
     def table(self) -> Table:
@@ -424,6 +433,11 @@ class Report:
     def scored(self) -> list[SystemReport]:
         """List the systems that have scores."""
         return [system for system in self.systems.values() if system.macro]
+
+    @property
+    def published(self) -> list[PublishedScore]:
+        """List the published cells of all systems."""
+        return [cell for system in self.systems.values() for cell in system.published]
 
     def score_table(self, title: str = "system") -> TextTable | None:
         """Tabulate all metrics: a row for each system and language; None without scores."""
@@ -499,17 +513,20 @@ class Report:
     def read(cls, folder: str | Path) -> Report:
         """Read a folder's `report.json`.
 
-        Raises `InputError` naming the field where there is none, where it is an older version's,
-        or where anything in it is missing, unknown or of another type.
+        One of version 2 is read as one of this version. Raises `InputError` naming the field where
+        there is none, where it is of another version, or where anything in it is missing, unknown
+        or of another type.
         """
         path = Path(folder) / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
             raise InputError.at(path, why="is not a JSON object")
         version = raw.get("version")
-        if version != VERSION:
+        if version == 2:
+            _upgrade(raw, path)
+        elif version != VERSION:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
-            why = older if version is None else f"{version!r}; this version reads {VERSION}"
+            why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError.at(path, field="version", why=why)
         named = raw.get("headline", [])
         if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
@@ -530,6 +547,21 @@ class Report:
                 yield f"systems.{name}.languages", language
         if self.training is not None:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
+
+
+def _upgrade(raw: dict[str, Any], path: Path) -> None:
+    """Turn a report of version 2 into one of this version: published numbers go to their rows."""
+    try:
+        for one in raw.pop("published", ()):
+            row = raw["systems"][one.pop("system")]
+            row["published"] = [*row.get("published", ()), one]
+            del one["cost"]
+        made = raw.get("provenance", {})
+        made["data"] = {raw["split"]: made.pop("data_sha256", "")}
+        raw["version"] = VERSION
+    except (LookupError, TypeError, AttributeError):
+        why = "is not as version 2 has it; evaluate again"
+        raise InputError.at(path, field="published or provenance", why=why) from None
 
 
 def why_not_inside(text: str) -> str | None:

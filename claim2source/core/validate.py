@@ -25,7 +25,16 @@ def read_json(path: Path, *, ours: bool = True) -> object:
     if why := why_not_file(path):
         raise InputError.at(path, why=why)
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+    return parsed_json(data, path, ours=ours)
+
+
+def parsed_json(data: bytes, path: Path, *, ours: bool = True) -> object:
+    """Parse the JSON of a file; `path` is named in errors, as in `read_json`."""
+    try:
+        text = data.decode()
         if not ours:
             return json.loads(text)
         return json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
@@ -37,8 +46,6 @@ def read_json(path: Path, *, ours: bool = True) -> object:
         raise InputError.at(path, why="not JSON that can be read: nested too deeply") from None
     except ValueError as error:
         raise InputError.at(path, why=f"not JSON that can be read: {error}") from None
-    except OSError as error:
-        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
 
 
 def _whole(text: str) -> int:

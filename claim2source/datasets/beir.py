@@ -27,7 +27,7 @@ DEMO = Path(__file__).resolve().parent / "demo"
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 # Keys of the metadata of sources and of claims.
-OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang")
+OF_SOURCES = ("authors", "venue", "date", "doi", "url", "lang", "retracted")
 OF_CLAIMS = ("lang", "translation", "split", "candidates")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{1,8})*")
 _SPLIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from claim2source.core.errors import Counting
 from claim2source.datasets.beir import source_of
-from claim2source.datasets.papers import Paper, iso_language, paper_of_texts, plain_doi
+from claim2source.datasets.papers import (
+    RETRACTED,
+    Paper,
+    iso_language,
+    paper_of_texts,
+    plain_doi,
+)
+from claim2source.datasets.retractions import notice_of, state_of, state_of_cell, worst
 from claim2source.io.jsonl import Row, json_records, row_of
 
 ADDRESS = "https://openalex.org/"
@@ -71,7 +78,11 @@ def paper_of_row(row: Row) -> Paper | None:
         return None  # that it is empty was reported
     doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
     code = iso_language(lang) or lang.partition("-")[0].lower()
-    return Paper(source, doi, row.text("metadata.url"), code)
+    retracted = row.meta.get("retracted")
+    if isinstance(retracted, bool | int) or retracted is None:
+        retracted = str(int(bool(retracted)))
+    state = state_of_cell(row.as_text("metadata.retracted", retracted))
+    return Paper(source, doi, row.text("metadata.url"), code, state)
 
 
 def is_work(record: Mapping[str, object]) -> bool:
@@ -113,6 +124,7 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
         doi=_first(row, "doi"),
         url=key if key.startswith("https://") else ADDRESS + key,
         lang=_first(row, "language"),
+        retracted=RETRACTED if record.get("is_retracted") is True else "",
     )
 
 
@@ -158,7 +170,28 @@ def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
         doi=key,
         url=_first(row, "URL"),
         lang=_first(row, "language"),
+        retracted=_updates(row.record),
     )
+
+
+def _updates(record: Mapping[str, object]) -> str:
+    """Read what a work's notices say of it, or of which work it is itself the notice."""
+    notices = [
+        state_of(_text_of(one, "type"), _date(_of(one, "updated")), plain_doi(_text_of(one, "DOI")))
+        for one in _list(record.get("updated-by"))
+    ]
+    if found := worst(notices):
+        return found
+    for one in _list(record.get("update-to")):
+        state, doi = state_of(_text_of(one, "type")), plain_doi(_text_of(one, "DOI"))
+        if state and doi:
+            return notice_of(state, doi)
+    return ""
+
+
+def _text_of(value: object, key: str) -> str:
+    found = _of(value, key)
+    return found if isinstance(found, str) else ""
 
 
 def _date(value: object) -> str:

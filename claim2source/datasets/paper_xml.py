@@ -9,7 +9,15 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from claim2source.core.errors import Counting
 from claim2source.core.files import why_not_file
-from claim2source.datasets.papers import NO_TITLE, Paper, iso_language, paper_of_texts, plain_doi
+from claim2source.datasets.papers import (
+    NO_TITLE,
+    RETRACTED,
+    Paper,
+    iso_language,
+    paper_of_texts,
+    plain_doi,
+)
+from claim2source.datasets.retractions import state_of, worst
 from claim2source.io.text_files import open_bytes
 
 ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
@@ -133,7 +141,20 @@ def _article(record: _Record) -> Paper | None:
         _pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
         record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
         _text(article.find("Language")),
+        _notices(citation),
     )
+
+
+def _notices(citation: Element) -> str:
+    """Read what was published about an article since: by its notices, else by its types."""
+    notices = [
+        state_of(kind.removesuffix("In"), _text(one.find("RefSource")).rstrip("."))
+        for one in citation.findall("CommentsCorrectionsList/CommentsCorrections")
+        if (kind := one.get("RefType", "")).endswith("In")
+    ]
+    types = citation.findall("Article/PublicationTypeList/PublicationType")
+    typed = [RETRACTED for one in types if _text(one).lower().startswith("retracted pub")]
+    return worst([*notices, *typed])
 
 
 def _book(record: _Record) -> Paper | None:
@@ -170,6 +191,7 @@ def _pubmed(
     date: str,
     doi: str,
     lang: str,
+    retracted: str = "",
 ) -> Paper | None:
     if not key:
         record.problems.add(record.path, None, record.name, "has no PMID or no Article")
@@ -187,6 +209,7 @@ def _pubmed(
         doi=doi,
         url=f"{ADDRESS}{key}/",
         lang=lang,
+        retracted=retracted,
     )
 
 

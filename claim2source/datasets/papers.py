@@ -60,19 +60,40 @@ _TITLE_END = re.compile(r"[:.\s]*</(?:jats:)?title\s*>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
+# What may be known of a paper since it was published, the gravest first.
+RETRACTED, WITHDRAWN, CONCERN, CORRECTED = (
+    *("retracted", "withdrawn"),
+    *("expression of concern", "corrected"),
+)
+# A link to anything else, such as javascript:, may do anything.
+_WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1)."""
+    """A source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+
+    `retracted` says what was published about it since: "retracted", "corrected" or "expression of
+    concern", perhaps with the day and the notice's DOI; "" where nothing is known.
+    """
 
     source: Source
     doi: str = ""
     url: str = ""
     lang: str = ""
+    retracted: str = ""
 
     @property
     def link(self) -> str:
-        """Return the DOI's address, or the paper's own."""
-        return f"https://doi.org/{self.doi}" if self.doi else self.url
+        """Return the DOI's address, or the paper's own where that is of the web, or ""."""
+        if self.doi:
+            return f"https://doi.org/{self.doi}"
+        return self.url if _WEB.match(self.url) else ""
+
+    @property
+    def is_retracted(self) -> bool:
+        """Tell whether it was withdrawn, not only corrected, and is not the notice of that."""
+        return self.retracted.partition(",")[0] in (RETRACTED, WITHDRAWN)
 
 
 def paper_of_texts(
@@ -89,6 +110,7 @@ def paper_of_texts(
     doi: str = "",
     url: str = "",
     lang: str = "",
+    retracted: str = "",
 ) -> Paper | None:
     """Make a paper of the texts of a record; `place` is its line or name.
 
@@ -110,7 +132,7 @@ def paper_of_texts(
         return None
     names = tuple(" ".join(without_markup(name).split()) for name in authors if name.strip())
     source = Source(key, title, abstract, names, venue, " ".join(date.split()))
-    return Paper(source, plain_doi(doi), url.strip(), iso_language(lang))
+    return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
 
 
 def plain(text: str, path: Path, place: int | str, problems: Counting) -> str:

@@ -11,7 +11,14 @@ from typing import Literal
 
 from claim2source.core.errors import Counting, UserError
 from claim2source.datasets.authors import in_reading_order
-from claim2source.datasets.papers import NO_TITLE, Paper, first_day, paper_of_texts, plain_doi
+from claim2source.datasets.papers import (
+    NO_TITLE,
+    RETRACTED,
+    Paper,
+    first_day,
+    paper_of_texts,
+    plain_doi,
+)
 from claim2source.io.text_files import any_lines, why_not_id
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
@@ -37,6 +44,7 @@ _NBIB = {
     "url": (),
     "lang": ("LA",),
     "id": ("PMID",),
+    "types": ("PT",),
 }
 _BIBTEX = {
     "title": ("title",),
@@ -155,6 +163,7 @@ def _reference(
         doi=doi,
         url=f"{PUBMED}{key}/" if places is _NBIB else url,
         lang=next(iter(every["lang"]), ""),
+        retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
     )
 
 

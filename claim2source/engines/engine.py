@@ -1,20 +1,19 @@
-"""Store papers with their terms and vectors in a folder, and search them by both.
+"""Store papers with their terms and vectors in a folder or a bucket, and search them by both.
 
-LanceDB keeps the folder: one process writes it, and any number of them search it meanwhile. Its
-BM25 has k1 1.2 and b 0.75, multiplied by k1 + 1, which is divided out here; its statistics are
-those of the last build: they still count papers that were removed since, and lack those that were
-added. A copy of the folder is a copy of the index.
+LanceDB keeps them: one process writes, and any number of them search meanwhile. Its BM25 has k1 1.2
+and b 0.75, multiplied by k1 + 1, which is divided out here; its statistics are those of the last
+build: they still count papers that were removed since, and lack those that were added. A copy of
+the files is a copy of the index.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -22,30 +21,43 @@ import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import clean_leftovers, require_writable
-from claim2source.core.lock import LOCK_FILE, FolderLock
-from claim2source.core.old_names import refuse_old_address
+from claim2source.core.lock import LOCK_FILE
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
-from claim2source.datasets.papers import Paper
+from claim2source.engines.files import (
+    IndexFiles,
+    Lock,
+    files_of,
+    read_seal,
+    seal_of,
+    why_damaged,
+)
+from claim2source.engines.lance import (
+    ADVICE,
+    Hits,
+    among,
+    connection,
+    lancedb_module,
+    named_errors,
+    short,
+)
 from claim2source.engines.manifest import MANIFEST, IndexManifest
+from claim2source.engines.names import PAPERS as NAMED
+from claim2source.engines.names import name_terms, names_weight
 from claim2source.engines.probes import MIXED, QUERIES, TARGET, chosen_probes, sampled_queries
 from claim2source.engines.rows import (
+    ADDED,
     EVERYWHERE,
-    PAPER,
-    SENTENCES,
     Rows,
     Where,
-    columns_of,
-    half_of,
     paper_of,
-    rows_of,
     schema_of,
+    stamp_of,
     table_of,
     vectors_of,
-    venue_key,
 )
+from claim2source.engines.table import K1, B, PaperTable
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -54,28 +66,16 @@ from claim2source.retrieve.fuse import score_missing
 
 if TYPE_CHECKING:
     import pyarrow
-    from lancedb.expr import Expr
 
-# (id, score), best first.
-Hits = list[tuple[str, float]]
 Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
-TABLE = "papers"
-K1, B = 1.2, 0.75
 # Below so many papers every vector is compared.
 EXACT = 50_000
+# Papers that are read to be changed at a time.
+_TOGETHER = 1024
 # Vectors are divided anew once the index has grown by this factor since.
 GROWN = 2.0
-# Old versions stay this long: another process may be reading one.
-KEPT = timedelta(hours=1)
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Count what an index holds: papers, those written since the last build, and bytes on disk."""
-
-    papers: int
-    unbuilt: int
-    size: int
+# Old versions stay this long: another process may be reading one, or ask an older state.
+KEPT = timedelta(days=7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +88,13 @@ class Found:
     vectors: Mapping[str, np.ndarray]
 
 
-class Engine:
-    """Search a folder of papers, and let it grow; it is an `Index` too.
+class Engine(PaperTable):
+    """Search an index of papers, and let it grow; it is an `Index` too.
 
     What is written counts once the call has returned: a process that is killed later loses none
     of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
-    search meanwhile. `where` names the folder in errors.
+    search meanwhile. `where` names the index in errors. With `version` an older state is searched;
+    else each search sees what other processes wrote until then. `name` is the manifest's.
     """
 
     device: str | None = None
@@ -101,44 +102,38 @@ class Engine:
     _encoder: TextEncoder | None = None
 
     def __init__(
-        self, folder: str | Path, manifest: IndexManifest, *, exact_below: int = EXACT
+        self,
+        files: IndexFiles,
+        manifest: IndexManifest,
+        *,
+        exact_below: int = EXACT,
+        version: int | None = None,
+        name: str = MANIFEST,
     ) -> None:
-        self.folder, self.manifest, self.where = Path(folder), manifest, str(folder)
-        self.exact_below = exact_below
-        self._lock: FolderLock | None = None
-        database = _lancedb().connect(self.folder, read_consistency_interval=timedelta(0))
-        try:
-            # Where the process that made the index was killed there may be no table yet, or one
-            # without any version: nothing was written to it.
-            versions = self.folder / f"{TABLE}.lance" / "_versions"
-            schema = schema_of(manifest.dimensions, manifest.sentences > 0)
-            self._table: Any = (
-                database.open_table(TABLE)
-                if versions.is_dir() and any(versions.iterdir())
-                else database.create_table(TABLE, schema=schema, mode="overwrite")
-            )
-        except (ValueError, RuntimeError) as error:
-            why = f"its table cannot be read: {' '.join(str(error).split())}"
-            raise InputError.at(folder, why=why) from None
+        self.files, self.manifest, self.where = files, manifest, files.uri
+        self.exact_below, self.at, self.name = exact_below, version, name
+        self._lock: Lock | None = None
+        self._stamp = files.stamp(name)
+        self._check_files()
+        self._table: Any = self._opened()
 
     @classmethod
-    def create(cls, folder: str | Path, manifest: IndexManifest, **options: Any) -> Self:
-        """Make an empty index in a folder that is absent or empty, and lock it."""
-        folder = Path(folder)
+    def create(cls, place: str | Path, manifest: IndexManifest, **options: Any) -> Self:
+        """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
         analysis = manifest.bm25.analysis
         require(analysis == "terms", "bm25.analysis", analysis, "terms")
         require(manifest.bm25.k1 == K1, "bm25.k1", manifest.bm25.k1, f"{K1}: LanceDB has no other")
         require(manifest.bm25.b == B, "bm25.b", manifest.bm25.b, f"{B}: LanceDB has no other")
-        _lancedb()
-        require_writable(folder, "folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
+        lancedb_module()
+        files = files_of(place)
+        lock = files.prepare()
         try:
-            clean_leftovers(folder, MANIFEST)
-            if any(path.name != LOCK_FILE for path in folder.iterdir()):
-                raise InputError.at(folder, why="exists and is not an index: it is not replaced")
-            manifest.write(folder)
-            made = cls(folder, manifest, **options)
+            # A process that was killed here before may have left a table without papers.
+            under = f"{manifest.table}.lance/"
+            others = [one for one in files.listed() if one != LOCK_FILE]
+            if any(not one.startswith(under) or one.startswith(f"{under}data/") for one in others):
+                raise InputError.at(files.uri, why="exists and is not an index: it is not replaced")
+            made = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
             raise
@@ -146,22 +141,92 @@ class Engine:
         return made
 
     @classmethod
-    def open(cls, folder: str | Path, **options: Any) -> Self:
-        """Open an index. Raises `InputError` where there is none."""
-        return cls(folder, IndexManifest.read(Path(folder)), **options)
+    def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
+        """Make an empty table, then its manifest: what has a manifest has a table."""
+        schema = schema_of(manifest.dimensions, manifest.sentences > 0)
+        with named_errors(files.uri):
+            connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
+        manifest.write(files, options.get("name", MANIFEST))
+        return cls(files, manifest, **options)
+
+    @classmethod
+    def open(cls, place: str | Path, **options: Any) -> Self:
+        """Open an index. Raises `InputError` where there is none, or its files are damaged."""
+        files = files_of(place)
+        return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
+
+    def _check_files(self) -> None:
+        """Raise `InputError` where files are not as the last build left them."""
+        name = f"{self.manifest.table}.files.json"
+        seal = read_seal(self.files, name)
+        while seal is not None:
+            why = why_damaged(self.files, seal, f"{self.manifest.table}.lance")
+            if not why:
+                return
+            # A writer that builds meanwhile removes the note first, and then older files.
+            before, seal = seal, read_seal(self.files, name)
+            if seal == before:
+                raise self._damaged(why)
+
+    def _damaged(self, why: str) -> InputError:
+        papers = f"{self.manifest.papers} papers when it was built last"
+        return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
+
+    def _opened(self) -> Any:
+        """Open the table, and see that it is the manifest's; nothing is made."""
+        manifest = self.manifest
+        under = f"{manifest.table}.lance/"
+        if not any(one.startswith(f"{under}_versions/") for one in self.files.listed(under[:-1])):
+            raise self._damaged(f"{under}_versions is missing")
+        try:
+            table = connection(self.files).open_table(manifest.table)
+            if self.at is not None:
+                table.checkout(self.at)
+            schema, papers = table.schema, table.count_rows()
+        except Exception as error:
+            if self.at is not None and "ersion" in str(error):
+                why = f"there is no such version; the last {KEPT.days} days are there"
+                raise UserError(f"{self.where}: {self.at}: {why}") from None
+            raise self._damaged(f"its table cannot be read: {short(error)}") from None
+        lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
+        if lacking - ADDED or schema.field("vector").type.list_size != manifest.dimensions:
+            raise self._damaged("its table is not the one that its manifest describes")
+        if papers < manifest.papers and not manifest.stale and self.at is None:
+            raise self._damaged(f"its table holds {papers}")
+        return table
+
+    def refresh(self) -> None:
+        """See what another process built: its probes, its model, its table."""
+        if self._lock is not None or self.at is not None:
+            return
+        if (stamp := self.files.stamp(self.name)) == self._stamp:
+            return
+        before = self.manifest
+        self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
+        self._table = self._opened()
+        if self.manifest.encoders != before.encoders:
+            self._encoder = None
 
     def lock(self) -> None:
         """Keep other writers out until `close`."""
         if self._lock is None:
-            self._lock = FolderLock(self.folder)
-            # Another process may have built it since it was opened.
-            self.manifest = IndexManifest.read(self.folder)
+            if self.at is not None:
+                raise UserError(f"{self.where}: an older state, version {self.at}, is only read")
+            lock = self.files.lock()
+            try:
+                self.refresh()  # another process may have built it since it was opened
+            except BaseException:
+                lock.release()
+                raise
+            self._lock = lock
+        self._lock.check()
 
     def close(self) -> None:
         """Let others write; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+            self._stamp = self.files.stamp(self.name)
 
     def upsert(self, rows: Rows) -> None:
         """Add papers, and replace those whose ids are there, in one commit."""
@@ -171,10 +236,15 @@ class Engine:
         table = table_of(rows, self._table.schema)
         if self.stamps([paper.source.id for paper in rows.papers]):
             self._make_stale()
+            self._merge(table)
+        else:
+            with self._named():
+                self._table.add(table)
+
+    def _merge(self, table: pyarrow.Table) -> None:
+        with self._named():
             merge = self._table.merge_insert("id")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
-        else:
-            self._table.add(table)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove papers; return how many of them were there."""
@@ -182,34 +252,84 @@ class Engine:
         there = list(self.stamps(ids))
         if there:
             self._make_stale()
-            self._table.delete(_among(there))
+            with self._named():
+                self._table.delete(among(there))
         return len(there)
+
+    def retract(self, state: Callable[[str, str], str | None]) -> int:
+        """Note what was published about papers since; return of how many that changed.
+
+        `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
+        encoded. Raises `UserError` where an older version made the index.
+        """
+        self.lock()
+        if "retracted" not in self._table.schema.names:
+            with self._named():
+                self._table.add_columns({"retracted": "''"})
+        changed: dict[str, str] = {}
+        with self._named():
+            query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
+            for batch in query.to_batches(65_536):
+                for row in batch.to_pylist():
+                    new = state(row["id"], row["doi"])
+                    if new is not None and new != row["retracted"]:
+                        changed[row["id"]] = new
+        ids = list(changed)
+        for start in range(0, len(ids), _TOGETHER):
+            with self._named():
+                query = self._table.search().where(among(ids[start : start + _TOGETHER]))
+                table = query.select(self._table.schema.names).limit(None).to_arrow()
+            states = [changed[one] for one in table["id"].to_pylist()]
+            papers = [
+                replace(paper_of(row), retracted=new)
+                for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
+            ]
+            for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
+                place = table.schema.get_field_index(name)
+                table = table.set_column(place, table.schema.field(name), [values])
+            self._make_stale()
+            self._merge(table)
+        return len(ids)
+
+    def share_lock(self, other: Engine) -> None:
+        """Write under the lock of another engine of the same index."""
+        self._lock = other._lock
 
     def note(self, **values: Any) -> None:
         """Change the manifest."""
         self.manifest = replace(self.manifest, **values)
-        self.manifest.write(self.folder)
+        self.manifest.write(self.files, self.name)
 
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Build or extend the indexes, merge what was written in pieces, measure the recall."""
+        self.lock()
+        name, under = f"{self.manifest.table}.files.json", f"{self.manifest.table}.lance"
+        before = read_seal(self.files, name) or {}
+        self.files.remove(name)
+        with self._named():
+            values = self._built(say)
+        self.files.write(name, json.dumps(seal_of(self.files, under, before)).encode())
+        self.note(stale=False, **values)
+
+    def _built(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
-        self.lock()
         self._table.optimize(cleanup_older_than=KEPT)
         papers, names = self._table.count_rows(), self._index_names()
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
-        if papers and ("terms" not in names or self.manifest.stale):
-            # Texts are analysed before they come here: the engine splits them at spaces only.
-            terms = FTS(
-                base_tokenizer="whitespace",
-                max_token_length=None,
-                lower_case=False,
-                stem=False,
-                remove_stop_words=False,
-                ascii_folding=False,
-            )
-            self._table.create_index("terms", config=terms)
+        for column in {"terms", "names"} & {*self._table.schema.names}:
+            if papers and (column not in names or self.manifest.stale):
+                # Texts are analysed before they come here: the engine splits them at spaces only.
+                terms = FTS(
+                    base_tokenizer="whitespace",
+                    max_token_length=None,
+                    lower_case=False,
+                    stem=False,
+                    remove_stop_words=False,
+                    ascii_folding=False,
+                )
+                self._table.create_index(column, config=terms)
         found = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if papers >= self.exact_below:
             found = self._divide(papers, names, say)
@@ -218,7 +338,10 @@ class Engine:
         lengths = self._table.search().select(["length"]).to_batches(65_536)
         total = sum(int(np.asarray(batch["length"]).sum()) for batch in lengths)
         average = total / papers if papers else 0.0
-        self.note(papers=papers, average_length=average, stale=False, **found)
+        weight = 0.0
+        if "names" in self._table.schema.names:
+            weight = names_weight(self.sample(papers, NAMED), self.manifest.bm25, self._ids_by)
+        return {"papers": papers, "average_length": average, "names": weight, **found}
 
     def _divide(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
@@ -251,82 +374,7 @@ class Engine:
         }
 
     def _sampled(self, papers: int) -> np.ndarray:
-        places = np.random.default_rng(0).choice(papers, min(MIXED * QUERIES, papers), False)
-        found = self._table.take_offsets(sorted(places.tolist())).select(["vector"]).to_arrow()
-        return vectors_of(found["vector"])
-
-    def _index_names(self) -> dict[str, str]:
-        """Map an indexed column to the name of its index."""
-        return {index.columns[0]: index.name for index in self._table.list_indices()}
-
-    def dense(self, vector: np.ndarray, k: int, where: Where = EVERYWHERE) -> Hits:
-        """Find the best `k` papers by inner product with a vector [d].
-
-        Where few papers are left to choose from, all of them are compared.
-        """
-        probes = self.manifest.probes
-        if probes and (chosen := _expression(where)) is not None:
-            probes = 0 if self._table.count_rows(chosen.to_sql()) < self.exact_below else probes
-        return self._nearest(vector, k, where, probes)
-
-    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
-        if k < 1 or where.ids == ():
-            return []
-        query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-        query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-        query = _filtered(query, where)
-        found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
-        if probes and len(found) < k and probes < self.manifest.partitions:
-            return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
-        # LanceDB's distance is 1 - the inner product.
-        return _hits(found, 1 - _numbers(found, "_distance"))
-
-    def lexical(self, terms: Sequence[str], k: int, where: Where = EVERYWHERE) -> Hits:
-        """Find the best `k` papers that hold one of the terms, by BM25."""
-        if not terms or k < 1 or where.ids == ():
-            return []
-        query = self._table.search(_matching(terms)).limit(k).select(["id", "_score"])
-        found = _filtered(query, where).to_arrow()
-        return _hits(found, _numbers(found, "_score") / (K1 + 1))
-
-    def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
-        """Read papers by id."""
-        rows = self._read(ids, PAPER)
-        return {row["id"]: paper_of(row) for row in rows}
-
-    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
-        """Read the stamps of papers by id."""
-        return {row["id"]: row["stamp"] for row in self._read(ids, ("id", "stamp"))}
-
-    def _read(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-        if not ids:
-            return []
-        query = self._table.search().where(_among(ids)).select(list(columns)).limit(None)
-        rows: list[dict[str, Any]] = query.to_list()
-        return rows
-
-    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
-        """Read the stamps of papers by id, and the vectors of their sentences."""
-        if not self.manifest.sentences:
-            return {}
-        rows, width = self._read(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
-        return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
-
-    def rows(self, size: int = 2048) -> Iterator[Rows]:
-        """Yield everything that is stored, as of now."""
-        columns = columns_of(self.manifest.sentences > 0)
-        query = self._table.search().select(columns).limit(None)
-        yield from map(rows_of, query.to_batches(size))
-
-    def stats(self) -> Stats:
-        """Count what is stored."""
-        papers, names = self._table.count_rows(), self._index_names()
-        unbuilt = papers
-        if "terms" in names:
-            unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        return Stats(papers, unbuilt, sum(path.stat().st_size for path in files))
+        return vectors_of(self._drawn(papers, MIXED * QUERIES, ["vector"])["vector"])
 
     def _make_stale(self) -> None:
         """Note, before it happens, that statistics will be of papers that are gone."""
@@ -358,6 +406,7 @@ class Engine:
 
         Raises `UserError` where the model or the analysis is not the one that made the index.
         """
+        self.refresh()
         asked, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         by_vectors = partial(self._by_vectors, vectors)
@@ -378,7 +427,9 @@ class Engine:
         self.manifest.check_analyser(self.manifest.bm25, self.where)
         analyser = Analyser(self.manifest.bm25)
         return {
-            claim.id: self.lexical(analyser.claim(claim), k, where.within(claim.candidates))
+            claim.id: self.lexical(
+                analyser.claim(claim), k, where.within(claim.candidates), name_terms(claim.text)
+            )
             for claim in claims
         }
 
@@ -417,17 +468,10 @@ class _Part:
         raise UserError("a part of an index is not written alone: copy its folder")
 
 
-def folder_of(place: str | Path) -> Path:
-    """Return the folder of an index. Raises `UserError` for an address."""
-    refuse_old_address(str(place))
-    if "://" in str(place):
-        kind = str(place).partition("://")[0]  # the rest may hold a password
-        raise UserError(f"{kind}://..: is no folder")
-    return Path(place)
+def open_engine(place: str | Path, version: int | None = None) -> Engine:
+    """Open the index in a folder or bucket, or an older state of it.
 
-
-def open_engine(place: str | Path) -> Engine:
-    """Open the index in a folder. Raises `UserError` where there is none.
+    Raises `UserError` where there is none, or its files are damaged.
 
     Example:
         >>> import tempfile
@@ -439,73 +483,9 @@ def open_engine(place: str | Path) -> Engine:
         >>> len(open_engine(folder).search("masks", k=5).sources("0"))
         5
     """
-    return Engine.open(folder_of(place))
+    return Engine.open(place, version=version)
 
 
 def is_engine(place: str | Path) -> bool:
     """Tell whether an index is there."""
-    return (folder_of(place) / MANIFEST).is_file()
-
-
-def _lancedb() -> Any:
-    # By itself it warns that a new index is not there yet.
-    os.environ.setdefault("LANCEDB_LOG", "error")
-    try:
-        import lancedb
-    except ImportError:
-        raise UserError(
-            "an index is kept by LanceDB, which is not installed; pip install 'claim2source[index]'"
-        ) from None
-    return lancedb
-
-
-def _hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
-    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
-
-
-def _numbers(table: pyarrow.Table, column: str) -> np.ndarray:
-    numbers: np.ndarray = table[column].to_numpy().astype(np.float64)
-    return numbers
-
-
-def _among(ids: Sequence[str]) -> Expr:
-    from lancedb.expr import col
-
-    return col("id").isin(list(ids))
-
-
-def _expression(where: Where) -> Expr | None:
-    """Write a filter in LanceDB's expressions, which quote values; None where all are meant."""
-    from lancedb.expr import col, lit
-
-    parts = []
-    if where.last_day is not None:
-        parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
-    if where.language is not None:
-        parts.append(col("lang") == lit(where.language))
-    if where.venue is not None:
-        parts.append(col("venue_key") == lit(venue_key(where.venue)))
-    if where.ids is not None:
-        parts.append(_among(where.ids))
-    return reduce(lambda one, other: one & other, parts) if parts else None
-
-
-def _matching(terms: Sequence[str]) -> Any:
-    """Ask for any of the terms; those that stand there n times count n times."""
-    from lancedb.query import BooleanQuery, MatchQuery, Occur
-
-    by_count: dict[int, list[str]] = {}
-    for term, count in Counter(terms).items():
-        by_count.setdefault(count, []).append(term)
-    queries = [
-        MatchQuery(" ".join(those), "terms", boost=float(count))
-        for count, those in by_count.items()
-    ]
-    if len(queries) == 1:
-        return queries[0]
-    return BooleanQuery([(Occur.SHOULD, query) for query in queries])
-
-
-def _filtered(query: Any, where: Where) -> Any:
-    chosen = _expression(where)
-    return query if chosen is None else query.where(chosen, prefilter=True)
+    return files_of(place).stamp(MANIFEST) != ""

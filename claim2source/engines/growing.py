@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +13,8 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines.engine import Engine, folder_of, is_engine, open_engine
+from claim2source.datasets.retractions import NOTICE
+from claim2source.engines.engine import Engine, is_engine, open_engine
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, half, sentence_vectors, split, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store, VectorType
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder
 
 DEFAULT = ModelConfig().name
+# Manifests of an index that is being made beside another one, and of the one that it replaced.
+NEXT, PREVIOUS = "next.json", "previous.json"
 Item = TypeVar("Item")
 # Papers that are encoded and written at a time: what a killed process has to do again.
 BATCH = 4096
@@ -91,11 +94,18 @@ def grow(
         raise UserError(f"{engine.where}: {why}")
     analyser, rendering = Analyser(manifest.bm25), manifest.rendering
     added = changed = unchanged = 0
+    notices: dict[str, str] = {}
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
-            stamps = {one: stamp_of(paper) for one, paper in latest.items()}
             known = engine.stamps(list(latest))
+            for one, state in engine.retracted(list(latest)).items():
+                # What is known of a paper stays where its new version says nothing of it.
+                latest[one] = replace(latest[one], retracted=latest[one].retracted or state)
+            for paper in latest.values():
+                state, notice, doi = paper.retracted.partition(NOTICE)
+                notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
+            stamps = {one: stamp_of(paper) for one, paper in latest.items()}
             new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
             replaced = sum(paper.source.id in known for paper in new)
             if new:
@@ -111,6 +121,8 @@ def grow(
             added, changed = added + len(new) - replaced, changed + replaced
             unchanged += len(part) - len(new)
             bar.update(len(part))
+    if notices:
+        engine.retract(lambda _, doi: notices.get(doi))
     engine.build(say)
     return Grown(added, changed, unchanged, engine.stats().papers)
 
@@ -183,7 +195,7 @@ def opened(
     Raises `UserError` where other settings than `bm25` made it.
     """
     if not is_engine(place):
-        return Engine.create(folder_of(place), IndexManifest.of(dense, bm25, sentences))
+        return Engine.create(place, IndexManifest.of(dense, bm25, sentences))
     engine = open_engine(place)
     engine.lock()
     try:
@@ -193,6 +205,68 @@ def opened(
         engine.close()
         raise
     return engine
+
+
+def re_encoded(
+    engine: Engine,
+    dense: Dense,
+    *,
+    progress: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    batch: int = BATCH,
+) -> Engine:
+    """Encode an index's papers with another model, into a table beside theirs; then swap the two.
+
+    A stopped run goes on. What was there stays for `swapped`, until the next such run. Abstention
+    is not fitted to the new model yet. Raises `UserError` as `grow` does.
+    """
+    engine.lock()
+    files, old = engine.files, engine.manifest
+    made = IndexManifest.of(dense, old.bm25, old.sentences > 0)
+    table = f"papers-{made.model_hash}"
+    if table == old.table or made.model_hash == old.model_hash:
+        raise UserError(f"{engine.where}: this model made it already")
+    try:
+        new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
+    except UserError:
+        new = None
+    if new is None or new.manifest.table != table:
+        new = Engine.beside(files, replace(made, table=table), name=NEXT)
+    new.share_lock(engine)
+    new.use(dense.encoder)
+    rendering, total = new.manifest.rendering, engine.stats().papers
+    with Progress("papers" if progress else None, total) as bar:
+        for rows in engine.rows(batch):
+            known = new.stamps([paper.source.id for paper in rows.papers])
+            places = [i for i, one in enumerate(rows.papers) if one.source.id not in known]
+            if places:
+                part = rows.only(places)
+                texts = rendering.source_texts([paper.source for paper in part.papers])
+                vectors, _ = dense.encoder.encode(texts, "source", store=dense.store, progress=None)
+                kept = None
+                if new.manifest.sentences:
+                    kept = sentence_vectors(part.papers, dense.encoder, dense.store)
+                new.upsert(replace(part, vectors=half(vectors), sentences=kept))
+            bar.update(len(rows))
+    new.build(say)
+    if (there := new.stats().papers) != total:
+        raise UserError(f"{engine.where}: {there} of {total} papers were encoded; run it again")
+    old.write(files, PREVIOUS)
+    new.manifest.write(files)
+    files.remove(NEXT)
+    return open_engine(files.uri)
+
+
+def swapped(engine: Engine) -> IndexManifest:
+    """Return to what `re_encoded` replaced; what it made stays for the next call of this one.
+
+    Raises `InputError` where there is nothing to return to.
+    """
+    engine.lock()
+    before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
+    engine.manifest.write(engine.files, PREVIOUS)
+    before.manifest.write(engine.files)
+    return before.manifest
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

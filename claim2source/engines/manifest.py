@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import content_hash, write_json
-from claim2source.core.validate import read_json, validated
+from claim2source.core.files import content_hash
+from claim2source.core.validate import parsed_json, validated
+from claim2source.engines.files import IndexFiles
 from claim2source.engines.rows import SPLIT
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
@@ -22,6 +24,8 @@ from claim2source.text import Rendering
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+_WIDEST = 65_536
+_TABLE = re.compile(r"[a-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ class IndexManifest:
     the vectors are divided into `partitions`, of which `probes` are searched with the sampled
     `recall`, on `trained` papers. `stale`: papers were replaced or removed since then. `abstain` is
     the model of abstention (`verify.abstain.AbstainModel`) that was fitted to the index.
-    `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose vectors
-    it keeps; 0: it keeps none.
+    `names` is the weight of authors and venues in the lexical search. `table` is where the papers
+    are. `sentences` is the version of the split (`engines.rows.SPLIT`) of the sentences whose
+    vectors it keeps; 0: it keeps none.
     """
 
     encoders: Mapping[str, object]
@@ -52,8 +57,21 @@ class IndexManifest:
     stale: bool = False
     abstain: Mapping[str, object] | None = None
     sentences: int = 0
+    names: float = 0.0
+    table: str = "papers"
     index: Literal["lancedb"] = "lancedb"
     format: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
+        if min(counts) < 0 or not 0 < self.dimensions <= _WIDEST:
+            raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
+        if self.probes > self.partitions or (self.partitions > 0) != (self.probes > 0):
+            raise ValueError("probes must be from 1 to partitions, or both 0")
+        if not (0 <= self.recall <= 1 and self.average_length >= 0 and 0 <= self.names <= 100):
+            raise ValueError("recall must be from 0 to 1, and average_length and names 0 or more")
+        if not _TABLE.fullmatch(self.table):
+            raise ValueError("table must be a name of small letters, digits and -")
 
     @classmethod
     def of(cls, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True) -> Self:
@@ -78,14 +96,16 @@ class IndexManifest:
         )
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read the manifest of a folder. Raises `InputError`, with the field that is wrong."""
-        path = folder / MANIFEST
-        if not path.is_file():
-            raise InputError.at(folder, why=f"not an index: it has no {MANIFEST}")
-        values = read_json(path)
+    def read(cls, files: IndexFiles, name: str = MANIFEST) -> Self:
+        """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
+        data, path = files.read(name), Path(f"{files.uri}/{name}")
+        if data is None:
+            raise InputError.at(files.uri, why=f"not an index: it has no {name}")
+        values = parsed_json(data, path)
         if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
-            raise InputError.at(folder, why="a copy that was not finished: copy the folder again")
+            raise InputError.at(
+                files.uri, why="a copy that was not finished: copy the folder again"
+            )
         return cls.parsed(json.dumps(values), path)
 
     @classmethod
@@ -98,9 +118,15 @@ class IndexManifest:
         model = replace(found.model, allow_remote_code=(), allow_bin=())
         return replace(found, model=model)
 
-    def write(self, folder: Path) -> None:
-        """Write the manifest, atomically."""
-        write_json(folder / MANIFEST, asdict(self))
+    def write(self, files: IndexFiles, name: str = MANIFEST) -> None:
+        """Write the manifest, wholly or not at all."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2, allow_nan=False)
+        files.write(name, f"{text}\n".encode())
+
+    @property
+    def model_hash(self) -> str:
+        """Name the model that made the vectors by its weights and settings."""
+        return content_hash(of_model(self.encoders))[:12]
 
     def check_encoder(self, encoder: TextEncoder, where: str) -> None:
         """Raise `UserError` where another model made the vectors.

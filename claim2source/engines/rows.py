@@ -15,6 +15,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.engines.names import names_of
 from claim2source.io.store import Store
 from claim2source.retrieve.dense import TextEncoder
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
-PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang")
+PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted")
+# Columns that an index of an older version lacks.
+ADDED = frozenset(("retracted", "names"))
 # Vectors of a paper's sentences, one after the other, as bytes.
 SENTENCES = "sentences"
 _HALF = np.dtype("<f2")
@@ -112,7 +115,8 @@ class Rows:
 
 def stamp_of(paper: Paper) -> str:
     """Hash all that is stored of a paper: another hash is another version of it."""
-    text = json.dumps(asdict(paper), ensure_ascii=True, sort_keys=True)
+    values = {key: value for key, value in asdict(paper).items() if key != "retracted" or value}
+    text = json.dumps(values, ensure_ascii=True, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_STAMP]
 
 
@@ -139,7 +143,7 @@ def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     """Name the columns of papers, with vectors of this length, also of their sentences."""
     import pyarrow as pa
 
-    kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms"))
+    kinds: dict[str, pa.DataType] = dict.fromkeys((*PAPER, "stamp", "venue_key", "terms", "names"))
     kinds = {name: pa.string() for name in kinds} | {
         "authors": pa.list_(pa.string()),
         "day": pa.int32(),
@@ -159,8 +163,10 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
         name: [getattr(paper.source, name) for paper in papers]
         for name in ("id", "title", "abstract", "authors", "venue", "date")
     }
-    columns |= {name: [getattr(paper, name) for paper in papers] for name in ("doi", "url", "lang")}
+    own = ("doi", "url", "lang", "retracted")
+    columns |= {name: [getattr(paper, name) for paper in papers] for name in own}
     columns |= {
+        "names": [" ".join(names_of(paper.source)) for paper in papers],
         "stamp": list(rows.stamps),
         "venue_key": [venue_key(paper.source.venue) for paper in papers],
         "terms": list(rows.terms),
@@ -190,7 +196,8 @@ def vectors_of(column: Any) -> np.ndarray:
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `columns_of`."""
-    listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
+    texts = [one for one in (*PAPER, "stamp", "terms") if one in batch.schema.names]
+    listed = batch.select(texts).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]), None
     if SENTENCES in batch.schema.names:
         sentences = [half_of(one, vectors.shape[1]) for one in batch[SENTENCES].to_pylist()]
@@ -214,7 +221,7 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
         **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
         authors=tuple(row["authors"]),
     )
-    return Paper(source, row["doi"], row["url"], row["lang"])
+    return Paper(source, row["doi"], row["url"], row["lang"], row.get("retracted", ""))
 
 
 def split(paper: Paper) -> list[str]:

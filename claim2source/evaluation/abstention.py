@@ -225,17 +225,10 @@ def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) ->
     columns += ["answered", "wrong", "risk at most"]
     cells: list[list[Cell]] = [
         [
-            name,
-            one.auroc.value,
-            _interval(one.auroc),
+            *(name, one.auroc.value, _interval(one.auroc)),
             "-" if one.better is None else f"{one.better.value:+.4f} {_interval(one.better)}",
-            one.augrc.value,
-            _interval(one.augrc),
-            one.coverage.value,
-            _interval(one.coverage),
-            one.point.answered,
-            one.point.wrong,
-            one.point.upper,
+            *(one.augrc.value, _interval(one.augrc), one.coverage.value, _interval(one.coverage)),
+            *(one.point.answered, one.point.wrong, one.point.upper),
         ]
         for name, one in rows.items()
     ]
@@ -328,8 +321,7 @@ class _Order:
         """Return all three, [3, samples]."""
         return np.stack(
             [
-                self.auroc(weights, present),
-                self.augrc(weights, wrong),
+                *(self.auroc(weights, present), self.augrc(weights, wrong)),
                 self.coverage(weights, wrong, most),
             ]
         )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from claim2source.core.report import (
     COST_COLUMNS,
@@ -33,8 +32,7 @@ _DECODING = ("model", "temperature", "top_p", "max_tokens", "seed", "thinking")
 Row = list[Cell]
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(NamedTuple):
     """Define a table: a report's rows, none where it does not apply, for which `none` says why.
 
     A cell of None is what the report does not say; the first `labels` columns say what a row is of.
@@ -42,9 +40,9 @@ class _Section:
 
     title: str
     labels: int
-    columns: Sequence[str]
+    columns: str
     rows: Callable[[Report], list[Row]]
-    none: str
+    none: str = ""
 
 
 def checklist(reports: Mapping[str, Report]) -> str:
@@ -67,7 +65,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
             for row in own
         ]
         first = ["report"] if len(reports) > 1 else []
-        table = TextTable([*first, *section.columns], found)
+        table = TextTable([*first, *section.columns.split("|")], found)
         parts += [f"## {section.title}", table if found else section.none]
     notes = {f"- {note}" for report in reports.values() for note in report.notes}
     parts += ["## Notes", *sorted(notes)] if notes else []
@@ -98,7 +96,8 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
 def _data(report: Report) -> list[Row]:
     queries = report.scored[0].queries if report.scored else {}
     claims = ", ".join(f"{language} {count}" for language, count in queries.items())
-    return [[report.dataset, report.split, claims, report.provenance.data_sha256]]
+    hashes = [f"{split} {digest}" for split, digest in report.provenance.data.items() if digest]
+    return [[report.dataset, report.split, claims, ", ".join(hashes)]]
 
 
 def _systems(report: Report) -> list[Row]:
@@ -117,15 +116,9 @@ def _name(system: SystemReport) -> str:
 
 def _scores(report: Report) -> list[Row]:
     return [
-        [
-            _name(system),
-            language,
-            int(row["queries"]),
-            row.get(MAIN_METRIC),
-            system.bounds(language),
-        ]
-        for system in report.scored
-        for language, row in system.table.items()
+        [_name(one), lang, int(row["queries"]), row.get(MAIN_METRIC), one.bounds(lang)]
+        for one in report.scored
+        for lang, row in one.table.items()
     ]
 
 
@@ -140,16 +133,17 @@ def _stages(report: Report) -> Iterator[tuple[str, StageReport]]:
 def _prompts(report: Report) -> list[Row]:
     rows: list[Row] = []
     for name, stage in _stages(report):
-        prompts = {
-            k: v for k, v in stage.settings.items() if isinstance(v, Mapping) and "sha256" in v
-        }
-        for key, prompt in prompts.items():
-            made = [prompt.get(part) for part in ("name", "version", "sha256")]
-            rows.append([name, f"{stage.name}: {key}", *made])
-        if not stage.settings:
-            rows.append([name, stage.name, None, None, None])
-    rows += [[name, text, None, None, None] for name, text in _made_texts(report)]
-    return rows
+        for key, prompt in stage.settings.items():
+            if isinstance(prompt, Mapping) and "sha256" in prompt:
+                made = map(prompt.get, ("name", "version", "sha256"))
+                rows.append([name, f"{stage.name}: {key}", *made])
+    return rows + _unsaid(report, 3)
+
+
+def _unsaid(report: Report, columns: int) -> list[Row]:
+    """List what a language model may have had a part in, of which the report says nothing."""
+    silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
+    return [[*one, *[None] * columns] for one in (*silent, *_made_texts(report))]
 
 
 def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
@@ -170,10 +164,7 @@ def _decoding(report: Report) -> list[Row]:
         if isinstance(llm, Mapping):
             said = [_plain(llm[key]) if key in llm else None for key in _DECODING]
             rows.append([name, stage.name, *said])
-        elif not stage.settings:
-            rows.append([name, stage.name, *[None] * len(_DECODING)])
-    rows += [[name, text, *[None] * len(_DECODING)] for name, text in _made_texts(report)]
-    return rows
+    return rows + _unsaid(report, len(_DECODING))
 
 
 def _plain(value: Any) -> Cell:
@@ -196,9 +187,7 @@ def _seeds(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
-        elif not stage.settings:
-            seeds[f"{name}, {stage.name}"] = None
-    seeds |= {f"{name}, {text}": None for name, text in _made_texts(report)}
+    seeds |= {f"{name}, {what}": None for name, what in _unsaid(report, 0)}
     return [[what, None if seed is None else str(seed)] for what, seed in seeds.items()]
 
 
@@ -216,16 +205,10 @@ def _choices(report: Report) -> list[Row]:
     named += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
     return [
         [
-            *(
-                name,
-                choice.what,
-                settings_text(choice.settings),
-                RULES.get(choice.rule, "the best"),
-            ),
-            choice.compared or len(choice.tried) or None,
-            f"{choice.claims} claims of {choice.split}",
+            *(name, one.what, settings_text(one.settings), RULES.get(one.rule, "the best")),
+            *(one.compared or len(one.tried) or None, f"{one.claims} claims of {one.split}"),
         ]
-        for name, choice in named
+        for name, one in named
     ]
 
 
@@ -236,13 +219,9 @@ def _statistics(report: Report) -> list[Row]:
         for i in bounded[:1]
     ]
     for test in report.tests:
-        rows.append(
-            [
-                *(f"paired randomisation: {test.family}", test.average),
-                f"{test.groups} papers of {test.claims} claims",
-                *(f"Holm over {len(test.comparisons)} at {test.alpha:g}", test.repeats),
-            ]
-        )
+        by = f"{test.groups} papers of {test.claims} claims"
+        holm = f"Holm over {len(test.comparisons)} at {test.alpha:g}"
+        rows.append([f"paired randomisation: {test.family}", test.average, by, holm, test.repeats])
     return rows or [["intervals and tests", None, None, None, None]]
 
 
@@ -294,38 +273,26 @@ def _text(settings: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} {_plain(value)}" for key, value in _flat(settings).items())
 
 
+_NO_LLM = "No stage asks a language model, and none made a text."
+_COST = "|".join(COST_COLUMNS)
 _SECTIONS = (
-    _Section("Data", 2, ("data set", "split", "scored claims", "SHA-256"), _data, ""),
-    _Section(
-        "Systems",
-        *(1, ("system", "model", "claims", "sources", "style", "parts", "settings"), _systems),
-        "No system.",
-    ),
-    _Section(
-        "Scores",
-        *(3, ("system", "language", "claims", MAIN_METRIC, "95 %"), _scores),
-        "No claim has a gold.",
-    ),
-    _Section(
-        "Prompts",
-        *(2, ("system", "of", "prompt", "version", "SHA-256"), _prompts),
-        "No stage asks a language model, and none made a text.",
-    ),
+    _Section("Data", 2, "data set|split|scored claims|SHA-256", _data),
+    _Section("Systems", 1, "system|model|claims|sources|style|parts|settings", _systems, "None."),
+    _Section("Scores", 3, f"system|language|claims|{MAIN_METRIC}|95 %", _scores, "No golds."),
+    _Section("Prompts", 2, "system|of|prompt|version|SHA-256", _prompts, _NO_LLM),
     _Section(
         "Decoding of language models",
-        *(2, ("system", "stage", *_DECODING), _decoding),
-        "No stage asks a language model, and none made a text.",
+        *(2, "|".join(("system", "stage", *_DECODING)), _decoding, _NO_LLM),
     ),
-    _Section("Seeds", 1, ("of", "seed"), _seeds, "Nothing was drawn at random."),
-    _Section("Training", 1, ("setting", "value"), _training, "Nothing was trained here."),
+    _Section("Seeds", 1, "of|seed", _seeds, "Nothing was drawn at random."),
+    _Section("Training", 1, "setting|value", _training, "Nothing was trained here."),
     _Section(
-        "Settings that were chosen",
-        *(2, ("system", "what", "chosen", "rule", "compared", "on"), _choices),
+        *("Settings that were chosen", 2, "system|what|chosen|rule|compared|on", _choices),
         "None was chosen.",
     ),
-    _Section("Statistics", 1, ("what", "average", "by", "correction", "draws"), _statistics, ""),
-    _Section("Cost", 2, ("system", "stage", *COST_COLUMNS), _costs, "No system."),
-    _Section("Hardware", 0, ("processor", "cores", "memory", "GPUs"), _hardware, ""),
-    _Section("Software", 0, ("program", "commit", "versions"), _software, ""),
-    _Section("Failures", 1, ("system", "what"), _failures, "None."),
+    _Section("Statistics", 1, "what|average|by|correction|draws", _statistics),
+    _Section("Cost", 2, f"system|stage|{_COST}", _costs, "No system."),
+    _Section("Hardware", 0, "processor|cores|memory|GPUs", _hardware),
+    _Section("Software", 0, "program|commit|versions", _software),
+    _Section("Failures", 1, "system|what", _failures, "None."),
 )

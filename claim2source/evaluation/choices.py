@@ -49,15 +49,9 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
     """Tabulate choices, each with the name of what it was made for; None without any."""
     rows: list[list[Cell]] = [
         [
-            name,
-            choice_text(choice),
-            choice.score,
-            choice.best_score,
-            choice.error,
-            choice.compared or None,
-            RULES.get(choice.rule, "the best"),
-            f"{choice.claims} claims of {choice.split}",
-            "; ".join(choice_notes(choice)),
+            *(name, choice_text(choice), choice.score, choice.best_score, choice.error),
+            *(choice.compared or None, RULES.get(choice.rule, "the best")),
+            *(f"{choice.claims} claims of {choice.split}", "; ".join(choice_notes(choice))),
         ]
         for name, choice in choices
     ]

@@ -139,7 +139,7 @@ def read_scored(
     systems = {
         one.name: one
         for one in found
-        if one.style == "S0C0" or (one.report_folder, one.system) not in named
+        if one.report.style == "S0C0" or (one.report_folder, one.report.system) not in named
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
@@ -227,7 +227,7 @@ def compare(
         values = scored.values[name]
         scores[name] = {lang: float(values[mask].mean()) for lang, mask in masks.items()}
         scores[name][MACRO] = macro
-        bounds = score_intervals(scored.scores[name], dataset, metric, repeats, seed)
+        bounds = score_intervals(scored.scores[name], dataset, [metric], repeats, seed)
         intervals[name] = bounds.values[metric]
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

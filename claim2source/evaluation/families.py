@@ -72,23 +72,26 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 def score_intervals(
     scores: Scores,
     dataset: Dataset,
-    metric: str = MAIN_METRIC,
+    metrics: Sequence[str] = (MAIN_METRIC,),
     repeats: int = 10_000,
     seed: int = 0,
 ) -> Intervals:
-    """Bound a metric by language, and its macro average, by 95 % bootstrap intervals.
+    """Bound metrics by language, and their macro averages, by 95 % bootstrap intervals.
 
     Gold papers are drawn, not claims; systems of one data set meet the same draws.
     """
-    values, claims = scores[metric], scores.claim_ids
+    claims, values = scores.claim_ids, np.stack([scores[metric] for metric in metrics])
     groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
     bounds = {
-        lang: bootstrap_intervals(values[mask][None], groups[mask], None, repeats, seed)[0]
+        lang: bootstrap_intervals(values[:, mask], groups[mask], None, repeats, seed)
         for lang, mask in language_masks(dataset.claims, claims).items()
     }
-    bounds[MACRO] = bootstrap_intervals(values[None], groups, strata, repeats, seed)[0]
-    found = {lang: (float(low), float(high)) for lang, (low, high) in bounds.items()}
-    return Intervals({metric: found}, repeats, seed, int(groups.max()) + 1)
+    bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
+    found = {
+        metric: {lang: (float(both[i, 0]), float(both[i, 1])) for lang, both in bounds.items()}
+        for i, metric in enumerate(metrics)
+    }
+    return Intervals(found, repeats, seed, int(groups.max()) + 1)
 
 
 def compare_families(

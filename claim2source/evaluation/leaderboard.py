@@ -41,7 +41,7 @@ def leaderboard(
             tested = [pair.difference, pair.p_holm, pair.verdict]
         rows.append(
             [
-                *(place, name, system.model, system.claims),
+                *(place, name, system.report.model, system.report.claims),
                 *(by_part["language", language, name].value for language in languages),
                 *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
                 *([on_val[name]] if val else []),
@@ -50,7 +50,7 @@ def leaderboard(
                 None if ranks.mean is None else f"{ranks.mean:.1f}",
                 None if ranks.median is None else f"{ranks.median:g}",
                 f"{ranks.found}/{ranks.claims}",
-                *cost_cells(system.cost),
+                *cost_cells(system.report.cost),
             ]
         )
     return TextTable(columns, rows)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import astuple, dataclass
 
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.metrics import judged_claims
+from claim2source.evaluation.metrics import judged_claims, language_masks
 from claim2source.evaluation.ranks import first_ranks
 
 
@@ -40,33 +38,20 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
     judged = judged_claims(dataset.qrels)
     if not judged:
         return {}
-    claims, old = first_ranks(before, dataset.qrels, judged)
-    _, new = first_ranks(after, dataset.qrels, judged)
-    language = {claim.id: claim.lang for claim in dataset.claims}
-    langs = np.array([language[claim] for claim in claims])
-    found = {}
-    for lang in dataset.languages:
-        mine = langs == lang
-        if mine.any():
-            first, second = old[mine], new[mine]
-            found[lang] = Moves(
-                len(first),
-                float((first <= depth).mean()),
-                int((second < first).sum()),
-                int((second > first).sum()),
-                int(((second == 1) & (first > 1)).sum()),
-                int(((second > 1) & (first == 1)).sum()),
-            )
-    if found:
-        parts = list(found.values())
-        found[MACRO] = Moves(
-            sum(part.claims for part in parts),
-            sum(part.ceiling for part in parts) / len(parts),
-            sum(part.promoted for part in parts),
-            sum(part.demoted for part in parts),
-            sum(part.to_first for part in parts),
-            sum(part.from_first for part in parts),
+    old, new = (first_ranks(run, dataset.qrels, judged)[1] for run in (before, after))
+    found = {
+        lang: Moves(
+            claims=int(mine.sum()),
+            ceiling=float((old[mine] <= depth).mean()),
+            promoted=int((new < old)[mine].sum()),
+            demoted=int((new > old)[mine].sum()),
+            to_first=int(((new == 1) & (old > 1))[mine].sum()),
+            from_first=int(((new > 1) & (old == 1))[mine].sum()),
         )
+        for lang, mine in language_masks(dataset.claims, judged).items()
+    }
+    claims, ceilings, *counts = zip(*map(astuple, found.values()), strict=True)
+    found[MACRO] = Moves(sum(claims), sum(ceilings) / len(ceilings), *map(sum, counts))
     return found
 
 
@@ -74,17 +59,7 @@ def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTa
     """Tabulate the moves of stages: name -> (depth, language -> moves)."""
     columns = "stage depth language claims ceiling promoted demoted to-first from-first".split()
     rows: list[list[Cell]] = [
-        [
-            name,
-            depth,
-            language,
-            one.claims,
-            one.ceiling,
-            one.promoted,
-            one.demoted,
-            one.to_first,
-            one.from_first,
-        ]
+        [name, depth, language, *astuple(one)]
         for name, (depth, moves) in stages.items()
         for language, one in moves.items()
     ]

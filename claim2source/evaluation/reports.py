@@ -12,14 +12,7 @@ from pathlib import Path
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.records import Dataset
-from claim2source.core.report import (
-    FILE,
-    Report,
-    SystemCost,
-    SystemReport,
-    Table,
-    TrainingReport,
-)
+from claim2source.core.report import FILE, Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
 from claim2source.evaluation.metrics import coverage
@@ -46,51 +39,6 @@ class LoadedSystem:
         return self.alias or self.report.name
 
     @property
-    def model(self) -> str:
-        """Return the name that published tables know the model by."""
-        return self.report.model
-
-    @property
-    def system(self) -> str:
-        """Return the name of the system whatever the claim form."""
-        return self.report.system
-
-    @property
-    def claims(self) -> str:
-        """Return the claim form."""
-        return self.report.claims
-
-    @property
-    def sources(self) -> str:
-        """Return the source form."""
-        return self.report.sources
-
-    @property
-    def style(self) -> str:
-        """Return the cell of the style grid; S0C0 is texts as they are."""
-        return self.report.style
-
-    @property
-    def languages(self) -> Table:
-        """Return the scores by language."""
-        return self.report.languages
-
-    @property
-    def macro(self) -> Mapping[str, float]:
-        """Return the macro average of the languages."""
-        return self.report.macro
-
-    @property
-    def cost(self) -> SystemCost | None:
-        """Return what the system cost."""
-        return self.report.cost
-
-    @property
-    def queries(self) -> dict[str, int]:
-        """Count the scored claims of every language."""
-        return self.report.queries
-
-    @property
     def folder(self) -> Path:
         """Return the folder of this system's own files."""
         runs = Path(self.report.runs)
@@ -105,7 +53,7 @@ class LoadedSystem:
         if self.memory is not None:
             return dict(self.memory)
         folder = self.report_folder / self.report.runs
-        files = {lang: folder / f"{lang}.trec" for lang in self.languages}
+        files = {lang: folder / f"{lang}.trec" for lang in self.report.languages}
         there = {lang: path for lang, path in files.items() if path.is_file()}
         for path in there.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
@@ -118,35 +66,28 @@ class LoadedSystem:
         return None if intervals is None else intervals.of(metric, language)
 
 
+def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
+    """Map what tells the folders apart to their reports.
+
+    Raises `InputError` where a folder has no report or one that cannot be read.
+    """
+    distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
+    return dict(zip(distinct_ends(distinct), map(Report.read, distinct), strict=True))
+
+
 def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     """Read the systems of every report, in order; systems without scores are left out.
 
-    Raises `InputError` where a folder has no report or one that cannot be read. Names that repeat
-    get in front what tells their folders apart: `lora/epoch-1` and `full/epoch-1`.
+    Raises `InputError` as `named_reports` does. Names that repeat get in front what tells their
+    folders apart: `lora/epoch-1` and `full/epoch-1`.
     """
-    distinct = {real_path(folder): Path(folder) for folder in folders}
     systems = []
-    for folder in distinct.values():
+    for folder in {real_path(folder): Path(folder) for folder in folders}.values():
         report = Report.read(folder)
         systems += [
             LoadedSystem(system, folder, report.dataset, report.split) for system in report.scored
         ]
     return _distinct_names(systems)
-
-
-def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
-    """Map what tells the folders apart to their reports."""
-    distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
-    return dict(zip(distinct_ends(distinct), map(Report.read, distinct), strict=True))
-
-
-def trainings_of(folders: Sequence[Path]) -> dict[str, TrainingReport]:
-    """Map the reports of training runs, by what tells their folders apart, to the training."""
-    distinct = list({real_path(folder): Path(folder).absolute() for folder in folders}.values())
-    found = [(folder, Report.read(folder).training) for folder in distinct]
-    trained = [(folder, training) for folder, training in found if training is not None]
-    names = distinct_ends([folder for folder, _ in trained]) if len(trained) > 1 else ["training"]
-    return {name: training for name, (_, training) in zip(names, trained, strict=False)}
 
 
 def files_of_report(folder: Path) -> list[Path]:
@@ -206,7 +147,7 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
 
     Raises `InputError` where a language's file is missing.
     """
-    wanted = [lang for lang in system.languages if languages is None or lang in languages]
+    wanted = [lang for lang in system.report.languages if languages is None or lang in languages]
     if absent := [lang for lang in wanted if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
     rows = [row for run in runs_of(system, wanted).values() for row in run]
@@ -221,19 +162,22 @@ def common_data(
 
     Raises `UserError` naming what differs where the reports are of several.
     """
-    found = []
-    for key, given in (("dataset", dataset), ("split", split)):
+
+    def common(key: str, values: Sequence[str], given: str | None) -> str:
         names: dict[str, list[str]] = {}
-        for system in systems:
-            value = system.dataset if key == "dataset" else system.split
+        for system, value in zip(systems, values, strict=True):
             # One folder by two ways to write it, or by its name, is one.
             same = [name for name in names if key == "dataset" and _one_folder(name, value)]
             names.setdefault(same[0] if same else value, []).append(system.name)
         if given is None and len(names) != 1:
             listed = "; ".join(f"{value!r} ({_few(who)})" for value, who in names.items())
             raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
-        found.append(given if given is not None else next(iter(names)))
-    return found[0], found[1]
+        return given if given is not None else next(iter(names))
+
+    return (
+        common("dataset", [system.dataset for system in systems], dataset),
+        common("split", [system.split for system in systems], split),
+    )
 
 
 def _one_folder(one: str, other: str) -> bool:

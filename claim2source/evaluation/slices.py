@@ -121,21 +121,12 @@ def breakdown(
         strata = language_strata(dataset.claims, claims) if macro else None
         groups, selected = gold_groups(dataset.qrels, claims), values[:, inside]
         intervals = bootstrap_intervals(selected, groups, strata, repeats, seed)
-        means = selected.mean(axis=1)
-        if strata is not None:
-            by_language = [selected[:, strata == s].mean(axis=1) for s in np.unique(strata)]
-            means = np.mean(by_language, axis=0)
+        # Not by `claim_weights`: these are to be the reports' numbers to the last digit.
+        each = [strata == s for s in np.unique(strata)] if strata is not None else [slice(None)]
+        means = np.mean([selected[:, one].mean(axis=1) for one in each], axis=0)
+        size = len(claims), len(np.unique(groups))
         rows += [
-            SliceScore(
-                part.by,
-                part.part,
-                name,
-                float(mean),
-                float(low),
-                float(high),
-                len(claims),
-                len(np.unique(groups)),
-            )
+            SliceScore(part.by, part.part, name, float(mean), float(low), float(high), *size)
             for name, mean, (low, high) in zip(systems, means, intervals, strict=True)
         ]
     return rows
@@ -149,10 +140,7 @@ def slices_table(slices: Sequence[SliceScore]) -> TextTable:
     systems = list(dict.fromkeys(score.system for score in slices))
     rows: list[list[Cell]] = [
         [
-            by,
-            part,
-            row[systems[0]].claims,
-            row[systems[0]].papers,
+            *(by, part, row[systems[0]].claims, row[systems[0]].papers),
             *(f"{s.value:.4f} [{s.low:.3f}, {s.high:.3f}]" for s in row.values()),
         ]
         for (by, part), row in cells.items()

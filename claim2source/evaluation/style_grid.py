@@ -16,7 +16,7 @@ from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
     Comparison,
-    PublishedComparison,
+    PublishedScore,
     Report,
     SystemReport,
 )
@@ -141,12 +141,17 @@ class StyleGrid:
         return self._tests.get((cell_name(retriever, claims, sources), language))
 
     @cached_property
-    def _published(self) -> Mapping[str, PublishedComparison]:
-        return {one.system: one for one in self.report.published if one.table == PUBLISHED}
+    def _published(self) -> Mapping[str, PublishedScore]:
+        return {
+            name: one
+            for name, system in self.report.systems.items()
+            for one in system.published
+            if one.table == PUBLISHED
+        }
 
     def published(
         self, retriever: str, claims: str, sources: str, language: str = MACRO
-    ) -> PublishedComparison | None:
+    ) -> PublishedScore | None:
         """Return the 2025 paper's cell, of English claims; None where it has no such row."""
         english = ("en",) if len(self.languages) > 1 else (MACRO,)
         if language not in english:
@@ -283,7 +288,7 @@ def published_delta(
 
 def _published_notes(grid: StyleGrid) -> list[str]:
     """Say where published cells come from, and why some are marked."""
-    shown = [one for one in grid.report.published if one.table == PUBLISHED]
+    shown = list(grid._published.values())
     if not shown:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from claim2source.core.run import Result
@@ -72,52 +72,43 @@ def verified(result: Result, moves: Moves | None, shuffled: bool) -> Verified | 
         return None
     asked = [one for one in result.details.values() if one.get("asks")]
     return Verified(
-        len(result.run.claim_ids),
-        len(asked),
-        int(sum(one["asks"] for one in asked)),
-        int(sum(one["tokens"] for one in asked)),
-        0 if moves is None else moves.promoted,
-        0 if moves is None else moves.demoted,
-        shuffled,
-        _places(asked),
+        claims=len(result.run.claim_ids),
+        asked=len(asked),
+        asks=int(sum(one["asks"] for one in asked)),
+        tokens=int(sum(one["tokens"] for one in asked)),
+        promoted=0 if moves is None else moves.promoted,
+        demoted=0 if moves is None else moves.demoted,
+        shuffled=shuffled,
+        places=_places(asked),
     )
 
 
-def _places(asked: list[Mapping[str, float]]) -> tuple[Place, ...]:
+def _places(asked: Sequence[Mapping[str, float]]) -> tuple[Place, ...]:
     deepest = max((int(one.get("shown", 0)) for one in asked), default=0)
-    picks, expected = [0] * deepest, [0.0] * deepest
+    found = [Place(place, 0, 0.0) for place in range(1, deepest + 1)]
     for one in asked:
-        found = {
-            int(name.removeprefix("picked@")) - 1: count
-            for name, count in one.items()
-            if name.startswith("picked@")
-        }
-        for place, count in found.items():
-            picks[place] += int(count)
+        picks = {name: count for name, count in one.items() if name.startswith("picked@")}
         shown = int(one.get("shown", 0))
-        for place in range(shown):
-            expected[place] += sum(found.values()) / shown
-    return tuple(Place(i + 1, *both) for i, both in enumerate(zip(picks, expected, strict=True)))
+        for i, place in enumerate(found):
+            more = int(picks.get(f"picked@{place.place}", 0))
+            even = sum(picks.values()) / shown if i < shown else 0.0
+            found[i] = Place(place.place, place.picks + more, place.expected + even)
+    return tuple(found)
 
 
 def verified_table(stages: Mapping[str, Verified]) -> TextTable:
     """Tabulate what verifiers did."""
-    columns = "stage claims asked share requests tokens promoted demoted".split()
-    rows: list[list[Cell]] = [
-        [
-            name,
-            one.claims,
-            one.asked,
-            one.share_asked,
-            one.asks,
-            one.tokens,
-            one.promoted,
-            one.demoted,
-            None if one.tokens_per_promoted is None else f"{one.tokens_per_promoted:.0f}",
-        ]
-        for name, one in stages.items()
-    ]
-    return TextTable([*columns, "tokens/promoted"], rows, numeric=[False, *[True] * 8])
+    columns = "stage claims asked share requests tokens promoted demoted tokens/promoted".split()
+    rows: list[list[Cell]] = []
+    for name, one in stages.items():
+        price = one.tokens_per_promoted
+        rows.append(
+            [
+                *(name, one.claims, one.asked, one.share_asked, one.asks, one.tokens),
+                *(one.promoted, one.demoted, None if price is None else f"{price:.0f}"),
+            ]
+        )
+    return TextTable(columns, rows, numeric=[False, *[True] * 8])
 
 
 def places_table(one: Verified) -> TextTable:

@@ -1,23 +1,16 @@
 """Store what servers replied, in one SQLite file that several processes may share.
 
 A row is a reply as it came, under the hash of everything that made it; whether it is good is
-judged anew when it is read. What a process is asking for is noted, so that another one waits for
-that reply and does not ask as well. A process holds a lock on a file of its own while it lives:
-the kernel drops it with the process, and what that one was asking for is free again.
+judged anew when it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import glob
 import json
 import os
-import re
-import secrets
 import sqlite3
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -34,21 +27,17 @@ VERSION = 2
 ANSWERS = "answers.sqlite"
 # Seconds that a process waits for another one's write.
 PATIENCE = 120.0
-_TABLES = """
+_TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, id TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
     raw TEXT NOT NULL, finish TEXT, logprobs TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, tries INTEGER NOT NULL, failure TEXT, at REAL NOT NULL,
     hash TEXT
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS asking (
-    key TEXT PRIMARY KEY, owner TEXT NOT NULL
-) WITHOUT ROWID;
+) WITHOUT ROWID
 """
 _COLUMNS = (
     "raw, finish, prompt_tokens, completion_tokens, logprobs, tries, failure, model, version, id"
 )
-_OWNER = re.compile("[0-9a-f]{16}")
 # What SQLite says of files that hold something else than what was written.
 _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR_SHORT_READ")
 
@@ -81,7 +70,6 @@ class AnswerStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self._owner = secrets.token_hex(8)
         with self._saying():
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,16 +99,12 @@ class AnswerStore:
                 (version,) = self._base.execute("PRAGMA user_version").fetchone()
                 if version == 1:
                     self._base.execute("ALTER TABLE answers ADD COLUMN hash TEXT")
-                for statement in _TABLES.split(";") if version == 0 else ():
-                    self._base.execute(statement)
+                if version == 0:
+                    self._base.execute(_TABLE)
                 self._base.execute(f"PRAGMA user_version = {VERSION}")
-        if self.path is not None:
-            file = self._locked()
-            # Also where nobody closes the store.
-            self._release = weakref.finalize(self, _release, self._owner_file(self._owner), file)
 
     def get(self, key: str) -> Stored | None:
-        """Read the reply that was made by what `key` is the hash of."""
+        """Look up a stored reply by its request's hash."""
         with self._saying():
             row = self._base.execute(
                 f"SELECT {_COLUMNS}, hash FROM answers WHERE key = ?", (key,)
@@ -136,8 +120,8 @@ class AnswerStore:
         except (ValueError, TypeError, RecursionError):
             raise self._damaged("a reply cannot be read") from None
 
-    def put(self, key: str, reply: Stored, *, keep: bool = False) -> None:
-        """Store a reply; with `keep` this process goes on asking for a better one."""
+    def put(self, key: str, reply: Stored) -> None:
+        """Store a reply."""
         logprobs = json.dumps([(t.text, t.logprob, t.top) for t in reply.logprobs])
         values = (
             *(reply.raw, reply.finish, reply.usage.prompt, reply.usage.completion, logprobs),
@@ -150,38 +134,6 @@ class AnswerStore:
                 f" VALUES ({', '.join('?' * len(row))})",
                 row,
             )
-            if not keep:
-                self._base.execute("DELETE FROM asking WHERE key = ?", (key,))
-
-    def take(self, key: str) -> bool:
-        """Note that this process asks for `key`; False where another living one does."""
-        with self._saying():
-            # Looked up first: who only waits must not keep the others from writing.
-            if self._is_others(key):
-                return False
-            with self._writing():
-                if self._is_others(key):
-                    return False
-                self._base.execute(
-                    "INSERT OR REPLACE INTO asking VALUES (?, ?)", (key, self._owner)
-                )
-                return True
-
-    def _is_others(self, key: str) -> bool:
-        row = self._base.execute("SELECT owner FROM asking WHERE key = ?", (key,)).fetchone()
-        if row is None or row[0] == self._owner:
-            return False
-        if not (isinstance(row[0], str) and _OWNER.fullmatch(row[0])):
-            raise self._damaged("an owner is no process")
-        return self._lives(row[0])
-
-    def leave(self, keys: Sequence[str]) -> None:
-        """Note that this process asks for `keys` no more."""
-        with self._saying(), self._writing():
-            self._base.executemany(
-                "DELETE FROM asking WHERE key = ? AND owner = ?",
-                [(key, self._owner) for key in keys],
-            )
 
     def __len__(self) -> int:
         with self._saying():
@@ -190,8 +142,6 @@ class AnswerStore:
     def close(self) -> None:
         """Close the file; safe to call twice."""
         self._base.close()
-        if self.path is not None:
-            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -203,42 +153,6 @@ class AnswerStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _owner_file(self, owner: str) -> Path:
-        path = Path(str(self.path))
-        return path.with_name(f"{path.name}-owner-{owner}")
-
-    def _locked(self) -> int:
-        """Hold the lock that says that this process lives; remove the files of dead ones."""
-        path = self._owner_file("x")
-        for other in path.parent.glob(f"{glob.escape(path.name[:-1])}{'[0-9a-f]' * 16}"):
-            self._lives(other.name[-16:])
-        path = self._owner_file(self._owner)
-        while True:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Another process may have taken the file for a dead one's before it was locked.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), path.stat()):
-                    return file
-            os.close(file)
-
-    def _lives(self, owner: str) -> bool:
-        """Tell whether a process lives; the file of a dead one is removed."""
-        path = self._owner_file(owner)
-        try:
-            file = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            path.unlink(missing_ok=True)
-            return False
-        finally:
-            os.close(file)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -290,9 +204,3 @@ def _stored(
     names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
     values = dict(zip(names, (raw, finish, usage, tokens, *rest), strict=True))
     return TypeAdapter(Stored).validate_json(json.dumps(values), strict=True)
-
-
-def _release(path: Path, lock: int) -> None:
-    """Say that a process asks for nothing any more."""
-    path.unlink(missing_ok=True)
-    os.close(lock)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
@@ -20,9 +19,9 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.http import Refused, wait_before
+from claim2source.llm.http import Budget, Refused, Spent
 from claim2source.llm.parse import read_reply, why_unfinished
-from claim2source.llm.server import Again, Reply, Server, Unusable, refused_part
+from claim2source.llm.server import NoReply, Reply, Server, Unusable, refused_part
 from claim2source.llm.work import (
     NO_REPLY,
     NOT_ASKED,
@@ -40,37 +39,10 @@ log = logging.getLogger(__name__)
 
 # A reply that is no good is asked for once more.
 TRIES = 2
-# Another process's request is looked for every so many seconds.
-POLL = 0.25
 # So many requests in a row without a reply, or as many as are under way, mean that the server is
 # gone.
 LOST = 8
-# A list of models is asked for so often.
-MODEL_RETRIES = 3
 MOST_NAMED = 3
-Result = TypeVar("Result")
-
-
-class Clock(Protocol):
-    """Tell the time in seconds, and wait."""
-
-    def time(self) -> float:
-        """Return the time."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
-class RealClock:
-    """Tell the real time."""
-
-    def time(self) -> float:
-        """Return the seconds of a clock that is never set."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait without holding up other requests."""
-        await asyncio.sleep(seconds)
 
 
 @dataclass
@@ -80,7 +52,6 @@ class _Job:
     key: str
     request: Request
     before: Stored | None = None
-    is_other: bool = False
 
 
 class LLM:
@@ -89,21 +60,17 @@ class LLM:
     Without a store of answers they are remembered as long as the object lives.
     """
 
-    def __init__(
-        self, config: LLMConfig, answers: AnswerStore | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, config: LLMConfig, answers: AnswerStore | None = None) -> None:
         require(bool(config.model.strip()), "llm.model", config.model, "the name at the server")
         missing = [name for name in ("openai", "jsonschema") if find_spec(name) is None]
         if missing:
             raise UserError(f"no package {missing[0]}: pip install 'claim2source[llm]'")
         self.config = config
         self.answers = answers if answers is not None else AnswerStore()
-        self.clock: Clock = clock or RealClock()
         # Of this object: HTTP requests for answers, and the tokens of their replies.
-        self.sent = 0
+        self.budget = Budget(config.max_requests)
         self.used = Usage()
         self._reserved = 0
-        self._open_at = 0.0
         self._lost = 0
         self._stop = ""
         self._is_known = False
@@ -182,12 +149,11 @@ class _Run:
 
     def __init__(self, llm: LLM, check: Check | None, what: str) -> None:
         self.llm, self.check, self.what = llm, check, what
-        self.config, self.clock, self.store = llm.config, llm.clock, llm.answers
+        self.config, self.store = llm.config, llm.answers
         # By key: what is known of a request, or why there is no reply.
         self.found: dict[str, Stored] = {}
         self.none: dict[str, str] = {}
         self.asked: set[str] = set()
-        self.held: set[str] = set()
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         keys = [key_of(request, self.config) for request in requests]
@@ -203,7 +169,7 @@ class _Run:
             with Progress(self.what, len(first), len(first) - len(jobs)) as self.progress:
                 self.began, self.tokens, self.left = time.monotonic(), 0, len(jobs)
                 self.jobs, self.llm._stop, self.llm._lost = len(jobs), "", 0
-                _run(lambda: self._work(jobs))
+                run_async(lambda: self._work(jobs))
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
@@ -218,18 +184,11 @@ class _Run:
         return self.llm._is_done(job.request, job.before, self.check)
 
     async def _work(self, jobs: deque[_Job]) -> None:
-        async with Server(self.config) as self.server:
+        async with Server(self.config, self.llm.budget) as self.server:
             await self._check_model()
             self.freed = asyncio.Condition()
             count = min(self.config.concurrency, len(jobs))
-            workers = [asyncio.create_task(self._worker(jobs)) for _ in range(count)]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-                self.store.leave([*self.held])
+            await all_or_none(self._worker(jobs) for _ in range(count))
 
     async def _worker(self, jobs: deque[_Job]) -> None:
         while jobs:
@@ -237,19 +196,7 @@ class _Run:
             if self.llm._stop:
                 self.none[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
                 continue
-            if job.is_other:
-                await asyncio.sleep(POLL)
-            if not self.store.take(job.key):
-                job.is_other = True
-                jobs.append(job)
-                continue
-            self.held.add(job.key)
-            try:
-                await self._settle(job)
-            finally:
-                if job.key in self.held:
-                    self.store.leave([job.key])
-                    self.held.discard(job.key)
+            await self._settle(job)
             self.left -= 1
             self.progress.update(1, self._note())
 
@@ -275,48 +222,47 @@ class _Run:
             job.before = replace(stored, failure=None if answer is None else answer.failure)
             self.found[job.key] = job.before
             if why_unfinished(job.request, reply.text, reply.finish) is None:
-                done = self._is_done(job)
-                self.store.put(job.key, job.before, keep=not done)
-                if done:
-                    self.held.discard(job.key)
+                self.store.put(job.key, job.before)
 
     async def _reply(self, request: Request, again: bool) -> Reply | str:
-        """Ask for one reply, past what passes and as the model wants to be asked.
+        """Ask for one reply, as the model wants to be asked; return the reason where there is none.
 
-        Returns the reason where there is none.
+        A server that gives none, or speaks otherwise, again and again, is left alone.
         """
         llm = self.llm
         form = "" if request.schema is None else content_hash(request.schema)
         form = "choices" if request.choices else form
         strict, without = bool(form) and form not in llm._loose, {*llm._without}
-
-        async def ask() -> Reply:
-            reply = await self.server.ask(request, strict=strict, again=again, without=without)
-            llm.used += reply.usage
-            return reply
-
         while True:
+            cost = await self._reserve(request)
+            if isinstance(cost, str):
+                return cost
             try:
-                reply = await self._retried(request, ask)
+                reply = await self.server.ask(request, strict=strict, again=again, without=without)
+                llm.used += reply.usage
+            except Spent as error:
+                llm._stop = str(error)
+                return f"{NOT_ASKED}: {error}"
+            except NoReply as error:
+                return self._lost(str(error))
             except Refused as error:
                 if part := refused_part(error, without):
                     without.add(part)
                 elif strict and error.status in (400, 422) and not error.is_too_large:
                     strict = False
+                elif error.passes:
+                    return self._lost(f"status {error.status}")
+                elif error.status == 200:
+                    return self._lost(error.why)
                 else:
-                    return self._no_reply(error)
+                    llm._lost = 0
+                    return f"refused by the server ({error.status}): {error.why}"
                 continue
-            if not isinstance(reply, str):
-                self._remember(form if form and not strict else None, without)
+            finally:
+                await self._free(cost)
+            llm._lost = 0
+            self._remember(form if form and not strict else None, without)
             return reply
-
-    def _no_reply(self, error: Refused) -> str:
-        """Say what a server refused; one that speaks otherwise is soon left alone."""
-        if error.status == 200:
-            self._count_lost(error.why)
-            return f"{NO_REPLY}: {error.why}"
-        self.llm._lost = 0
-        return f"refused by the server ({error.status}): {error.why}"
 
     def _remember(self, loose: str | None, without: set[str]) -> None:
         """Ask all that follows as the model wants it, and say once what that is."""
@@ -328,50 +274,16 @@ class _Run:
             log.warning("%s: the model refuses %s; it is asked without", self.what, name)
         llm._without |= without
 
-    async def _retried(
-        self, request: Request, ask: Callable[[], Awaitable[Result]]
-    ) -> Result | str:
-        """Ask, and again after what passes, as often as the config says."""
-        why = ""
-        for attempt in range(self.config.retries + 1):
-            cost = await self._reserve(request)
-            if isinstance(cost, str):
-                return cost
-            try:
-                result = await ask()
-                self.llm._lost = 0
-                return result
-            except Again as error:
-                why, after = error.why, error.after
-            finally:
-                await self._free(cost)
-            if not self._may_wait(after):
-                break
-            if attempt < self.config.retries:
-                await self.clock.sleep(wait_before(attempt, after))
-        self._count_lost(why)
-        return f"{NO_REPLY}: {why}"
-
-    def _count_lost(self, why: str) -> None:
+    def _lost(self, why: str) -> str:
+        """Count a request without a reply."""
         self.llm._lost += 1
         if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
             self.llm._stop = f"the server does not answer ({why})"
-
-    def _may_wait(self, after: float | None) -> bool:
-        """Have all requests wait as long as the server wants; False where that is too long."""
-        if after is None:
-            return True
-        if after > self.config.max_wait:
-            self.llm._stop = f"the server wants to be left alone for {after:.0f} s (llm.max_wait)"
-            return False
-        self.llm._open_at = max(self.llm._open_at, self.clock.time() + after)
-        return True
+        return f"{NO_REPLY}: {why}"
 
     async def _reserve(self, request: Request) -> int | str:
         """Wait until a request may be sent; returns its tokens at most, or why it may not be."""
         config, llm = self.config, self.llm
-        while (wait := llm._open_at - self.clock.time()) > 0:
-            await self.clock.sleep(wait + random.uniform(0, min(1.0, wait / 10)))
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         most = config.max_tokens_total
         async with self.freed:
@@ -380,13 +292,8 @@ class _Run:
                     llm._stop = f"the budget of {most} tokens (llm.max_tokens_total) is spent"
                     break
                 await self.freed.wait()
-            if config.max_requests is not None and llm.sent >= config.max_requests:
-                llm._stop = (
-                    f"the budget of {config.max_requests} requests (llm.max_requests) is spent"
-                )
             if llm._stop:
                 return f"{NOT_ASKED}: {llm._stop}"
-            llm.sent += 1
             llm._reserved += cost
         return cost
 
@@ -400,16 +307,10 @@ class _Run:
         if self.llm._is_known:
             return
         url, name = self.config.base_url, self.config.model
-        for attempt in range(1 + min(self.config.retries, MODEL_RETRIES)):
-            try:
-                models = await self.server.models()
-                break
-            except Again as error:
-                why = error.why
-                if attempt < self.config.retries:
-                    await self.clock.sleep(wait_before(attempt, error.after))
-        else:
-            raise Unusable(f"config: llm.url: no server answers at {url}: {why}")
+        try:
+            models = await self.server.models()
+        except NoReply as error:
+            raise Unusable(f"config: llm.url: no server answers at {url}: {error}") from None
         if models and name not in models:
             more = f" and {len(models) - 10} more" if len(models) > 10 else ""
             known = ", ".join(models[:10]) + more
@@ -423,7 +324,18 @@ class _Run:
         return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run side by side; where one raises, the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run to the end, in a thread where this one has a loop of its own, as notebooks do."""
     try:
         asyncio.get_running_loop()

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from claim2source.core.config import Between, PositiveShare, Settings, require
-from claim2source.core.errors import UserError
 from claim2source.llm.api_key import is_plain, read_key, require_key_env
 
 
@@ -30,7 +29,6 @@ class LLMConfig(Settings):
         timeout: seconds until a request is given up and asked again
         retries: how often a request is asked again after 429, 5xx, a broken connection or a
             time-out
-        max_wait: the longest `Retry-After` in seconds that is waited for
         max_requests: stop after this many requests, with those that are asked again
         max_tokens_total: stop before the tokens of prompts and replies exceed this
         retry_failed: ask once more what failed in an earlier run
@@ -49,15 +47,13 @@ class LLMConfig(Settings):
     concurrency: Annotated[int, Between(1, 1024)] = 16
     timeout: Annotated[float, Between(0, 86_400, above=True)] = 120.0
     retries: Annotated[int, Between(0, 100)] = 6
-    max_wait: Annotated[float, Between(0, 86_400)] = 900.0
     max_requests: Annotated[int, Between(0, 10**9)] | None = None
     max_tokens_total: Annotated[int, Between(0, 10**11)] | None = None
     retry_failed: bool = False
 
     def check(self) -> None:
         """Raise `UserError` for a value that is not allowed."""
-        _check_url(self.url)
-        require_key_env("llm.key_env", self.key_env)
+        check_server("llm.", self.url, self.key_env)
 
     @property
     def base_url(self) -> str:
@@ -72,15 +68,17 @@ class LLMConfig(Settings):
         return read_key(self.key_env, self.url)
 
 
-def _check_url(url: str) -> None:
-    """Refuse what is no address; one that holds a password is not shown."""
+def check_server(group: str, url: str, key_env: str) -> None:
+    """Refuse what is no address or key of a server; keys of the config begin with `group`."""
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         good = good and is_plain(url)
     except ValueError:
         parts, good = urlsplit(""), False
-    if parts.username or parts.password or parts.query or parts.fragment:
-        why = "an address without user, password or query; the key is read from llm.key_env"
-        raise UserError(f"config: llm.url: allowed: {why}")
-    require(good, "llm.url", url, "an address such as http://localhost:8000/v1")
+    secret = parts.username or parts.password or parts.query or parts.fragment
+    why = f"an address without user, password or query; the key is read from {group}key_env"
+    # An address with a password is not shown.
+    require(not secret, f"{group}url", "..", why)
+    require(good, f"{group}url", url, "an address such as http://localhost:8000")
+    require_key_env(f"{group}key_env", key_env)

@@ -1,15 +1,12 @@
-"""Read what servers reply within bounds, tell what may pass, and say how long to wait for it."""
+"""Read what servers reply within bounds, and tell what may pass."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import math
-import random
 import re
-import time
 import zlib
-from collections.abc import Mapping
-from email.utils import formatdate, parsedate_to_datetime
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +18,13 @@ if TYPE_CHECKING:
 # Bytes of a reply, unpacked.
 MOST_BYTES = 8 * 2**20
 MOST_REDIRECTS = 3
-# Seconds: waits after errors double from the first to the longest.
-FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 # Sent with every request: other packings unpack without a bound.
 HEADERS = {"Accept-Encoding": "gzip, deflate"}
 _PACKED = ("gzip", "x-gzip", "deflate")
 # Busy servers say these; 408 is a proxy's time-out, 409 a lock's.
 _PASSING = (408, 409, 425, 429)
+# With these no other request can succeed either.
+_USELESS = (401, 402, 403, 404, 405, 501)
 # Faults of the server's own that stay: what it was not made to do.
 _LASTING = (501, 505, 506, 508, 510, 511)
 _SPENT = re.compile(
@@ -42,6 +39,24 @@ _TOO_LARGE = re.compile(
 )
 # Characters of a server's words that are shown, and that are searched for what they mean.
 _LONGEST_WORDS, _READ = 300, 2000
+
+
+class Spent(Exception):
+    """Say that a budget allows no further request."""
+
+
+@dataclass
+class Budget:
+    """Count the requests that are sent, with those that the client sends again."""
+
+    most: int | None = None
+    sent: int = 0
+
+    def spend(self) -> None:
+        """Count a request. Raises `Spent` where there may be no more."""
+        if self.most is not None and self.sent >= self.most:
+            raise Spent(f"the budget of {self.most} requests (llm.max_requests) is spent")
+        self.sent += 1
 
 
 class Refused(Exception):
@@ -60,6 +75,11 @@ class Refused(Exception):
         if self.status not in (402, 403, 429):
             return False
         return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.why[:_READ]}"))
+
+    @property
+    def is_lasting(self) -> bool:
+        """Tell whether no other request can succeed either."""
+        return self.is_spent or self.status in _USELESS or 300 <= self.status < 400
 
     @property
     def is_too_large(self) -> bool:
@@ -104,11 +124,31 @@ def other_shape(content: bytes, what: str) -> Refused:
 
 @cache
 def bounded_client() -> type[httpx2.AsyncClient]:
-    """Make the class of a client whose replies are bounded, and which stays at its origin."""
+    """Make the class of a client whose replies are bounded, and which stays at its origin.
+
+    The OpenAI package sends again what fails; what cannot succeed is marked for it by a header.
+    """
     import httpx2
 
     class Bounded(httpx2.AsyncClient):
+        budget = Budget()
+
         async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
+            if request.method == "POST":
+                self.budget.spend()
+            try:
+                # httpx's own limit starts anew with every piece of a reply.
+                async with asyncio.timeout(request.extensions["timeout"]["read"]):
+                    reply = await self._whole(request, more)
+            except TimeoutError:
+                raise httpx2.ReadTimeout("time-out", request=request) from None
+            if reply.status_code == 200 and _is_cut(reply.content):
+                raise httpx2.RemoteProtocolError("a reply that is cut off", request=request)
+            passes = reply.status_code >= 400 and refusal(reply.status_code, reply.content).passes
+            reply.headers["x-should-retry"] = "true" if passes else "false"
+            return reply
+
+        async def _whole(self, request: httpx2.Request, more: dict[str, Any]) -> httpx2.Response:
             more |= {"stream": True, "follow_redirects": False}
             for _ in range(1 + MOST_REDIRECTS):
                 response = await super().send(request, **more)
@@ -127,31 +167,16 @@ def bounded_client() -> type[httpx2.AsyncClient]:
     return Bounded
 
 
-def post(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-    """Send a request, all of it within the client's time-out; the reply is bounded.
-
-    Raises `Refused` where it is too large or leads to another origin, and what httpx2 raises.
-    """
-    import httpx2
-
-    request = client.build_request("POST", path, json=dict(body))
-    end = time.monotonic() + (client.timeout.read or math.inf)
-    for _ in range(1 + MOST_REDIRECTS):
-        response = client.send(request, stream=True, follow_redirects=False)
-        try:
-            further = _further(response)
-            if further is None:
-                body_read = _Body(response)
-                for piece in response.iter_raw():
-                    body_read.add(piece)
-                    # The client's own limit starts anew with every piece.
-                    if time.monotonic() > end:
-                        raise httpx2.ReadTimeout("time-out")
-                return body_read.response()
-        finally:
-            response.close()
-        request = further
-    raise Refused(response.status_code, "it redirects again and again")
+def _is_cut(content: bytes) -> bool:
+    """Tell whether a reply ends within its object: it may come whole the next time."""
+    try:
+        json.loads(content)
+    except RecursionError:
+        return False
+    except ValueError as error:
+        is_json = not content.strip() or content.lstrip()[:1] == b"{"
+        return is_json and "Extra data" not in str(error)
+    return False
 
 
 def _further(response: httpx2.Response) -> httpx2.Request | None:
@@ -192,24 +217,3 @@ class _Body:
         return type(reply)(
             reply.status_code, headers=headers, content=bytes(self._content), request=reply.request
         )
-
-
-def wait_before(attempt: int, after: float | None) -> float:
-    """Draw how long to wait before asking again: what the server said, or longer each time."""
-    if after is not None:
-        return after + random.uniform(0, min(1.0, after / 10))
-    return min(FIRST_WAIT * 2**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`: seconds, or a date by the server's clock; None where there is none."""
-    text = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            now = parsedate_to_datetime(headers.get("date") or formatdate(usegmt=True))
-            seconds = (parsedate_to_datetime(text) - now).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -1,16 +1,14 @@
-"""Speak with a server through the `openai` package: one request, one reply or the reason of none.
+"""Speak with a server through the `openai` package, which asks again what may pass.
 
-Nothing is asked again here: the package's own retries know no budgets, and do not tell what passes
-from what cannot succeed. The key is taken out of whatever comes back.
+The key is taken out of whatever comes back.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,11 +17,11 @@ from claim2source.llm.api_key import may_use_proxy, state_of
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.http import (
     HEADERS,
+    Budget,
     Refused,
     bounded_client,
     other_shape,
     refusal,
-    retry_after,
     shown,
 )
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
@@ -31,8 +29,6 @@ from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
-# With these no other request can succeed either.
-_USELESS = (401, 402, 403, 404, 405, 501)
 _SHORTEST_KEY = 4
 # No reply has more tokens; SQLite holds no number above 2**63.
 _MOST_TOKENS = 2**40
@@ -60,12 +56,8 @@ class Unusable(UserError):
     """Report a server, key or model with which no request can succeed."""
 
 
-class Again(Exception):
-    """Say why there was no reply, and after how many seconds the server wants to be asked again."""
-
-    def __init__(self, why: str, after: float | None = None) -> None:
-        self.why, self.after = why, after
-        super().__init__(why)
+class NoReply(Exception):
+    """Say why there was no reply, however often it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +71,34 @@ class Reply:
 
 
 class Server:
-    """Ask one server; open while the `async with` lasts."""
+    """Ask one server; open while the `async with` lasts. Errors name keys that begin with `group`.
 
-    def __init__(self, config: LLMConfig) -> None:
+    A request is sent again after 408, 429, 5xx, a broken connection or a time-out, as often as the
+    config says, each time within its time-out.
+    """
+
+    def __init__(
+        self, config: LLMConfig, budget: Budget | None = None, group: str = "llm."
+    ) -> None:
         from httpx2 import Limits
         from openai import AsyncOpenAI
 
         # At their lower levels they log the headers of replies, which may repeat the key.
         for name in ("openai", "httpx", "httpcore", "httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        self.config, self._key = config, config.key
+        self.config, self._key, self._group = config, config.key, group
+        http = bounded_client()(
+            limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
+        )
+        http.budget = budget or Budget()  # type: ignore[attr-defined]
         self._client = AsyncOpenAI(
             base_url=config.base_url,
             api_key=self._key or "none",
-            max_retries=0,
+            max_retries=config.retries,
             timeout=config.timeout,
             default_headers=HEADERS,
-            http_client=bounded_client()(
-                limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
-            ),
+            http_client=http,
         )
-        self._create = self._client.chat.completions.with_raw_response.create
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,14 +109,14 @@ class Server:
     async def models(self) -> list[str] | None:
         """List the names of the server's models; None where it has no such list."""
         try:
-            found, _ = await self._sent(self._client.models.with_raw_response.list())
+            found, _ = await self.sent("/models")
             return [str(model["id"]) for model in found["data"]]
         except (KeyError, TypeError):
             return None
         except Refused as error:
             if error.status in NO_LIST:
                 return None
-            raise self._unusable(error) from None
+            raise self.unusable(error) from None
 
     async def ask(
         self,
@@ -127,75 +126,75 @@ class Server:
         again: bool = False,
         without: Collection[str] = (),
     ) -> Reply:
-        """Ask once. Raises `Again`, `Refused`, or `Unusable` where no request can succeed.
+        """Ask for a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
 
         `strict` has the server keep to schema or choices. `again` says that an earlier reply
         failed. `without` names those of `OPTIONAL` that the model refuses.
         """
         try:
-            found, content = await self._sent(
-                self._create(**self._body(request, strict, again, without))
+            found, content = await self.sent(
+                "/chat/completions", self._body(request, strict, again, without)
             )
         except Refused as error:
-            if error.status in _USELESS or error.is_spent or 300 <= error.status < 400:
-                raise self._unusable(error) from None
+            if error.is_lasting:
+                raise self.unusable(error) from None
             raise
-        if isinstance(found, dict) and found.get("error"):
-            raise self._shown(refusal(200, content))
         try:
             return self._reply(request, found)
         except _BROKEN:
             raise self._shown(other_shape(content, "no chat completion")) from None
 
-    async def _sent(self, call: Any) -> tuple[Any, bytes]:
-        """Await a call of the SDK, all of it within the time-out; return its JSON and bytes."""
+    async def sent(
+        self, path: str, body: Mapping[str, object] | None = None, *, once: bool = False
+    ) -> tuple[Any, bytes]:
+        """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refused`.
+
+        `path` follows the server's address, or is an address itself; `once`: it is not sent again.
+        """
+        import httpx2
         import openai
 
+        client = self._client.with_options(max_retries=0) if once else self._client
         try:
-            # The SDK's own limit starts anew with every piece of a reply.
-            async with asyncio.timeout(self.config.timeout):
-                response = (await call).http_response
-        except (TimeoutError, openai.APITimeoutError):
-            raise Again("time-out") from None
+            if body is None:
+                response = await client.get(path, cast_to=httpx2.Response)
+            else:
+                response = await client.post(path, cast_to=httpx2.Response, body=dict(body))
+        except openai.APITimeoutError:
+            raise NoReply("time-out") from None
         except openai.APIConnectionError:
-            raise Again("broken connection") from None
+            raise NoReply("broken connection") from None
         except openai.APIStatusError as error:
-            refused = refusal(error.status_code, error.response.content)
-            if refused.passes:
-                after = retry_after(error.response.headers)
-                raise Again(f"status {error.status_code}", after) from None
-            raise self._shown(refused) from None
-        except openai.OpenAIError:
-            raise Again("a reply that is no chat completion") from None
+            raise self._shown(refusal(error.status_code, error.response.content)) from None
         except Refused as error:
             raise self._shown(error) from None
         content = response.content
         try:
-            return json.loads(content), content
-        except (ValueError, RecursionError) as error:
-            # What was cut off may come whole the next time; a page or a stream stays what it is.
-            is_json = not content.strip() or content.lstrip()[:1] == b"{"
-            if is_json and isinstance(error, ValueError) and "Extra data" not in str(error):
-                raise Again("a reply that is no chat completion") from None
-            raise self._shown(other_shape(content, "no chat completion")) from None
+            found = json.loads(content)
+        except (ValueError, RecursionError):
+            raise self._shown(other_shape(content, "no JSON")) from None
+        if isinstance(found, dict) and found.get("error"):
+            raise self._shown(refusal(200, content))
+        return found, content
 
     def _shown(self, refused: Refused) -> Refused:
         """Make one line of a refusal's words, without the key."""
         return Refused(refused.status, shown(self._hidden(refused.why)), refused.codes)
 
-    def _unusable(self, error: Refused) -> Unusable:
-        config = self.config
+    def unusable(self, error: Refused) -> Unusable:
+        """Say which key of the config a server does not take."""
+        config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
             key = state_of(config.key_env, config.url)
             return Unusable(
-                f"config: llm.key_env: the key in {config.key_env} {key} by {config.base_url} "
+                f"config: {group}key_env: the key in {config.key_env} {key} by {config.base_url} "
                 f"(status {error.status}): {error.why}"
             )
         if error.status < 400:
             why = error.why or f"status {error.status}"
-            return Unusable(f"config: llm.url: {config.base_url}: {why}")
+            return Unusable(f"config: {group}url: {config.base_url}: {why}")
         return Unusable(
-            f"config: llm.model: {config.base_url} refused {config.model!r} "
+            f"config: {group}model: {config.base_url} refused {config.model!r} "
             f"(status {error.status}): {error.why}"
         )
 
@@ -219,11 +218,10 @@ class Server:
             body["seed"] = (seed + request.sample + again * SECOND_SEED) % 2**31
         if request.logprobs:
             body |= {"logprobs": True, "top_logprobs": request.logprobs}
-        extra: dict[str, Any] = {}
         if config.thinking is not None:
-            extra["chat_template_kwargs"] = {"enable_thinking": config.thinking}
+            body["chat_template_kwargs"] = {"enable_thinking": config.thinking}
         if strict and request.choices:
-            extra["structured_outputs"] = {"choice": list(request.choices)}
+            body["structured_outputs"] = {"choice": list(request.choices)}
         elif strict and request.schema is not None:
             schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -231,8 +229,7 @@ class Server:
             body["max_completion_tokens"] = body["max_tokens"]
         for name in without:
             body.pop(name, None)
-            extra.pop(name, None)
-        return body | ({"extra_body": extra} if extra else {})
+        return body
 
     def _reply(self, request: Request, found: Any) -> Reply:
         """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""

@@ -10,8 +10,8 @@ from claim2source.core.config import Between, require
 from claim2source.llm.client import LLM
 from claim2source.llm.stage import LLMStage
 from claim2source.llm.work import Answer, Request
+from claim2source.text.language import why_bad_reply
 from claim2source.text.prompts import Prompt, read_prompt
-from claim2source.text.replies import why_bad_reply
 
 MOST_VERSIONS = 20
 Rewrites = Annotated[int, Between(0, MOST_VERSIONS)]

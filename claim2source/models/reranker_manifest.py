@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import write_json
 from claim2source.models.config import Dtype
 from claim2source.models.manifest import (
+    EXPORT_FILE,
     FILE,
     FORMAT,
     RERANKER,
@@ -81,13 +82,21 @@ class RerankerManifest:
         """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
         write_json(folder / FILE, recorded(self, self.base))
 
+    def write_export(self, folder: Path, **more: str | float) -> None:
+        """Write `claim2source.json`: what an exported model cannot state in its own format."""
+        left_out = ("scores", "config")
+        record = {k: v for k, v in recorded(self, self.base).items() if k not in left_out}
+        write_json(folder / EXPORT_FILE, record | more)
+
     @classmethod
-    def read(cls, folder: str | Path) -> RerankerManifest:
+    def read(cls, folder: str | Path, file: str = FILE) -> RerankerManifest:
         """Read a checkpoint's `manifest.json`. Raises `InputError` naming file and field."""
-        path = Path(folder) / FILE
+        path = Path(folder) / file
         raw = read_raw(path)
         if RERANKER not in raw:
             raise InputError.at(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
+        if file == EXPORT_FILE:
+            raw = {key.name: raw[key.name] for key in fields(cls) if key.name in raw}
         found = parsed(cls, raw, path)
         base, data = locate(found.base, found.data, path.parent)
         return replace(found, base=base, data=data)
@@ -114,6 +123,9 @@ def manifest_of(name: str) -> Manifest | RerankerManifest | None:
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         return Manifest.read(folder)
+    export = folder / EXPORT_FILE
+    if export.is_file() and RERANKER in read_raw(export):
+        return RerankerManifest.read(folder, EXPORT_FILE)
     return Manifest.read_export(folder)
 
 

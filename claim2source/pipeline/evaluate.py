@@ -20,7 +20,6 @@ from claim2source.core.report import (
     MAIN_METRIC,
     FamilyResult,
     Provenance,
-    PublishedComparison,
     Report,
     StageReport,
     SystemCost,
@@ -33,7 +32,7 @@ from claim2source.datasets.checkthat2026 import written_index
 from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family, compare_families, score_intervals
 from claim2source.evaluation.metrics import Scores, judged_claims, language_table, macro
-from claim2source.evaluation.published.scores import Scorer, compare_published
+from claim2source.evaluation.published.scores import Scorer, with_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.evaluation.reports import LoadedSystem
@@ -43,7 +42,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.retrieve import Dense
 from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering
-from claim2source.text.render import missing_translations
+from claim2source.text.views import missing_translations
 
 if TYPE_CHECKING:
     from claim2source.models import Encoder
@@ -54,12 +53,13 @@ SUBMITTED = 5
 
 @dataclass(frozen=True)
 class Scoring:
-    """Say what is computed: metrics, and bootstrap draws of their intervals (0: none)."""
+    """Say what is computed: metrics, those with intervals, and bootstrap draws (0: none)."""
 
     metrics: Sequence[str] = METRICS
     repeats: int = 10_000
     seed: int = 0
     seen_golds: frozenset[str] | None = None
+    bounded: Sequence[str] = (MAIN_METRIC,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +151,9 @@ def score_result(
     languages = language_table(scores, dataset.claims)
     twins = scoring.twins_in(result.run, dataset)
     report = replace(report, languages=languages, macro=macro(languages), twins=twins)
-    if settings.repeats and MAIN_METRIC in settings.metrics:
-        bounds = score_intervals(scores, dataset, MAIN_METRIC, settings.repeats, settings.seed)
+    bounded = [metric for metric in settings.bounded if metric in settings.metrics]
+    if settings.repeats and bounded:
+        bounds = score_intervals(scores, dataset, bounded, settings.repeats, settings.seed)
         report = replace(report, intervals=bounds)
     if settings.seen_golds is not None:
         report = replace(report, slices=seen_and_unseen(scores, dataset, settings.seen_golds))
@@ -254,7 +255,9 @@ def make_report(
     """Put systems into a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
     known = versions() | {"claim2source": __version__}
-    provenance = Provenance(program, known, git_state(), dataset.fingerprint, hardware())
+    provenance = Provenance(
+        program, known, git_state(), {dataset.split: dataset.fingerprint}, hardware()
+    )
     return Report(
         name if name is not None else dataset.name,
         dataset.split,
@@ -290,7 +293,7 @@ def published_beside(
     dataset: Dataset,
     repeats: int,
     seed: int,
-) -> tuple[PublishedComparison, ...]:
+) -> Report:
     """Set the published numbers that apply beside the scores of these systems."""
     loaded = [
         LoadedSystem(
@@ -303,7 +306,7 @@ def published_beside(
         for scored in systems.values()
         if scored.report.macro
     ]
-    return tuple(compare_published(load_published(), loaded, Scorer(Qrels(), repeats, seed)))
+    return with_published(report, load_published(), loaded, Scorer(Qrels(), repeats, seed))
 
 
 def add_tests(
@@ -315,11 +318,8 @@ def add_tests(
     seed: int,
 ) -> Report:
     """Add the tests of declared families and the published numbers that apply."""
-    return replace(
-        report,
-        tests=run_tests(systems, families, dataset, repeats, seed),
-        published=published_beside(systems, report, dataset, repeats, seed),
-    )
+    report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
+    return published_beside(systems, report, dataset, repeats, seed)
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:

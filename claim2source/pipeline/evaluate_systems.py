@@ -18,7 +18,7 @@ from claim2source.pipeline.rows import Cell, Row, form_of_failed, not_run_row, r
 from claim2source.systems.read import Systems, read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.text.render import FORMS, why_same_forms
+from claim2source.text.views import FORMS, why_same_forms
 
 ALL_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 

@@ -146,8 +146,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def _write(self, folder: Path) -> None:
         """Write all runs and the report. Raises `UserError` where one of others is there."""
         if folder not in self._written and (folder / FILE).exists():
-            made = Report.read(folder).provenance
-            if (made.program, made.data_sha256) != (PROGRAM, self.dataset.fingerprint):
+            made, split = Report.read(folder).provenance, self.dataset.split
+            if made.program != PROGRAM or made.data.get(split) != self.dataset.fingerprint:
                 why = "another report would be lost; give the Evaluator a name of its own"
                 raise UserError(f"{folder / FILE}: {why}")
         self._written.add(folder)

@@ -26,6 +26,7 @@ from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.systems.change import rebuilt
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -35,7 +36,6 @@ from claim2source.systems.nodes import (
     HybridNode,
     RouteNode,
     RunNode,
-    rebuilt,
 )
 from claim2source.systems.read import DEEPEST, Systems
 from claim2source.systems.stages import load_stages

@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
-from claim2source.evaluation.html.way import way_page
+from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.models.local import local_name
 from claim2source.pipeline.evaluate import (
@@ -71,7 +71,7 @@ def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) ->
         write_runs(one.run, dataset, folder / one.report.runs)
     write_submissions(row.stages[row.name].run, dataset, folder)
     runs = {stage: one.run for stage, one in row.stages.items()}
-    way_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
+    trace_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
     reports = {stage: one.report for stage, one in row.stages.items()}
     report = make_report(dataset, reports, row.name, name=name, program=program)
     report = replace(report, notes=(*report.notes, *row.notes))

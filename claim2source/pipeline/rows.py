@@ -25,7 +25,7 @@ from claim2source.pipeline.versions import score_versions, versions_table
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.nodes import AnyNode, RouteNode
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import SIMULATED
+from claim2source.systems.stages import SIMULATED, is_simulated
 from claim2source.systems.system import (
     StageResult,
     System,
@@ -93,8 +93,7 @@ def run_row(
     for place, name in enumerate(names):
         one = score_result(name, results[place].result, dataset, scoring)
         report = _described(one.report, planned, found, place, dataset)
-        if place < last:
-            report = replace(report, system=f"{system.name}: {short[place]}")
+        report = replace(report, stage="" if place == last else short[place])
         if runner.settings.rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
@@ -119,7 +118,7 @@ def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
 def _first_simulated(system: System) -> int:
     """Count the stages before the first simulated one."""
     entries = system.stages
-    return next((i for i, entry in enumerate(entries) if entry.get(SIMULATED)), len(entries))
+    return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
 
 
 def _described(
@@ -142,8 +141,12 @@ def _described(
     return replace(
         report,
         model=model,
+        system=system.name,
         claims=found.form,
-        sources=found.sources,
+        # A stage that reads texts of sources may read others than the first one.
+        sources=getattr(system.loaded_stages()[place - 1][1], "sources", found.sources)
+        if place
+        else found.sources,
         simulated=place > _first_simulated(system),
         choices=found.choices if place == 0 else report.choices,
         settings=_given(as_plain(system)),

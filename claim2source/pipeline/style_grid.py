@@ -16,10 +16,8 @@ from claim2source.core.report import (
     MAIN_METRIC,
     Intervals,
     NotRun,
-    PublishedComparison,
     Report,
     SystemCost,
-    SystemReport,
 )
 from claim2source.core.run import Cost, Run
 from claim2source.core.tables import Cell as Text
@@ -73,8 +71,8 @@ from claim2source.retrieve import FusionConfig, fuse
 from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode
 from claim2source.systems.system import StageResult, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.render import why_same_forms
 from claim2source.text.styles import CLAIM_STYLES, RULES, ClaimText, Rewrite
+from claim2source.text.views import why_same_forms
 
 METRICS = ("mrr@1", MAIN_METRIC, "mrr@10", "recall@5")
 # Deep enough for all of these metrics: whole lists of 300 cells would fill a disk.
@@ -358,8 +356,8 @@ class GridRun:
             tests=tests,
             notes=(*report.notes, *self._notes()),
             not_run=tuple(self._not_run),
-            published=self._published(reports, report),
         )
+        report = self._with_published(report)
         return StyleGrid(report, retrievers, self.options.asked_claims, self.options.asked_sources)
 
     def _unscored(self, name: str, program: str) -> StyleGrid:
@@ -402,13 +400,11 @@ class GridRun:
             self._cells[cell] = replace(one, report=replace(one.report, intervals=intervals))
         return self._cells
 
-    def _published(
-        self, reports: Mapping[str, SystemReport], report: Report
-    ) -> tuple[PublishedComparison, ...]:
+    def _with_published(self, report: Report) -> Report:
         """Set the papers' cells beside ours, whatever rewrote the texts: notes say what did."""
         cells = {
             cell: replace(self._cells[cell], report=replace(one, style=self._styles[cell]))
-            for cell, one in reports.items()
+            for cell, one in report.systems.items()
         }
         return published_beside(cells, report, self.dataset, self.repeats, self.seed)
 
@@ -488,14 +484,12 @@ def with_cells(report: Report, grid: StyleGrid, folder: str) -> Report:
     )
     notes = [f"Styles: {one}" for one in grid.report.notes if one not in report.notes]
     not_run = [replace(one, system=f"{one.system}: styles") for one in grid.report.not_run]
-    published = [one for one in grid.report.published if one.system not in own]
     return replace(
         report,
         systems={**report.systems, **cells},
         tests=(*report.tests, *tests),
         notes=(*report.notes, *notes),
         not_run=(*report.not_run, *not_run),
-        published=(*report.published, *published),
     )
 
 

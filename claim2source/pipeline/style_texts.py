@@ -17,7 +17,6 @@ from claim2source.pipeline.rewrite import RewriteConfig, rewrite
 from claim2source.retrieve import FusionConfig
 from claim2source.text import ClaimForm
 from claim2source.text.quality import Quality, quality
-from claim2source.text.render import why_same_forms
 from claim2source.text.styles import (
     CLAIM_STYLES,
     REWRITTEN,
@@ -31,6 +30,7 @@ from claim2source.text.styles import (
     read_style,
     rewrite_by_rules,
 )
+from claim2source.text.views import why_same_forms
 
 Combine = Literal["replace", "append", "fuse"]
 CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are

@@ -13,7 +13,7 @@ from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report, TrainingReport
 from claim2source.core.tables import Part, TextTable, render
-from claim2source.evaluation.metrics import cutoff
+from claim2source.evaluation.metrics import ALLOWED, cutoff
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
@@ -37,7 +37,7 @@ from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.system import DEPTH, RunSettings, SystemRunner
 from claim2source.text import Rendering
-from claim2source.text.rewrites import read_rewrites
+from claim2source.text.views import read_rewrites
 
 PROGRAM = "eval/evaluate.py"
 STYLES_FOLDER = "styles"
@@ -70,7 +70,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         rendering: representation for such a model; a checkpoint has its own.
         label: name by which published tables know the checkpoint, such as GritLM-F; none: a
             model's own, and at step 0 its base's.
-        depth: sources kept per claim; metrics that look deeper are left out.
+        depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
+            the deepest metric looks at.
     """
 
     out: Path
@@ -97,10 +98,16 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     label: str | None = None
-    depth: Annotated[int, Between(1, 10**6)] = DEPTH
+    metrics: list[str] = list_field(
+        METRICS, help="such as recall@500; others than these have intervals each"
+    )
+    depth: Annotated[int, Between(1, 10**6)] | None = None
 
     def check(self) -> None:
         super().check()
+        require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
+        for metric in self.metrics:
+            cutoff(metric)
         for form in self.claims:
             require_one_of("claims", form, ALL_FORMS)
         one = len(self.checkpoint) == 1
@@ -111,11 +118,16 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
 
     @property
+    def deepest(self) -> int:
+        """Count the sources that are kept per claim."""
+        return self.depth or max(DEPTH, *(cutoff(metric) or 0 for metric in self.metrics))
+
+    @property
     def scoring(self) -> Scoring:
-        """Say what is computed: the metrics that lists of `depth` give, intervals of MRR@5."""
-        metrics = [metric for metric in METRICS if (cutoff(metric) or self.depth) <= self.depth]
-        compares = self.tests and MAIN_METRIC in metrics
-        return Scoring(metrics, self.repeats if compares else 0, self.seed)
+        """Say what is computed: intervals of MRR@5, or of all metrics that were named."""
+        scored = [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
+        bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
+        return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
     def planned(self) -> list[Planned]:
         """List what is evaluated. Raises `UserError`."""
@@ -142,7 +154,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             self.models,
             self.open_store(),
             self.device,
-            self.depth,
+            self.deepest,
             rewrites_file=str(self.rewrites) if self.rewrites else None,
         )
 
@@ -168,10 +180,11 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
 
     runner = SystemRunner(dataset, settings)
     rows, not_run = run_rows(cells, runner, scoring, config.out, PROGRAM)
-    notes += _deeper_metrics(scoring, config.depth)
+    if deeper := [metric for metric in config.metrics if metric not in scoring.metrics]:
+        notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
     report = rows_report(rows, not_run, dataset, name=config.dataset, program=PROGRAM, notes=notes)
     report = replace(report, training=_training(config.checkpoint))
-    if scoring.repeats and dataset.golds:
+    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
         report = _tested(report, rows, dataset, scoring)
     parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
     if len(rows) == 1:
@@ -238,9 +251,3 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
     except InputError:
         return None  # it has not ended, or an older version wrote it
-
-
-def _deeper_metrics(scoring: Scoring, depth: int) -> list[str]:
-    """Name the metrics that lists of `depth` sources do not give."""
-    missing = [metric for metric in METRICS if metric not in scoring.metrics]
-    return [f"{', '.join(missing)}: left out, deeper than --depth {depth}."] if missing else []

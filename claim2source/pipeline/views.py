@@ -17,32 +17,29 @@ from claim2source.evaluation.published.scores import published_parts
 
 
 def overview_table(report: Report) -> TextTable | None:
-    """Tabulate many systems: MRR@5 of each language, the macro average of every metric, costs."""
+    """Tabulate many systems: MRR@5 by language, each metric's macro average, intervals, costs."""
     scored = report.scored
     if not scored:
         return None
     languages = sorted_languages(lang for system in scored for lang in system.languages)
     metrics = [metric for metric in scored[0].macro if metric != "queries"]
-    by_language = languages if MAIN_METRIC in metrics and len(languages) > 1 else []
-    columns = [
-        "system",
-        "claims",
-        *(f"{MAIN_METRIC} {language}" for language in by_language),
-        *(f"{metric} {MACRO}" for metric in metrics),
-        "95 %",
-        *COST_COLUMNS,
-    ]
-    rows: list[list[Cell]] = [
-        [
-            f"{system.system} (chosen)" if system.system == report.chosen else system.system,
-            system.claims,
-            *(system.languages[language][MAIN_METRIC] for language in by_language),
-            *(system.macro[metric] for metric in metrics),
-            system.bounds(MACRO),
-            *cost_cells(system.cost),
-        ]
-        for system in scored
-    ]
+    main = MAIN_METRIC if MAIN_METRIC in metrics else metrics[0]
+    bounded = list(scored[0].intervals.values) if scored[0].intervals is not None else []
+    by_language = languages if len(languages) > 1 else []
+    columns = ["system", "claims", *(f"{main} {language}" for language in by_language)]
+    for metric in metrics:
+        named = "95 %" if metric == main else f"95 % of {metric}"
+        columns += [f"{metric} {MACRO}", *([named] if metric in bounded else [])]
+    rows: list[list[Cell]] = []
+    for system in scored:
+        is_chosen = system.title == report.chosen
+        row: list[Cell] = [f"{system.title} (chosen)" if is_chosen else system.title, system.claims]
+        row += [system.languages[language][main] for language in by_language]
+        for metric in metrics:
+            row += [system.macro[metric]]
+            row += [system.bounds(MACRO, metric)] if metric in bounded else []
+        rows.append([*row, *cost_cells(system.cost)])
+    columns += COST_COLUMNS
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
 
 
@@ -54,11 +51,11 @@ def interval_parts(report: Report) -> list[Part]:
     languages = sorted_languages(lang for system in scored for lang in system.languages)
     first = scored[0].intervals
     note = (
-        f"95 % intervals of {MAIN_METRIC}: {first.repeats} bootstrap samples of gold papers "
-        f"({first.papers} of them)."
+        f"95 % intervals of {', '.join(first.values)}: {first.repeats} bootstrap samples of gold "
+        f"papers ({first.papers} of them)."
     )
     rows: list[list[Cell]] = [
-        [s.system, s.claims, *(s.bounds(language) for language in languages)] for s in scored
+        [s.title, s.claims, *(s.bounds(language) for language in languages)] for s in scored
     ]
     table = TextTable(["system", "claims", *languages], rows)
     return [note, table] if len(languages) > 1 else [note]
@@ -88,7 +85,7 @@ def tests_parts(report: Report) -> list[Part]:
     """Describe the paired tests and the published numbers beside ours."""
     costs = {system.name: system.cost for system in report.systems.values()}
     tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC, costs)]
-    return [*tests, *published_parts(report.published)]
+    return [*tests, *published_parts(report.systems)]
 
 
 def report_parts(report: Report, title: str = "system", wide: bool = False) -> list[Part]:
@@ -121,7 +118,7 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
         **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
     }
     # The one table among the paragraphs on published numbers.
-    for part in published_parts(report.published):
+    for part in published_parts(report.systems):
         if isinstance(part, TextTable):
             found["Published"] = part
     return {name: table for name, table in found.items() if table is not None}

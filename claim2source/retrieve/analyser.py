@@ -14,8 +14,8 @@ from claim2source.retrieve.bm25 import (
     source_text,
 )
 from claim2source.retrieve.terms import Analysis
-from claim2source.text.render import claim_parts
-from claim2source.text.spacy_text import pipeline_identity
+from claim2source.text.clean import pipeline_identity
+from claim2source.text.views import claim_parts
 
 
 class Analyser:

@@ -24,10 +24,15 @@ from claim2source.retrieve.postings import Counts, Postings
 from claim2source.retrieve.terms import Analysis, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
-from claim2source.text.arabic import STOP_WORDS, spelled
-from claim2source.text.clean import clean_post
-from claim2source.text.render import claim_parts
-from claim2source.text.spacy_text import MODEL, lemma_texts, pipeline_identity
+from claim2source.text.clean import (
+    SPACY_MODEL,
+    STOP_WORDS,
+    clean_post,
+    lemma_texts,
+    pipeline_identity,
+    spelled,
+)
+from claim2source.text.views import claim_parts
 
 # bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr", "ar"]
@@ -62,7 +67,7 @@ class BM25Config(Settings):
         language: language of the sources; its stemmer is used on both sides, since stems
             match only if one stemmer made them. Stop words are of the language of a claim,
             or of each part of a bilingual one; the sources' are left out of all. With `ar` both
-            sides are spelled in one way first (`text/arabic.py`).
+            sides are spelled in one way first (`text/clean.py`).
         claims: claim representation.
         stop_words: leave stop words out; `terms` only.
         stemmer: compare stems instead of words; `terms` only.
@@ -81,7 +86,7 @@ class BM25Config(Settings):
     stop_words: bool = True
     stemmer: bool = True
     clean: bool = False
-    pipeline: str = MODEL
+    pipeline: str = SPACY_MODEL
 
     @property
     def format(self) -> int:

@@ -26,7 +26,7 @@ from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
 from claim2source.retrieve.index_folder import IndexFolder, write_folder
 from claim2source.retrieve.passage_index import PassageIndex, passage_id
 from claim2source.text import Rendering
-from claim2source.text.passages import PassageConfig, cut_sources
+from claim2source.text.views import PassageConfig, cut_sources
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -16,7 +16,7 @@ import numpy as np
 from claim2source.core.config import Between, Settings, Share
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.retrieve.bm25 import SPELLERS, BM25Config, BM25Index, Language
-from claim2source.text.tweets import TweetFields, tweet_fields
+from claim2source.text.clean import TweetFields, tweet_fields
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import Answer, Request
 from claim2source.stages.llm_scores import Asked, Listed, VersionedStage, mean_known, numbered
 from claim2source.text.prompts import read_prompt
-from claim2source.text.render import ClaimForm, render_claim
+from claim2source.text.views import ClaimForm, render_claim
 
 Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
 First = Literal["sigmoid", "as_is", "min_max"]

@@ -20,7 +20,7 @@ from claim2source.llm.versions import MOST_VERSIONS
 from claim2source.llm.work import Answer
 from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import Prompt, read_prompt
-from claim2source.text.render import SourceForm, render_claim, render_source
+from claim2source.text.views import SourceForm, render_claim, render_source
 
 
 @dataclass
@@ -102,7 +102,7 @@ class VersionedStage(AskedStage):
     """Ask several times; sources are ranked by the mean of what was found.
 
     Args:
-        versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
+        versions: how often it is asked; `eval/evaluate.py` scores each, with mean and SD.
         version: rank by this version alone, from 1.
     """
 

@@ -17,8 +17,14 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
-from claim2source.text.passages import PassageConfig, cut_sources
-from claim2source.text.render import ClaimForm, Rendering, SourceForm, missing_translations
+from claim2source.text.views import (
+    ClaimForm,
+    PassageConfig,
+    Rendering,
+    SourceForm,
+    cut_sources,
+    missing_translations,
+)
 
 DEEPEST = 2000
 NOT_A_NUMBER = "the score is not a number"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from claim2source.core.records import Source
 from claim2source.llm.work import Request, prompt_tokens
 from claim2source.text.prompts import Message
-from claim2source.text.render import SourceForm, render_source
+from claim2source.text.views import SourceForm, render_source
 
 _STEPS = 1000
 

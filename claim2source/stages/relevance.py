@@ -17,7 +17,7 @@ from claim2source.llm.work import Request
 from claim2source.stages.attribution import first_scores
 from claim2source.stages.llm_scores import Asked, AskedStage, Listed
 from claim2source.text.prompts import read_prompt
-from claim2source.text.render import SourceForm
+from claim2source.text.views import SourceForm
 
 HIGHEST = 5
 First = Literal["as_is", "min_max"]

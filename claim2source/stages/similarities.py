@@ -25,7 +25,7 @@ from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Runtime
 from claim2source.stages.yes_no import YesNo
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.render import claim_parts
+from claim2source.text.views import claim_parts
 
 Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]
 PairStage = MaxSim | CrossEncoder | YesNo

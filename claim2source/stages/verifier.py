@@ -23,7 +23,7 @@ from claim2source.llm.work import is_unanswered
 from claim2source.stages.prompt_budget import fitted, papers_text
 from claim2source.stages.voting import Poll, shown_order
 from claim2source.text.prompts import Message, Prompt, read_prompt
-from claim2source.text.render import SourceForm, missing_translations
+from claim2source.text.views import SourceForm, missing_translations
 
 Shown = Literal["original", "translated", "bilingual"]
 DEEPEST = 100

@@ -28,7 +28,7 @@ from claim2source.systems.choose import (
 from claim2source.systems.heldout import HeldOut, Made, one_val
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 
 DEFAULT = "default"
 FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
@@ -111,6 +111,15 @@ class Node:
         """Raise `UserError` where the node cannot run."""
         if self.unsupported is not None:
             raise UserError(self.unsupported)
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        return self.label if self.label is not None else self.shown
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose what is to be chosen, off the reported claims; nothing of a plain node."""
+        self.require_supported()
+        return self, []
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the node is run with where `form` is wanted."""
@@ -206,11 +215,6 @@ class DenseNode(Node):
             own = known or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Return the node as it is: nothing of it is chosen here."""
-        self.require_supported()
-        return self, []
-
     def retriever(self, runtime: SystemRuntime, form: ClaimForm | None = None) -> Dense:
         """Make the retriever, as it is run with a claim form."""
         self.require_supported()
@@ -241,12 +245,6 @@ class DenseNode(Node):
         """Return the name by which reports and published tables know it."""
         return self.label if self.label is not None else self.model.name
 
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the model."""
-        # With another model it is no longer what its label says.
-        bare = replace(self, label=None, unsupported=None, advice=None, rendering=None)
-        return replace(bare, model=self.model.for_checkpoint(Path(path)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunNode(Node):
@@ -255,11 +253,6 @@ class RunNode(Node):
     run: SavedRunConfig
 
     kind = "run"
-
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Return the node as it is: nothing of it is chosen here."""
-        self.require_supported()
-        return self, []
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
@@ -271,10 +264,6 @@ class RunNode(Node):
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read: that of a plain system."""
         return "title_abstract"
-
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        return self.label if self.label is not None else self.shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,11 +357,6 @@ class HybridNode(Node):
         # Fused with another BM25 than the papers' it is not their hybrid.
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{self.dense.label_of()}"
-
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the dense part's model."""
-        dense = with_checkpoint(self.dense, path)
-        return replace(self, dense=dense, label=None, unsupported=None, advice=None)
 
 
 class _Unwritten:
@@ -499,17 +483,6 @@ class RouteNode(Node):
         }
         return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
 
-    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> Self:
-        """Put a checkpoint in the place of every part's model, by `routes` others."""
-        routes = routes or {}
-        taken = {}
-        for language in dict.fromkeys((*self.routes, *routes)):
-            parts = self.candidates(language)
-            allowed = f"none: val chooses among several for {language}"
-            require(len(parts) == 1, "checkpoint", path, allowed)
-            taken[language] = (with_checkpoint(parts[0], routes.get(language, path)),)
-        return replace(self, routes=taken, label=None, unsupported=None, advice=None)
-
 
 @dataclass(frozen=True)
 class _RouteIndex(_Unwritten):
@@ -556,20 +529,6 @@ def _rewriting(index: Index, runtime: SystemRuntime, form: ClaimForm) -> Index:
     return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
 
 
-def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
-    """Rebuild a tree with every node changed, the parts before what they are parts of."""
-    if isinstance(node, HybridNode):
-        sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
-        node = replace(node, sparse=sparse, dense=dense)
-    elif isinstance(node, RouteNode):
-        routes = {
-            language: tuple(rebuilt(part, change) for part in parts)
-            for language, parts in node.routes.items()
-        }
-        node = replace(node, routes=routes)
-    return change(node)
-
-
 def _unnamed(node: AnyNode) -> AnyNode:
     """Leave of a node what its rankings depend on; routes are known by their parts' names."""
     bare = replace(node, name="", label=None, unsupported=None, advice=None)
@@ -609,11 +568,3 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         trials=True,
         note=selection.note,
     )
-
-
-def with_checkpoint(node: AnyNode, path: str) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense model. Raises `ConfigError` without one."""
-    allowed = f"none: the first stage {node.shown} has no dense model"
-    require(isinstance(node, DenseNode | HybridNode | RouteNode), "checkpoint", path, allowed)
-    assert isinstance(node, DenseNode | HybridNode | RouteNode)
-    return node.on_checkpoint(path)

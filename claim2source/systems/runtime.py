@@ -12,7 +12,7 @@ from claim2source.io.store import Store
 from claim2source.models import Manifest, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_models
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.rewrites import rewritten
+from claim2source.text.views import rewritten
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,17 @@ WHEN, MIX = "when", "mix"
 FIT = "fit"
 # Of the last stages: what a made-up server says is in no comparison.
 SIMULATED = "simulated"
+_INJECT = "inject_gold"
 # Settings of stages that say how they are run: they change no score.
 _RUNTIME = (
     *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
-    *("max_wait", "max_requests", "max_tokens_total", "allow_remote_code"),
+    *("max_requests", "max_tokens_total", "allow_remote_code"),
 )
+
+
+def is_simulated(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a stage, and what follows it, is in no test: made up, or handed the golds."""
+    return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """Render records as text; nothing here knows a model."""
 
-from claim2source.text.render import (
+from claim2source.text.views import (
     ClaimForm,
     Rendering,
     SourceForm,

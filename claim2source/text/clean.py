@@ -1,8 +1,14 @@
-"""Clean posts for retrieval by words: links, handles, emojis and hash signs."""
+"""Clean and analyse posts: links, emojis, hashtags, Arabic spelling, lemmas."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from claim2source.core.errors import UserError
+from claim2source.core.progress import watched
 
 LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
 # Pictographs, flags, arrows and dingbats, with what joins and colours them.
@@ -26,3 +32,116 @@ def clean_post(text: str) -> str:
     for pattern, by in ((LINK, " "), (_HANDLE, " "), (EMOJI, " "), (_HASH, "")):
         text = pattern.sub(by, text)
     return " ".join(text.split())
+
+
+# Tags may follow each other without a space; `&#39;` is none.
+_HASHTAG = re.compile(r"(?<!&)#(\w+)")
+
+
+class TweetFields(NamedTuple):
+    """Hold what a tweet says, and its hashtags without #, in order."""
+
+    text: str
+    hashtags: tuple[str, ...]
+
+
+def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> TweetFields:
+    """Remove addresses and emojis from a tweet, and part its hashtags from its text.
+
+    With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
+    than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
+    and vowel signs end words here.
+    """
+    plain = EMOJI.sub(" ", LINK.sub(" ", tweet))
+    hashtags = tuple(_HASHTAG.findall(plain))
+
+    def kept(tag: re.Match[str]) -> str:
+        return f" {tag[1].replace('_', ' ')} " if keep_words else " "
+
+    text = _HASHTAG.sub(kept, plain)
+    if shortest > 1:
+        text = re.sub(rf"\b\w{{1,{shortest - 1}}}\b", " ", text)
+    return TweetFields(" ".join(text.split()), hashtags)
+
+
+# Vowel signs and other marks above and below letters, and the stroke that widens a word.
+_MARKS = re.compile(
+    "[\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]"
+)
+# Alef with hamza above, below, with madda and wasla; Arabic and Persian digits.
+_LETTERS = {ord(alef): "\u0627" for alef in "\u0623\u0625\u0622\u0671"} | {
+    zero + digit: str(digit) for zero in (0x660, 0x6F0) for digit in range(10)
+}
+
+_WORDS = """
+في من إلى على عن مع حتى منذ خلال بين بعد قبل عند لدى ضد دون حول نحو فوق تحت أمام خلف و ف
+ب ك ل أو ثم أم بل لكن لكنه لكنها أن إن أنه إنه أنها إنها أنهم كأن لأن لأنه لأنها هو هي
+هم هن هما أنا نحن أنت أنتم هذا هذه هذان هؤلاء ذلك تلك أولئك هنا هناك هنالك الذي التي
+الذين اللذين اللتين اللواتي ما ماذا متى أين كيف كم أي أية هل لا لم لن ليس ليست لو لولا
+إذا إذ إذن قد لقد سوف كما كل كلا كلها بعض جميع غير سوى عدم كان كانت كانوا يكون تكون
+ليكون وكان وكانت ومن وفي وعلى وإلى وعن ومع وأن وإن وهو وهي وهذا وهذه وذلك ولا ولم ولن
+وما وقد وكل وبعد وقبل بها به بهم له لها لهم لنا لي لك فيه فيها فيهم منه منها منهم عليه
+عليها عليهم عنه عنها إليه إليها معه معها أيضا فقط حيث حين عندما بينما بعدما أما إما إلا
+أكثر مما عما ممن بأن بما كذلك لذلك ضمن عبر أثناء تم يتم
+"""
+
+
+def spelled(text: str) -> str:
+    """Remove vowel signs and tatweel, write every alef as a plain one and digits as 0 to 9.
+
+    Of the normalisations of Lucene's Arabic analyser these are what Snowball's stemmer does not
+    do, or does only after a text was cut into words.
+    """
+    return _MARKS.sub("", text).translate(_LETTERS)
+
+
+STOP_WORDS = frozenset(spelled(word) for word in _WORDS.split())
+
+
+SPACY_MODEL = "en_core_web_sm"
+# What lemmas do not need is not computed.
+_UNUSED = ("parser", "ner", "senter", "entity_ruler", "entity_linker")
+
+
+def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
+    """Reduce texts to the lemmas of their content words, lower case, between spaces.
+
+    As the ADMA 2023 paper's released script: commas are removed, then stop words and tokens that
+    are not letters and digits alone, so that handles, emojis and hash signs go too. Raises
+    `UserError` where spaCy or its pipeline is missing.
+    """
+    pipeline = load_pipeline(model)
+    unused = [name for name in _UNUSED if name in pipeline.pipe_names]
+    given = (text.replace(",", "") for text in texts)
+    docs = pipeline.pipe(given, disable=unused, batch_size=256)
+    return [
+        " ".join(t.lemma_ for t in doc if not t.is_stop and t.text.isalnum()).lower()
+        for doc in watched(docs, "lemmas", len(texts))
+    ]
+
+
+def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
+    """Describe spaCy and a pipeline, for the key of what they made. Raises as `lemma_texts`."""
+    meta = load_pipeline(model).meta
+    return {
+        "spacy": str(meta.get("spacy_version", "")),
+        "pipeline": f"{meta.get('lang')}_{meta.get('name')}-{meta.get('version')}",
+    }
+
+
+@lru_cache(maxsize=2)
+def load_pipeline(model: str) -> Any:
+    """Load a spaCy pipeline by its package's name, or from a folder.
+
+    Raises `UserError` where spaCy or the pipeline is missing.
+    """
+    try:
+        import spacy
+    except ImportError:
+        raise UserError("spaCy is not installed: pip install 'claim2source[spacy]'") from None
+    try:
+        return spacy.load(model)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        advice = f"python -m spacy download {model}, or name the folder of a pipeline"
+        raise UserError(f"spaCy has no pipeline {model!r} here: {advice} ({why[:120]})") from None

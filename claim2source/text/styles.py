@@ -20,8 +20,7 @@ from claim2source.core.files import atomic_path, why_not_file, write_json
 from claim2source.core.records import Claim, Dataset
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text import style_rules
-from claim2source.text.language import detect
-from claim2source.text.replies import why_bad_reply
+from claim2source.text.language import detect, why_bad_reply
 
 Side = Literal["claims", "sources"]
 # Which text of a claim in another language than English is rewritten, and is its C0.

@@ -13,9 +13,8 @@ from claim2source.core.errors import Problems
 from claim2source.core.files import atomic_folder, atomic_path
 from claim2source.datasets.beir import CORPUS, QRELS, QUERIES
 from claim2source.io.jsonl import JsonLines, Row
-from claim2source.text.language import detect
+from claim2source.text.language import detect, why_bad_reply
 from claim2source.text.quality import lost_facts
-from claim2source.text.replies import why_bad_reply
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -1,19 +1,28 @@
-"""Write checkpoints: adapters or whole models, each with its manifest."""
+"""Make a loaded model trainable, and write its checkpoints with their manifests."""
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from claim2source.core.config import require
+from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
 from claim2source.models.places import base_record
 from claim2source.models.resolve import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from claim2source.training.config import FinetuneConfig, RunConfig
 
 if TYPE_CHECKING:
+    import torch
+    from peft import PeftModel
+
     from claim2source.models import Encoder
 
 # Name of a projection that is trained with its model, as a part of it.
@@ -42,7 +51,7 @@ def save_checkpoint(
     with atomic_folder(folder) as temporary:
         weights = Weights(trained=manifest.weights.trained) if encoder.dense else Weights()
         if kind != "base":
-            from claim2source.training.state import require_finite_weights
+            from claim2source.training.resume import require_finite_weights
 
             every = encoder.model.named_parameters()
             named = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
@@ -72,3 +81,167 @@ def save_checkpoint(
         written = replace(manifest, weights=weights)
         written.write(temporary)
     return written
+
+
+def check_model(
+    config: FinetuneConfig, encoder: Encoder, dense: torch.nn.Module | None = None
+) -> None:
+    """Raise `ConfigError` for a model that cannot be trained as the config says.
+
+    `dense` is the layer that the model came with behind its pooling, if any.
+    """
+    check_adaptable(encoder, config)
+    if dense is not None:
+        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
+        raise ConfigError("model.name", config.model.name, allowed)
+    width = encoder.dimensions
+    for size in config.losses.matryoshka.dimensions:
+        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, the vectors' length"
+        require(size <= width, key, size, allowed)
+
+
+def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
+    """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
+    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
+
+
+def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
+    """Raise `ConfigError` where `make_trainable` would."""
+    import torch
+
+    if config.tuning == "full":
+        allowed = "lora: a full checkpoint does not carry the code that this model ships"
+        require(not own_code, "tuning", config.tuning, allowed)
+        wanted, there = config.optimisation.train_layers, len(layers_of(model))
+        allowed = f"at most {there}, the layers of this model"
+        require(wanted is None or wanted <= there, "optimisation.train_layers", wanted, allowed)
+        return
+    layers = dict(model.named_modules())
+    for name in config.lora.targets:
+        if not any(path == name or path.endswith(f".{name}") for path in layers):
+            linear = {
+                path.rsplit(".", 1)[-1]
+                for path, module in layers.items()
+                if isinstance(module, torch.nn.Linear)
+            }
+            allowed = "layers of this model: " + ", ".join(sorted(linear))
+            raise ConfigError("lora.targets", name, allowed)
+    if config.lora.dropout and any(p.ndim == 3 for p in model.parameters()):
+        _check_experts(model, config)
+
+
+def _check_experts(model: Any, config: RunConfig) -> None:
+    """Raise `ConfigError` where adapters lie on a mixture's experts: they know no dropout."""
+    import torch
+
+    with torch.device("meta"):
+        empty = type(model)(copy.deepcopy(model.config))
+    try:
+        _with_adapter(empty, config, None)
+    except ValueError as error:
+        allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
+        raise ConfigError("lora.dropout", config.lora.dropout, allowed) from None
+
+
+def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
+    """Prepare `encoder.model` for training; the weights of the base do not change.
+
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). Raises
+    `ConfigError` as `check_adaptable` does.
+    """
+    check_adaptable(encoder, config)
+    encoder.model = make_trainable(encoder.model, config)
+    if config.optimisation.gradient_checkpointing:
+        # Reentrant checkpointing would pass no gradient through a frozen first block.
+        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
+    """Set dropout and which weights are trained; return the model, with adapters if it gets some.
+
+    `task` is peft's name of what the model does: with `SEQ_CLS` a head is trained in full.
+    """
+    if config.optimisation.dropout is not None:
+        set_dropout(model, config.optimisation.dropout)
+    if config.tuning != "full":
+        return _with_adapter(model, config, task)
+    model.requires_grad_(True)
+    if not config.optimisation.train_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    if config.optimisation.train_layers is not None:
+        _freeze_below(model, config.optimisation.train_layers)
+    return model
+
+
+@contextmanager
+def without_copies(model: torch.nn.Module) -> Iterator[None]:
+    """Keep LoRA's layers from copying their inputs to fp32 while the body runs under autocast.
+
+    Autocast would cast the copies back at once: the numbers are the same, and nothing is kept of
+    an input beside itself. Without autocast an adapter in fp32 needs its input in fp32. A step's
+    backward pass belongs into the body: checkpointing runs the layers again there.
+    """
+    import torch
+
+    kind = next(model.parameters()).device.type
+    if not (hasattr(model, "peft_config") and torch.is_autocast_enabled(kind)):
+        yield
+        return
+    from peft.helpers import disable_input_dtype_casting
+
+    with disable_input_dtype_casting(model):
+        yield
+
+
+def train_projection(encoder: Encoder) -> None:
+    """Make the projection a part of the model, whose weights are trained, saved and restored."""
+    assert encoder.dense is not None
+    encoder.model.add_module(PART, encoder.dense.requires_grad_(True))
+
+
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """Find a model's stack of layers, its longest list of modules."""
+    import torch
+
+    lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+    return max(lists, key=len, default=torch.nn.ModuleList())
+
+
+def _freeze_below(model: torch.nn.Module, kept: int) -> None:
+    """Freeze what is before the last `kept` layers; no gradient goes through it."""
+    first = next(layers_of(model)[-kept].parameters())
+    for parameter in model.parameters():
+        if parameter is first:
+            return
+        parameter.requires_grad_(False)
+
+
+def frozen_copy(encoder: Encoder) -> Encoder:
+    """Copy the encoder with weights of its own that training does not move."""
+    model = copy.deepcopy(encoder.model).eval().requires_grad_(False)
+    return type(encoder)(model, encoder.tokenizer, encoder.settings, encoder.weights)
+
+
+def set_dropout(model: torch.nn.Module, rate: float) -> None:
+    """Set every dropout rate, also those that attention layers hold as plain numbers."""
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = rate  # type: ignore[assignment]
+
+
+def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(
+        r=config.lora.r,
+        lora_alpha=config.lora.alpha,
+        lora_dropout=config.lora.dropout,
+        target_modules=list(config.lora.targets) or "all-linear",
+        task_type=task,
+    )
+    # In 16 bits adapters would lose small optimizer steps.
+    return get_peft_model(model, lora, autocast_adapter_dtype=True)

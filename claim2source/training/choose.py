@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,13 @@ from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
 from claim2source.systems.choose import SEEN, UNSEEN, choose
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.distributed import World
+from claim2source.training.data import TrainingData
+from claim2source.training.distributed import SharedVal, World
 from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
-from claim2source.training.sharing import SharedVal
-from claim2source.training.splits import TrainingData
+
+if TYPE_CHECKING:
+    pass
 
 _OLDER = "some epochs are of version 0.1.0, which kept no scores by claim: the plain best"
 

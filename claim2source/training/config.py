@@ -30,7 +30,7 @@ from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 from claim2source.training.losses import LossesConfig
-from claim2source.training.trainer_settings import TrainerSettings, check_names
+from claim2source.training.trainer import TrainerSettings, check_names
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,15 @@ from claim2source.models import Encoder, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
-from claim2source.training.adapt import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, KeepCheckpoints, Remine
-from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.checkpoint import (
+    adapt,
+    check_model,
+    frozen_copy,
+    save_checkpoint,
+    train_projection,
+)
 from claim2source.training.choose import (
     ChosenCheckpoint,
     choose_checkpoint,
@@ -36,37 +41,33 @@ from claim2source.training.choose import (
     help_to_choose,
 )
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.datamodule import ClaimSourceData, PlannedData
-from claim2source.training.distributed import World, barrier
-from claim2source.training.held_out import require_held_out
-from claim2source.training.memory_plan import settle_here
-from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import RunNegatives
-from claim2source.training.next_steps import next_steps
-from claim2source.training.report import (
-    build_report,
-    plot_scales,
-    run_tables,
-    run_text,
-    training_of,
-)
-from claim2source.training.run import TrainingRun, run_training
-from claim2source.training.run_folder import RunFolder
-from claim2source.training.sharing import encode_shares
-from claim2source.training.source_teacher import SourceTeacher, check_strategy
-from claim2source.training.splits import (
+from claim2source.training.data import (
+    BaseVectors,
     TrainingData,
+    TrainingPairs,
     load_data,
     missing_translations,
     unused_data,
     why_too_small,
 )
-from claim2source.training.state import skipped_steps, trainable_weights
-from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import Sharded
-from claim2source.training.teacher import run_hash
-from claim2source.training.trainer_settings import make_trainer
+from claim2source.training.distributed import Sharded, World, barrier, encode_shares
+from claim2source.training.held_out import require_held_out
+from claim2source.training.memory_plan import settle_here
+from claim2source.training.module import ClaimSourceData, PlannedData, RetrieverModule
+from claim2source.training.negatives import RunNegatives
+from claim2source.training.report import (
+    build_report,
+    next_steps,
+    plot_scales,
+    run_tables,
+    run_text,
+    training_of,
+)
+from claim2source.training.resume import StopSignals, skipped_steps, trainable_weights
+from claim2source.training.run import TrainingRun, run_training
+from claim2source.training.run_folder import RunFolder
+from claim2source.training.teacher import SourceTeacher, check_strategy, run_hash
+from claim2source.training.trainer import make_trainer
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from claim2source.models import Tokens
-from claim2source.training.state import RandomState, random_state, restore_random_state
+from claim2source.training.resume import RandomState, random_state, restore_random_state
 
 Chunks = Sequence[Sequence[int]]
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]

@@ -1,8 +1,10 @@
-"""Estimate a training step's memory, and choose chunks and checkpointing by a device's."""
+"""Estimate a training step's memory and FLOPs; choose chunks and checkpointing by a device's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -10,7 +12,83 @@ from transformers import PreTrainedModel
 from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.model_shape import ModelShape
+
+Tuning = Literal["full", "lora"]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a transformer that determine its FLOPs.
+
+    Args:
+        linear: weights of linear layers outside embeddings and pooler.
+        adapters: weights of LoRA's adapters.
+        layers: number of layers.
+        width: heads x head size of a layer.
+    """
+
+    linear: int
+    adapters: int
+    layers: int
+    width: int
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> ModelShape:
+        """Read the shape of a transformers model, with or without peft's adapters."""
+        linear = adapters = 0
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear) and "pooler" not in name.split("."):
+                # Not the weight's own count: in 4 bits two share a byte.
+                weights = module.in_features * module.out_features
+                if ".lora_" in name:
+                    adapters += weights
+                else:
+                    linear += weights
+        config: Any = model.config
+        size = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        return cls(linear, adapters, config.num_hidden_layers, config.num_attention_heads * size)
+
+    @classmethod
+    def planned(cls, model: torch.nn.Module, config: FinetuneConfig) -> ModelShape:
+        """Read the shape that a model without adapters has once the config has given it some."""
+        base = cls.of(model)
+        if config.tuning == "full":
+            return base
+        targets, adapters = config.lora.targets, 0
+        for name, module in model.named_modules():
+            last = name.rsplit(".", 1)[-1]
+            wanted = last in targets if targets else "pooler" not in name.split(".")
+            if isinstance(module, torch.nn.Linear) and wanted:
+                adapters += config.lora.r * (module.in_features + module.out_features)
+        return cls(base.linear, adapters, base.layers, base.width)
+
+    def forward(self, lengths: Sequence[int]) -> float:
+        """Count the FLOPs of a forward pass over texts of these lengths in tokens.
+
+        2 per weight and token, and 4 * layers * width * length^2 for a text's attention
+        (queries by keys, then weights by values). Padding, norms and softmax are not counted.
+        """
+        weights = 2 * (self.linear + self.adapters) * sum(lengths)
+        return float(weights + self._attention(lengths))
+
+    def training(self, lengths: Sequence[int], tuning: Tuning) -> float:
+        """Count the FLOPs of a training step: forward pass, gradients of inputs and weights.
+
+        Full: 3 times the forward pass. LoRA: frozen weights need no gradients, so 4 per weight
+        and token instead of 6; adapters and attention count 3 times. What is computed twice to
+        save memory (checkpointing, chunks) is not counted.
+        """
+        if tuning == "full":
+            return 3 * self.forward(lengths)
+        tokens = sum(lengths)
+        weights = (4 * self.linear + 6 * self.adapters) * tokens
+        return float(weights + 3 * self._attention(lengths))
+
+    def _attention(self, lengths: Sequence[int]) -> int:
+        return 4 * self.layers * self.width * sum(length**2 for length in lengths)
+
 
 GIB, MIB = 2**30, 2**20
 # Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.

@@ -1,30 +1,414 @@
-"""Define the retriever's LightningModule: a training step and its losses."""
+"""Define the retriever's LightningModule: a training step, its losses, and the optimizer."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import fields
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import get_cosine_schedule_with_warmup
 
+from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
 from claim2source.mining import MinedRow
-from claim2source.models import Encoder
-from claim2source.training.batches import BatchPlan
-from claim2source.training.config import OptimisationConfig
+from claim2source.models import Encoder, Tokens
+from claim2source.models.packed import PackedBatch
+from claim2source.models.tokens import TokenBatch, changed
+from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
+from claim2source.training.checkpoint import without_copies
+from claim2source.training.config import FinetuneConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import gather_vectors
-from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
+from claim2source.training.distributed import (
+    Sharded,
+    World,
+    backward_pass,
+    gather_vectors,
+    most_chunks,
+    shard,
+)
+from claim2source.training.gradcache import (
+    Forward,
+    chunked_forward,
+    length_chunks,
+    token_chunks,
+    whole_forward,
+)
 from claim2source.training.losses import LossesConfig, LossInputs, LossTargets, combined, taught
-from claim2source.training.ready import ReadyBatch, ready_batch
-from claim2source.training.steps import MOST_SKIPPED, TrainingModule
-from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import most_chunks
-from claim2source.training.temperature import first_loss_sentences
+from claim2source.training.negatives import first_loss_sentences
+from claim2source.training.resume import (
+    CALMER,
+    RandomState,
+    StopSignals,
+    random_state,
+    restore_random_state,
+    skipped_steps,
+    trainable_weights,
+)
 
 log = logging.getLogger(__name__)
+
+# Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
+MOST_SKIPPED = 5
+_STOP, _SPOILT = "stop", "spoilt"
+
+
+class TrainingModule(pl.LightningModule):
+    """Train a model in planned batches: `ready` makes one, `loss_of_batch` computes its loss.
+
+    Lightning accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is
+    how many the learning rate falls over. `losses` has the loss of every optimizer step so far,
+    NaN where it was skipped. `measures` are terms that are counted, and no part of the loss.
+    """
+
+    measures: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: StepsConfig,
+        optimizer_steps: int,
+        stop: StopSignals | None = None,
+    ) -> None:
+        super().__init__()
+        # A state holds the weights that training moves; their names are checked in it.
+        self.strict_loading = False
+        self.model: Any = model
+        self.config = config
+        self.optimizer_steps = optimizer_steps
+        self.stop = stop or StopSignals()
+        # Whether any process got a signal, as all of them know it after a step.
+        self.stopping = False
+        self.batches_done = 0
+        self.steps_done = 0
+        self.losses: list[float] = []
+        self.window, self.step = Window(), Step()
+        self._forward_pass: Forward | None = None
+        self._begun: Begun | None = None
+        self.sharded = False
+
+    @abstractmethod
+    def ready(self, plan: BatchPlan) -> Any:
+        """Make the tensors of a planned batch, before its step and in another thread."""
+
+    @property
+    @abstractmethod
+    def shown_rows(self) -> Sequence[MinedRow]:
+        """List the pairs whose negatives a reader may see; none where none are trained on."""
+
+    @abstractmethod
+    def loss_of_batch(self, ready: Any) -> tuple[Forward, BatchPlan]:
+        """Compute the loss of one batch, and count what it used."""
+
+    @property
+    def epochs_done(self) -> int:
+        """Count the epochs that were begun, the current one too."""
+        return -(-self.batches_done // int(self.trainer.num_training_batches))
+
+    def steps_before(self, epoch: int) -> int:
+        """Count the optimizer steps before an epoch; the first is 1."""
+        trainer = self.trainer
+        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        return (epoch - 1) * per_epoch
+
+    def configure_model(self) -> None:
+        """Shard the model where the strategy does."""
+        if isinstance(self.trainer.strategy, Sharded):
+            mesh = self.trainer.strategy.device_mesh["data_parallel"]
+            shard(self.model, mesh, half=self.config.precision == "bf16")
+            self.sharded = True
+
+    def configure_optimizers(self) -> Any:
+        """Create AdamW without decay on biases and norms; linear warm-up, then a cosine to 0."""
+        groups: list[dict[str, object]] = []
+        for matrices, decay in ((True, self.config.weight_decay), (False, 0.0)):
+            trainable = trainable_weights(self.model).values()
+            if parameters := [p for p in trainable if (p.ndim > 1) is matrices]:
+                groups.append({"params": parameters, "weight_decay": decay})
+        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
+        warmup = round(self.config.warmup_ratio * self.optimizer_steps)
+        scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Leave a batch where it is: its chunks are moved to the device one after the other."""
+        return batch
+
+    def on_train_start(self) -> None:
+        """Switch to training mode."""
+        self.stop.install()
+        self.model.train()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Begin to count what an optimizer step uses."""
+        if self.window.closed:
+            self.window = Window()
+
+    @abstractmethod
+    def halve_chunks(self, ready: Any) -> bool:
+        """Make the chunks of later batches half as large as this one's; false where none can be."""
+
+    def training_step(self, ready: Any, batch_idx: int) -> Tensor:
+        """Compute the loss of one batch."""
+        self._begun = Begun.of(self, ready)
+        with without_copies(self.model):
+            passed, plan = self._forward(ready)
+        self._forward_pass = passed
+        self.batches_done += 1
+        accumulation = self.trainer.accumulate_grad_batches
+        if plan.window == accumulation:
+            return passed.loss
+        # Lightning divides by the accumulation, also where an epoch's last window has fewer.
+        return passed.loss * (accumulation / plan.window)
+
+    def backward(self, loss: Tensor) -> None:  # type: ignore[override]
+        """Add the gradients of the batch; in chunks these are several backward passes.
+
+        Where the device's memory is too small they begin again, in smaller chunks.
+        """
+        passed, self._forward_pass = self._forward_pass, None
+        assert passed is not None and self._begun is not None
+        begun, share = self._begun, loss.detach() / passed.loss.detach()
+        # Chunks are encoded again, in the precision of the step.
+        with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
+            while True:
+                try:
+                    return passed.backward(loss, partial(backward_pass, self.trainer.strategy))
+                except torch.OutOfMemoryError as error:
+                    why = str(error)
+                # What the forward pass holds is freed before the next one.
+                del passed, loss
+                begun = self._again(begun, why)
+                passed, _ = self._forward(begun.ready)
+                loss = passed.loss * share
+
+    def _forward(self, ready: Any) -> tuple[Forward, BatchPlan]:
+        """Compute the loss, in smaller chunks where the device's memory is too small."""
+        assert self._begun is not None
+        while True:
+            try:
+                return self.loss_of_batch(ready)
+            except torch.OutOfMemoryError as error:
+                why = str(error)
+            self._begun = self._again(self._begun, why)
+            ready = self._begun.ready
+
+    def _again(self, begun: Begun, why: str) -> Begun:
+        """Go back to where a step began, with smaller chunks. Raises `UserError` for no smaller."""
+        if self.trainer.world_size > 1:
+            self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
+        if not self.halve_chunks(begun.ready):
+            self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
+        torch.cuda.empty_cache()
+        log.warning("out of memory: the step is repeated in chunks half as large")
+        begun.restore(self)
+        return replace(begun, ready=self.ready(begun.ready.plan))
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients by their norm; drop them where the loss or one of them is not finite.
+
+        Without gradients the optimizer moves nothing: all processes skip the step alike, and the
+        learning rate goes on. Raises `UserError` after `MOST_SKIPPED` of them in a row.
+        """
+        parameters = list(trainable_weights(self.model).values())
+        norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        rate = float(optimizer.param_groups[0]["lr"])
+        # With the loss, so that all processes skip and stop at the same step, at no cost.
+        stop = torch.tensor(float(self.stop.received is not None), device=self.device)
+        spoilt = (~norm.isfinite()).to(stop)
+        terms = self._mean_over_ranks({**self.window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
+        self.stopping = terms.pop(_STOP) > 0
+        taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
+        if not taken:
+            optimizer.zero_grad(set_to_none=True)
+        self.steps_done += 1
+        self.losses.append(terms["loss"] if taken else math.nan)
+        self.window.closed = True
+        self.step = Step(terms, rate, float(norm))
+        if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
+            self.give_up(
+                f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, had a loss or a "
+                f"gradient that is not finite, and were not taken; {CALMER}"
+            )
+
+    def optimizer_zero_grad(self, *arguments: Any) -> None:
+        """Do nothing: a forward pass of packed texts lays out a gradient; steps free them."""
+
+    def optimizer_step(self, *arguments: Any, **more: Any) -> None:
+        """Take the step, then free the gradients: an epoch is scored without them."""
+        super().optimizer_step(*arguments, **more)
+        for optimizer in self.trainer.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep only the weights that training moves."""
+        moved = {f"model.{name}" for name in trainable_weights(self.model)}
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in moved}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise `UserError` where a state trains other weights than this model."""
+        if "state_dict" not in checkpoint:
+            return  # a strategy that shards has read them
+        moved = {f"model.{name}" for name in trainable_weights(self.model)}
+        if odd := sorted(moved ^ checkpoint["state_dict"].keys()):
+            name = odd[0].removeprefix("model.")
+            raise UserError(f"the saved state trains other weights than this config ({name})")
+
+    def give_up(self, why: str) -> None:
+        """Raise `UserError` in the first process; the others end with its exit code."""
+        if not self.trainer.is_global_zero:
+            raise SystemExit(EXIT_CODE)
+        raise UserError(why)
+
+    def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
+        """Average the terms of the loss over all processes."""
+        values = torch.stack([terms[name].float() for name in sorted(terms)])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(values)
+            values = values / self.trainer.world_size
+        return dict(zip(sorted(terms), values.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Hold what an optimizer step said: the terms of the loss, its rate, the gradient's norm."""
+
+    terms: Mapping[str, float] = field(default_factory=dict)
+    rate: float = 0.0
+    norm: float = 0.0
+
+
+@dataclass
+class Window:
+    """Count what the batches of an optimizer step used, in this process.
+
+    `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
+    """
+
+    started: float = field(default_factory=time.perf_counter)
+    terms: list[dict[str, Tensor]] = field(default_factory=list)
+    claims: int = 0
+    real: int = 0
+    padded: int = 0
+    taught: list[Tensor] = field(default_factory=list)
+    closed: bool = False
+
+    def taught_counts(self) -> dict[str, float]:
+        """Compute the share of claims that a teacher taught, and the scores used per claim."""
+        if not self.taught:
+            return {}
+        rows = sum(int(scores.any(dim=1).sum()) for scores in self.taught)
+        scores = sum(int(scores.sum()) for scores in self.taught)
+        return {"taught_claims": rows / self.claims, "taught_scores": scores / self.claims}
+
+    def mean_terms(self) -> dict[str, Tensor]:
+        """Average each term of the loss over the batches."""
+        return {
+            name: torch.stack([terms[name] for terms in self.terms]).mean()
+            for name in self.terms[0]
+        }
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Hold what a batch's step began with: its tensors, RNG state, counts, earlier gradients."""
+
+    ready: Any
+    random: RandomState
+    window: Window
+    gradients: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, module: TrainingModule, ready: Any) -> Begun:
+        """Note what a step begins with. A CPU is not out of memory: nothing is copied there."""
+        earlier = {}
+        if module.device.type == "cuda" and module.trainer.accumulate_grad_batches > 1:
+            trained = trainable_weights(module.model).items()
+            earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
+        counted = module.window
+        window = replace(counted, terms=[*counted.terms], taught=[*counted.taught])
+        return cls(ready, random_state(), window, earlier)
+
+    def restore(self, module: TrainingModule) -> None:
+        """Set the RNG state, the counts and the gradients as they were."""
+        restore_random_state(self.random)
+        window = self.window
+        module.window = replace(window, terms=[*window.terms], taught=[*window.taught])
+        for name, weight in trainable_weights(module.model).items():
+            earlier = self.gradients.get(name)
+            weight.grad = None if earlier is None else earlier.clone()
+
+
+@dataclass(frozen=True)
+class ReadyBatch:
+    """Hold a batch as its step takes it, on the CPU.
+
+    `distinct` are its texts, each once; `place` [texts] has the number of each of the batch's
+    claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk, and
+    `parts` each chunk's tensors.
+    """
+
+    batch: TrainBatch
+    distinct: Sequence[Tokens]
+    place: Tensor
+    chunks: Sequence[Sequence[int]]
+    parts: Sequence[TokenBatch | PackedBatch]
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Return what the batch was made of."""
+        return self.batch.plan
+
+    def pin_memory(self) -> ReadyBatch:
+        """Copy the tensors to memory that a GPU reads while it computes."""
+        return replace(
+            changed(self, Tensor.pin_memory),
+            batch=changed(self.batch, Tensor.pin_memory),
+            parts=[part.pin_memory() for part in self.parts],
+        )
+
+
+def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> ReadyBatch:
+    """Divide a batch's texts into chunks, and make their tensors.
+
+    Each distinct text is encoded once; the gradients of its copies add up.
+    """
+    texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
+    number: dict[Tokens, int] = {}
+    place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
+    distinct = list(number)
+    size, budget = config.chunk_size, config.chunk_tokens
+    assert size != "auto", "settled by memory_plan"
+    if budget is not None:
+        lengths = [len(text.ids) for text in distinct]
+        chunks = token_chunks(lengths, budget, packed=encoder.packs)
+    elif size is not None:
+        chunks = length_chunks(distinct, size)
+    else:
+        chunks = list(encoder.length_batches(distinct))
+    parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
+    return ReadyBatch(batch, distinct, place, chunks, parts)
+
 
 __all__ = ["MOST_SKIPPED", "RetrieverModule"]
 
@@ -64,7 +448,7 @@ class RetrieverModule(TrainingModule):
 
     def loss_of_batch(self, ready: ReadyBatch) -> tuple[Forward, BatchPlan]:
         """Compute the loss of one batch, and count what it used."""
-        passed, batch = self._forward(ready), ready.batch
+        passed, batch = self.forward_pass(ready), ready.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             self.window.taught.append(taught(batch.teacher))
@@ -79,7 +463,17 @@ class RetrieverModule(TrainingModule):
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
-    def _forward(self, ready: ReadyBatch) -> Forward:
+    def halve_chunks(self, ready: ReadyBatch) -> bool:
+        """Make the chunks of later batches half as large as this one's; false for single texts."""
+        if max(map(len, ready.chunks)) < 2:
+            return False
+        half = max(part.padded_tokens for part in ready.parts) // 2
+        known = self.config.chunk_tokens
+        budget = half if known is None else min(half, int(known))
+        self.config = replace(self.config, chunk_size=None, chunk_tokens=max(8, budget))
+        return True
+
+    def forward_pass(self, ready: ReadyBatch) -> Forward:
         """Compute the loss of one batch, and note its terms."""
         chunks = ready.chunks
         part_of = {rows[0]: part for rows, part in zip(chunks, ready.parts, strict=True)}
@@ -133,3 +527,66 @@ class RetrieverModule(TrainingModule):
             texts=texts,
             **targets,
         )
+
+
+class PlannedData(pl.LightningDataModule):
+    """Give the batches of a sampler, as `limits` of a trainer allow.
+
+    Val has no batches: it is ranked as a whole (`callbacks/evaluate.py`).
+    """
+
+    def __init__(self, sampler: BatchSampler, trainer: pl.Trainer) -> None:
+        super().__init__()
+        self.sampler, overfit = sampler, is_overfitting(trainer)
+        limit, whole = trainer.limit_train_batches, sampler.batches
+        most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
+        if most == 0:
+            key = "overfit_batches" if overfit else "limit_train_batches"
+            raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
+        sampler.cut(most)
+        self.optimizer_steps = sampler.optimizer_steps
+        if trainer.max_steps >= 0:
+            self.optimizer_steps = min(self.optimizer_steps, trainer.max_steps)
+
+    def train_dataloader(self) -> BatchLoader[Any]:
+        """Give the batches, epoch after epoch, as the trainer's module makes them."""
+        assert self.trainer is not None
+        module = self.trainer.lightning_module
+        assert isinstance(module, TrainingModule)
+        return BatchLoader(self.sampler, module.ready)
+
+
+def is_overfitting(trainer: pl.Trainer) -> bool:
+    """Tell whether a trainer repeats its first batches."""
+    return bool(vars(trainer)["overfit_batches"])
+
+
+class ClaimSourceData(PlannedData):
+    """Deal the retriever's training pairs to the batches of all epochs."""
+
+    def __init__(
+        self,
+        pairs: TrainingPairs,
+        config: FinetuneConfig,
+        world: World,
+        trainer: pl.Trainer,
+    ) -> None:
+        optimisation = config.optimisation
+        self.pairs = pairs
+        sampler = BatchSampler(
+            pairs.groups(),
+            optimisation.batch_size,
+            epochs=optimisation.epochs,
+            accumulation=optimisation.accumulation,
+            seed=optimisation.seed,
+            rank=world.rank,
+            world_size=world.size,
+            gather=optimisation.gather,
+            config=config.batches,
+            languages=[pairs.languages[row.claim] for row in pairs.rows],
+            lengths=pairs.lengths() if config.batches.order == "length" else None,
+            repeat=config.data.repeat,
+            remine_every=optimisation.remine_every,
+            fixed=is_overfitting(trainer),
+        )
+        super().__init__(sampler, trainer)

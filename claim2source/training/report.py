@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.errors import UserError
+from claim2source.core.program import command_of
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -22,11 +24,12 @@ from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.systems.choose import SEEN, UNSEEN
+from claim2source.training.after import FOLDER
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw
+from claim2source.training.data import TrainingData
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
-from claim2source.training.splits import TrainingData
 
 SCALES_PLOT = "scales.png"
 STEP_0, CHOSEN = "step 0", "chosen"
@@ -214,3 +217,49 @@ def _val_lines(training: TrainingReport) -> list[str]:
         lines += ["", plain_table(columns, rows)]
     notes = choice_notes(training.choice) if training.choice else []
     return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines
+
+
+def next_steps(
+    config: FinetuneConfig, chosen: Path, trained: bool, evaluated: Sequence[Path] = ()
+) -> str:
+    """Name the chosen checkpoint, and the commands that evaluate it and that export it.
+
+    `evaluated` are the reports, and the page, that the run's end has written: what is there is
+    named, not suggested. Where the model before training was chosen there is nothing to export:
+    the second command writes the evaluation as a page.
+    """
+    run, data = str(config.out), config.data
+    evaluation = str(config.out / FOLDER)
+    needs = [
+        *_option("--model.allow_remote_code", config.model.allow_remote_code),
+        *_option("--model.allow_bin", config.model.allow_bin),
+        *_option("--model.attention", [config.model.attention] if config.model.attention else ()),
+    ]
+    lenient = ["--lenient"] if data.lenient else []
+    reports = [str(path) for path in evaluated if path.suffix != ".html"]
+    commands = []
+    if config.out / FOLDER not in evaluated:
+        evaluate = [
+            *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
+            *_option("--languages", config.languages or ()),
+            *_option("--store", [str(config.store)] if config.store else ()),
+            *_option("--device", [config.device] if config.device else ()),
+            *lenient,
+            *needs,
+            *("--out", evaluation),
+        ]
+        commands.append(("eval/evaluate.py", evaluate))
+    if trained:
+        merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
+        commands.append(("train/merge.py", merge))
+    elif len(reports) == len(evaluated):
+        page = [*_option("--reports", reports or [evaluation]), *lenient]
+        commands.append(("eval/report.py", [*page, "--html", f"{evaluation}/report.html"]))
+    lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
+    found = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
+    lines = ["next:", *lines] if lines else []
+    return "\n".join(["", f"chosen checkpoint: {chosen}", *found, *lines])
+
+
+def _option(name: str, values: Sequence[str]) -> list[str]:
+    return [name, *values] if values else []

@@ -29,30 +29,28 @@ from claim2source.models import DataRecord
 from claim2source.training.callbacks import (
     DropCheckpoints,
     KeepState,
+    StateFile,
     Throughput,
     TrainingProgress,
     WandbTables,
 )
-from claim2source.training.callbacks.keep_state import StateFile
 from claim2source.training.config import RunConfig
-from claim2source.training.datamodule import PlannedData
+from claim2source.training.data import TrainingData
 from claim2source.training.distributed import (
     World,
     check_same_world,
+    chosen_strategy,
     gather_values,
     joined_world,
     launched_world,
     together,
 )
 from claim2source.training.loggers import RunLog
+from claim2source.training.module import PlannedData, TrainingModule
 from claim2source.training.negatives import KeptNegatives
+from claim2source.training.resume import StopSignals, TrainingState, previous_state, random_state
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import TrainingData
-from claim2source.training.state import TrainingState, previous_state, random_state
-from claim2source.training.steps import TrainingModule
-from claim2source.training.stop import StopSignals
-from claim2source.training.strategies import chosen_strategy
-from claim2source.training.trainer_settings import make_trainer, trainer_arguments
+from claim2source.training.trainer import make_trainer, trainer_arguments
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,37 @@
-"""Read a teacher's scores from its run, and take hard negatives from its candidates."""
+"""Read what a teacher says of the training texts: its scores, its candidates, its vectors."""
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from claim2source.core.config import require
 from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.records import Dataset
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.datasets.pool_pairs import sentences_of
+from claim2source.io.store import Store
 from claim2source.io.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
+from claim2source.models import Encoder, Identity, ModelConfig, Side, Tokens, Weights, resolve
+from claim2source.models.projection import (
+    FILE,
+    fit_projection,
+    load_projection,
+    new_projection,
+    projection_hash,
+)
+from claim2source.models.query_only import source_model
+from claim2source.text import Rendering
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import World, barrier
 from claim2source.training.losses import DistillationConfig
 
 # Claim id -> source id -> the teacher's score.
@@ -130,3 +150,163 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
         ]
         rows += [MinedRow(claim.id, gold, tuple(listed[: config.hard])) for gold in claim.golds]
     return rows
+
+
+class BaseVectors:
+    """Hold the base model's, or a teacher's, vectors of the training texts, encoded once."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        rendering: Rendering,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        store: Store,
+        progress: bool = False,
+    ) -> None:
+        def encode(texts: Sequence[str], side: Side) -> np.ndarray:
+            name = f"{side}s, base model" if progress else None
+            return encoder.encode(texts, side, store=store, progress=name)[0]
+
+        self._claims = encode(rendering.claim_texts(claims), "claim")
+        self._sources = encode(rendering.source_texts(sources), "source")
+        self._claim_rows = {claim.id: row for row, claim in enumerate(claims)}
+        self._source_rows = {source.id: row for row, source in enumerate(sources)}
+
+    def claims(self, ids: Sequence[str]) -> Tensor:
+        """Look up the vectors [n, dimensions] of claims, float32, without gradient."""
+        return torch.from_numpy(self._claims[[self._claim_rows[name] for name in ids]])
+
+    def sources(self, ids: Sequence[str]) -> Tensor:
+        """Look up the vectors [n, dimensions] of sources, float32, without gradient."""
+        return torch.from_numpy(self._sources[[self._source_rows[name] for name in ids]])
+
+
+# A shorter sentence is mostly a heading: "Methods."
+_FEWEST_WORDS = 4
+SIZE = 64
+
+
+def pool_texts(sources: Sequence[Source], most: int | None, seed: int) -> list[str]:
+    """List the papers' titles and sentences, each once; of many `most`, drawn."""
+    found = [source.title.strip() for source in sources]
+    sentences = (text for source in sources for text in sentences_of(source.abstract))
+    found += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
+    texts = list(dict.fromkeys(filter(None, found)))
+    if most is None or len(texts) <= most:
+        return texts
+    return random.Random(seed).sample(texts, most)
+
+
+class AlignedTexts:
+    """Hold texts without labels, as the student reads them, and the teacher's vectors of them.
+
+    Both read them as claims. `size` of them go to each batch, beside its claims; every epoch begins
+    a new order.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        student: Encoder,
+        teacher: Encoder,
+        store: Store,
+        seed: int,
+        size: int = SIZE,
+        progress: bool = False,
+    ) -> None:
+        self.texts, self.seed = texts, seed
+        self.size = min(size, len(texts))
+        self.tokens = student.tokenize(texts, "claim")
+        name = "texts without labels, teacher" if progress else None
+        self.vectors: np.ndarray = teacher.encode(texts, "claim", store=store, progress=name)[0]
+
+    def batch(self, epoch: int, index: int) -> tuple[list[Tokens], Tensor]:
+        """Take the texts of the epoch's batch `index`, and their vectors [texts, dimensions]."""
+        if not self.size:
+            return [], torch.from_numpy(self.vectors)
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.texts))
+        rows = order.take(range(index * self.size, (index + 1) * self.size), mode="wrap")
+        return [self.tokens[row] for row in rows], torch.from_numpy(self.vectors[rows])
+
+
+class SourceTeacher:
+    """Hold the `teacher` of a config, and give `student` a projection into its space.
+
+    From here on the student's `source_encoder` is the teacher's. `record` is for manifests.
+    Raises `UserError` where the teacher cannot be loaded, or reads sources otherwise.
+    """
+
+    def __init__(self, config: FinetuneConfig, student: Encoder) -> None:
+        assert config.teacher is not None
+        self.config, self.student = config, student
+        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
+        require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
+        found = resolve(ModelConfig(config.teacher.name), config.device)
+        found.rendering_for(config.rendering)
+        self.encoder = found.encoder
+        sources = found.encoder.source_encoder or found.encoder
+        revision = None if found.manifest is not None else found.base.revision
+        self.record = source_model(sources, config.teacher.name, revision)
+        self.projection = new_projection(student.dimensions, sources.dimensions)
+        student.dense = self.projection.to(student.device)
+        student.source_encoder = sources
+
+    @property
+    def sha256(self) -> str:
+        """Hash what identifies the teacher's weights, of both sides."""
+        return content_hash([dict(self.encoder.weights or {}), dict(self.record.weights)])
+
+    def prepare(
+        self,
+        train: Dataset,
+        store: Store,
+        world: World,
+        untrained: Identity,
+        begun: Path | None,
+    ) -> None:
+        """Encode claims, sources and texts without labels: `base`, and `aligned` where it is on.
+
+        Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
+        0 in `begun`; `untrained` identifies the student's base. None: the saved state has it.
+        """
+        config, alignment = self.config, self.config.losses.alignment
+        seed = config.optimisation.seed
+        texts = pool_texts(train.sources, alignment.most, seed)
+        # The first process encodes; the others then read the vectors from the store.
+        for turn in (True, False):
+            if world.is_first is turn:
+                both = config.rendering, train.claims, train.sources
+                self.base = BaseVectors(self.encoder, *both, store, progress=turn)
+                self.aligned: AlignedTexts | None = None
+                if alignment.weight:
+                    of = texts, self.student, self.encoder, store
+                    self.aligned = AlignedTexts(*of, seed, progress=turn)
+            barrier(world)
+        if begun is not None:
+            self._place(train, store, untrained, begun)
+
+    def _place(self, train: Dataset, store: Store, untrained: Identity, folder: Path) -> None:
+        """Give the projection its first weights, and name those of the student."""
+        projection = self.projection
+        if (folder / FILE).is_file():
+            known = load_projection(folder, projection.in_features)
+            projection.load_state_dict(known.state_dict())
+        else:
+            plain = Encoder(
+                self.student.model, self.student.tokenizer, self.student.settings, untrained
+            )
+            texts = list(self.config.rendering.claim_texts(train.claims))
+            targets = self.base.claims([claim.id for claim in train.claims])
+            if self.aligned is not None:
+                texts += self.aligned.texts
+                targets = torch.cat((targets, torch.from_numpy(self.aligned.vectors)))
+            vectors, _ = plain.encode(texts, "claim", store=store, progress="texts, student")
+            fit_projection(projection, torch.from_numpy(vectors), targets)
+        self.student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
+
+
+def check_strategy(config: FinetuneConfig, sharded: bool) -> None:
+    """Raise `ConfigError` where a small encoder of claims would be sharded."""
+    allowed = "auto or ddp with a `teacher`: a small encoder is not sharded"
+    require(config.teacher is None or not sharded, "trainer.strategy", "fsdp2", allowed)

@@ -27,12 +27,11 @@ from transformers import MistralConfig, MistralModel
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
-from claim2source.training.adapt import adapt
+from claim2source.training.checkpoint import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.memory_plan import settle_here
-from claim2source.training.model_shape import ModelShape, Tuning
+from claim2source.training.memory_plan import ModelShape, Tuning, settle_here
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
 from scripts.benches.common import MINILM, Bench, Measured, drawn_texts

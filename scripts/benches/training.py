@@ -30,14 +30,14 @@ from claim2source.datasets import load
 from claim2source.mining import MinedRow
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
-from claim2source.training.adapt import adapt, set_dropout
 from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.checkpoint import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.model_shape import Tuning
+from claim2source.training.memory_plan import Tuning
 from claim2source.training.module import RetrieverModule
-from claim2source.training.state import trainable_weights
+from claim2source.training.resume import trainable_weights
 from scripts.benches import common
 from scripts.benches.common import Bench, Clock, Measured, largest_difference, seconds_by
 

@@ -25,7 +25,7 @@ from claim2source.systems.stages import load_stages
 print(load_stages([{"rerank": "%s.Same"}]))
 """
 TRAINER = """
-from claim2source.training.trainer_settings import trainer_arguments
+from claim2source.training.trainer import trainer_arguments
 print(trainer_arguments({"callbacks": [{"class_path": "%s.Callback"}]}))
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError
 from claim2source.core.old_names import ALWAYS, OLD_KEYS, OLD_PROGRAMS
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import refuse_changes
 
 _FREE = "after.styles"  # holds with any value
@@ -38,8 +38,6 @@ def test_the_programs_refuse_every_key_of_the_tables(program: str, tmp_path: Pat
         content: object = "zzz"
         for part in reversed(name.split(".")):
             content = {part: content}
-        if program == "eval/news.py":
-            content = {"pipeline": "p.yaml", **cast(dict[str, object], content)}
         file.write_text(yaml.safe_dump(content))
         for words in ([f"--{name}", "zzz"], [f"--{name}"], ["--config", str(file)]):
             with pytest.raises(UserError, match=": is gone; ") as caught:

@@ -13,7 +13,7 @@ import numpy as np
 
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper, first_day
-from claim2source.engines.engine import Hits
+from claim2source.engines.lance import Hits
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, Where, half, stamp_of, venue_key
 from claim2source.retrieve import BM25Config

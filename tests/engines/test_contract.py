@@ -154,20 +154,6 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     engine.close()
 
 
-def test_an_index_whose_making_was_killed_opens_empty(tmp_path: Path, corpus: Corpus) -> None:
-    for name, left in (("a", []), ("b", ["papers.lance"]), ("c", ["papers.lance/_versions"])):
-        folder = tmp_path / name
-        folder.mkdir()
-        manifest_of().write(folder)
-        for path in left:
-            (folder / path).mkdir(parents=True)
-        engine = open_engine(folder)
-        assert engine.stats().papers == 0
-        engine.upsert(corpus.rows(range(3)))
-        engine.close()
-        assert open_engine(folder).stats().papers == 3
-
-
 def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     odd = Paper(
         Source('it\'s "x"\\; --', "\x1b[31mT\x00", "a\nb\t'", ("O'Neil", ""), "V\u202e", "März"),
@@ -206,9 +192,9 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
 def test_a_copy_of_the_folder_is_a_copy_of_the_index(
     engine: Engine, corpus: Corpus, tmp_path: Path
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in engine.folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path(engine.where).rglob("*")}
     engine.lock()  # a writer's lock is copied too
-    shutil.copytree(engine.folder, tmp_path / "copy")
+    shutil.copytree(Path(engine.where), tmp_path / "copy")
     engine.close()
     shutil.move(tmp_path / "copy", tmp_path / "moved")
     copy = open_engine(tmp_path / "moved")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_engine
-from claim2source.engines.growing import OpenStore, opened
+from claim2source.engines.growing import OpenStore, opened, re_encoded, swapped
 from claim2source.engines.rows import MOST, SPLIT, split
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
@@ -129,3 +129,88 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
         '"So." End',
     ]
     assert len(split(Paper(Source("p", "", "One. " * 60)))) == MOST == 40
+
+
+def test_retractions_are_noted_without_encoding_and_stay(
+    tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = [replace(paper, doi=f"10.1/{i}") for i, paper in enumerate(PAPERS)]
+    papers[8] = replace(papers[8], retracted="retracted notice of 10.1/7")
+    engine = opened(tmp_path / "idx", dense)
+    grow(engine, papers, dense)
+    assert engine.fetch(["s7"])["s7"].retracted == "retracted, 10.1/8"
+    vectors = {
+        rows.papers[i].source.id: rows.vectors[i] for rows in engine.rows() for i in range(9)
+    }
+
+    def never(*_: object) -> None:
+        raise AssertionError("a text was encoded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(dense.encoder), "_encode_chunk", never)
+        assert engine.retract(lambda id, doi: {"10.1/0": "retracted", "10.1/1": ""}.get(doi)) == 1
+        engine.build()
+        # The same papers again say nothing of it, and one of them is new otherwise.
+        assert grow(engine, papers[:2], dense).unchanged == 2
+    grow(engine, [replace(papers[0], url="https://x.org")], dense)
+    found = engine.fetch(["s0", "s1"])
+    assert found["s0"].is_retracted and not found["s1"].is_retracted
+    for rows in engine.rows():
+        for paper, vector in zip(rows.papers, rows.vectors, strict=True):
+            np.testing.assert_array_equal(vector, vectors[paper.source.id])
+    assert engine.stats().papers == 9 and engine.lexical(["vaccin"], 9)
+    engine.close()
+
+
+def test_another_model_is_built_beside_and_swapped_and_undone(
+    tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path]
+) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, dense.model)
+    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    grow_engine(tmp_path / "new", SOURCES, other.model)
+    engine, reader = open_engine(tmp_path / "idx"), open_engine(tmp_path / "idx")
+    before = reader.search("paper a", 9).scored("0")
+
+    class StoppingError(Exception):
+        pass
+
+    encode, calls = other.encoder.encode, list[int]()
+
+    def counting(texts: Sequence[str], *rest: object, **more: object) -> object:
+        calls.append(len(list(texts)))
+        if len(calls) == 3:  # papers and their sentences, two at a time
+            raise StoppingError
+        return encode(texts, *rest, **more)  # type: ignore[arg-type]
+
+    other.encoder.encode = counting  # type: ignore[method-assign, assignment]
+    with pytest.raises(StoppingError):
+        re_encoded(engine, other, batch=2)
+    engine.close()
+    assert reader.search("paper a", 9).scored("0") == before
+    made = re_encoded(engine, other, batch=2)
+    engine.close()
+    assert sum(calls[3::2]) == 7  # the first two were encoded before
+    expected = open_engine(tmp_path / "new").search("paper a", 9).scored("0")
+    assert made.search("paper a", 9).scored("0") == expected != before
+    # Who has it open sees it, and sees it go.
+    assert reader.search("paper a", 9).scored("0") == expected
+    assert swapped(engine).model == dense.model
+    engine.close()
+    assert reader.search("paper a", 9).scored("0") == before
+    with pytest.raises(UserError, match="this model made it already"):
+        re_encoded(engine, dense)
+    engine.close()
+
+
+def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:
+    grow_engine(tmp_path / "idx", SOURCES[:4], dense.model)
+    engine = open_engine(tmp_path / "idx")
+    version, before = engine.version, engine.search("paper a", 9).scored("0")
+    grow_engine(tmp_path / "idx", SOURCES, dense.model)
+    old = open_engine(tmp_path / "idx", version)
+    assert old.search("paper a", 9).scored("0") == before and old.version == version
+    assert len(engine.search("paper a", 9).sources("0")) == 9 and engine.version > version
+    with pytest.raises(UserError, match="is only read"):
+        old.delete(["s1"])
+    with pytest.raises(UserError, match="999: there is no such version"):
+        open_engine(tmp_path / "idx", 999)

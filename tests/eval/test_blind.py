@@ -17,7 +17,7 @@ from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.io.trec import read_run
-from eval import abstain, evaluate, news, report, style_grid
+from eval import abstain, evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.training.small import save_small_model, say_pooling, small_splits
@@ -148,7 +148,6 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
             [files, "--systems=BM25", '--claim_styles=["C1"]', '--source_styles=["S0"]'],
             ["runs/BM25.S0C0", "runs/BM25.S0C1"],
         ),
-        "news": (news.main, [f"--config={world.systems}", "--system=BM25"], ["."]),
         "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
             fusion.main,
@@ -173,7 +172,7 @@ def programs(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-ALL = "stages vary checkpoint styles systems style_grid news abstain fusion".split()
+ALL = "stages vary checkpoint styles systems style_grid abstain fusion".split()
 
 
 @pytest.mark.parametrize("name", programs(*ALL))
@@ -240,7 +239,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
 
 @pytest.mark.parametrize(
     "name",
-    programs("stages", "behind", "news", "abstain", "fusion"),
+    programs("stages", "behind", "abstain", "fusion"),
 )
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
@@ -283,7 +282,6 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
         ("stages", "--submit={}/mine.tsv", "ends in .zip"),
         ("stages", "--submit={}/data", "ends in .zip"),
         ("vary", "--submit={}/mine.zip", "one system and claim form"),
-        ("news", "--submit={}/mine.zip --golds=injected", "golds|injected"),
         ("stages", "--submit={}/other.zip", "no submission of ours"),
         ("stages", "--submit={}/systems.yaml/mine.zip", "not a folder"),
     ],

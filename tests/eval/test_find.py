@@ -19,6 +19,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
+from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, opened
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT
@@ -171,12 +172,12 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
 @contextlib.contextmanager
 def knowing(index: str, model: AbstainModel) -> Iterator[None]:
     """An index to which a model of abstention was fitted."""
-    before = IndexManifest.read(Path(index))
-    replace(before, abstain=model.plain()).write(Path(index))
+    before = IndexManifest.read(files_of(index))
+    replace(before, abstain=model.plain()).write(files_of(index))
     try:
         yield
     finally:
-        before.write(Path(index))
+        before.write(files_of(index))
 
 
 def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(

@@ -138,7 +138,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "source: null is not allowed; allowed: papers, or --delete FILE"),
+        ([], "source: null is not allowed; allowed: papers, --delete, --retractions"),
         (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
         (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
         (["demo", "--delete", "none.txt"], "none.txt: no such file"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.run import Run
-from claim2source.evaluation.html.way import way_page
+from claim2source.evaluation.html.page import trace_page
 from eval.report import main
 from tests.eval.test_report import EVIL, data, save
 
@@ -140,11 +140,11 @@ def test_claims_are_filtered(opened: Any) -> None:
     assert posts(opened) == [" ".join(ALL[0].split()[:2]), *ALL[1:]]
     opened.select_option("#language", "de")
     assert posts(opened) == ALL[2:]
-    opened.select_option("#winner", "nobody")
+    opened.select_option("#tag", "nobody")
     assert posts(opened) == ["keiner findet"]
     opened.fill("#text", "BEIDE")
     assert posts(opened) == [] and opened.locator("#count").inner_text() == "0 of 4 claims"
-    opened.select_option("#winner", "")
+    opened.select_option("#tag", "")
     assert posts(opened) == ["beide finden"]
     opened.select_option("#language", "")
     opened.fill("#text", "")
@@ -202,16 +202,14 @@ def test_a_number_of_claims_links_to_them(opened: Any) -> None:
         assert len(posts(opened)) == int(link.inner_text())
 
 
-def test_a_claim_has_a_link_and_links_to_its_ranks(opened: Any, report: Path) -> None:
+def test_a_claim_has_a_link_and_its_ranks_beside_each_other(opened: Any, report: Path) -> None:
     claim = opened.locator("#claim-3")
-    assert not claim.locator(".ranks").is_visible()
+    assert not claim.locator("table").is_visible()
     opened.select_option("#language", "de")
-    opened.goto(f"{report.as_uri()}#claim-3-1")  # of an English claim, which the filter hides
-    assert claim.locator(".ranks").is_visible()
-    assert claim.locator(".ranks a").all_inner_texts() == ["epoch-0 2", "epoch-1 1"]
-    claim.locator(".ranks a").first.click()
-    assert opened.url.endswith("#claim-3-0")
-    assert opened.locator("#claim-3-0").inner_text().startswith("epoch-0 (rank 2)")
+    opened.goto(f"{report.as_uri()}#claim-3")  # of an English claim, which the filter hides
+    assert claim.locator("table").is_visible()
+    assert claim.locator("thead th").all_inner_texts() == ["source", "epoch-0", "epoch-1"]
+    assert claim.locator("tr:has(.gold) td").all_inner_texts() == ["2", "1"]
 
 
 def test_the_keyboard_reaches_and_works_everything(opened: Any) -> None:
@@ -230,7 +228,7 @@ def test_the_keyboard_reaches_and_works_everything(opened: Any) -> None:
         reached.append(found)
     assert all(visible for _, _, visible, _ in reached), reached
     ids = [one[0] for one in reached]
-    order = [ids.index(name) for name in ("A", "scroll", "SUMMARY", "language", "winner", "text")]
+    order = [ids.index(name) for name in ("A", "scroll", "SUMMARY", "language", "tag", "text")]
     assert order == sorted(order), ids
     assert sum(1 for name in ids if name == "SUMMARY") >= 8  # sections and claims
     # Open the first claim, and sort a table, without a mouse.
@@ -311,7 +309,7 @@ def test_the_page_of_claims_through_stages_opens_in_a_browser(
         for stage, lists in ranks.items()
     }
     path = tmp_path / "claims.html"
-    way_page(runs, hostile, path, title="mine")
+    trace_page(runs, hostile, path, title="mine")
     page = browser.new_page(viewport={"width": 360, "height": 700}, color_scheme=scheme)
     seen = Seen(page)
     page.goto(path.as_uri())
@@ -328,11 +326,11 @@ def test_the_page_of_claims_through_stages_opens_in_a_browser(
     assert len(found) > 50 and [one for one in found if one[1] < 4.5] == []
     # A narrow window scrolls the tables, not the page.
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.select_option("#winner", "to rank 1")
+    page.select_option("#tag", "to rank 1")
     assert posts(page) == [" ".join(ALL[0].split()[:2])]
-    page.select_option("#winner", "demoted")
+    page.select_option("#tag", "demoted")
     assert posts(page) == ["beide finden"]
-    page.select_option("#winner", "")
+    page.select_option("#tag", "")
     page.select_option("#order", "1")
     assert posts(page)[0] == "keiner findet" and posts(page)[-1] == " ".join(ALL[0].split()[:2])
     page.fill("#text", "keiner")

@@ -270,7 +270,7 @@ def test_systems_with_a_language_model_run_against_the_test_server(
     (system,) = Report.read(tmp_path / "out").systems.values()
     stages = ["BM25", *(["re-rank"] if name == "system5" else []), "stance"]
     assert [stage.name for stage in system.stages] == stages and system.simulated
-    assert system.stages[-1].cost.tokens and not report["published"]
+    assert system.stages[-1].cost.tokens and not system.published
     # Nothing is asked twice, and a simulated system is compared with nothing.
     asked = server.requests
     words = (*words, "--against", str(tmp_path / "out"))
@@ -401,7 +401,7 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         assert [stage["name"] for stage in system["stages"]] == ["BM25", *stages]
         # One rumour shares no word with its tweets; nothing else fails.
         assert system["failures"] == {"BM25: no term in common with any source": 1}
-        assert system["simulated"] and not report["published"]
+        assert system["simulated"] and "published" not in system
         assert server.good.total() == server.requests
         of[name] = evidence = read_evidence(out / "evidence.trec", rumors)
         verdicts, named = read_verification(out / "verification.json", rumors)

@@ -79,7 +79,9 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
     assert seeds == {"bootstrap of intervals": "3", "Checked.original, verify select": "5"}
     report = Report.read(folder)
     data = report.provenance
-    assert tables["Data"][0][-1] == data.data_sha256 and "torch" in tables["Software"][0][-1]
+    assert (
+        tables["Data"][0][-1] == f"dev {data.data['dev']}" and "torch" in tables["Software"][0][-1]
+    )
     assert data.hardware is not None and data.hardware.cores >= 1 < data.hardware.memory
     assert tables["Hardware"][0][0] == data.hardware.cpu
     assert [row[:2] for row in tables["Cost"]][-1] == ["Checked.original", "verify select"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
     Intervals,
+    Provenance,
+    PublishedScore,
     Report,
     SystemCost,
     SystemReport,
@@ -151,8 +153,9 @@ def test_checkpoints_of_two_trainings_are_told_apart_by_the_training(tmp_path: P
 
 def test_a_report_is_a_system(tmp_path: Path) -> None:
     (system,) = read_reports([save(tmp_path / "whole")])
-    assert (system.model, system.claims, system.style) == ("m/model", "bilingual", "S0C0")
-    assert system.queries == {"en": 2, "de": 2}
+    row = system.report
+    assert (row.model, row.claims, row.style) == ("m/model", "bilingual", "S0C0")
+    assert row.queries == {"en": 2, "de": 2}
     assert set(runs_of(system)) == {"en", "de"}
     assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
     assert system.interval("mrr@5", "macro") == (0.2, 0.8)
@@ -215,7 +218,11 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
     ("edit", "place"),
     [
         (lambda raw: raw.pop("version"), "version: a report of version 0.1.0"),
-        (lambda raw: raw.update(version=3), "version: 3; this version reads 2"),
+        (lambda raw: raw.update(version=4), "version: 4; this version reads 2 and 3"),
+        (
+            lambda raw: raw.update(version=2, published=[{"system": "gone"}]),
+            "published or provenance: is not as version 2 has it",
+        ),
         (lambda raw: raw["systems"]["model"].update(other=1), "systems.model.other: no such field"),
         (lambda raw: raw["systems"]["model"].pop("system"), "systems.model.system: is missing"),
         (
@@ -247,6 +254,19 @@ def test_a_report_is_the_same_when_read_back(tmp_path: Path) -> None:
     again = (tmp_path / "again" / "report.json").read_bytes()
     assert again == (tmp_path / "report.json").read_bytes()
     assert list(json.loads(again))[:5] == ["version", "dataset", "split", "languages", "macro"]
+
+
+def test_a_report_of_version_2_is_read_with_published_numbers_in_their_rows(tmp_path: Path) -> None:
+    report = Report.read(save(tmp_path))
+    cell = PublishedScore("t", "r", "EN", 0.5, "", 0.4, -0.1, 0.3, 0.6, "yes", True, 4)
+    rows = {"model": replace(report.systems["model"], published=(cell,))}
+    report = replace(report, systems=rows, provenance=Provenance("p", data={"dev": "abc"}))
+    raw = report.to_json() | {"version": 2}
+    raw["systems"]["model"].pop("published")
+    raw["published"] = [{**asdict(cell), "system": "model", "cost": None}]
+    raw["provenance"]["data_sha256"] = raw["provenance"].pop("data")["dev"]
+    (tmp_path / "report.json").write_text(json.dumps(raw))
+    assert Report.read(tmp_path) == report
 
 
 def test_headline_scores_stand_at_the_top_and_are_read_back(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
-from claim2source.evaluation.html.way import way_page, ways
+from claim2source.evaluation.html.claims import traced_claims
+from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.moves import Moves, gold_moves
 from claim2source.evaluation.verifiers import Place, places_table, verified
 
@@ -62,17 +63,17 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
         )
         for i, order in enumerate(("xyg", "xgy", "gx"))
     }
-    way = ways(runs, data)[0]
-    assert (way.outcome, way.ranks) == ("to rank 1", "3 2 1")
-    assert [(one.title[0], one.ranks, one.moves) for one in way.candidates] == [
-        ("g", [3, 2, 1], ["", "↑", "↑"]),
-        ("x", [1, 1, 2], ["", "", "↓"]),
-        ("y", [2, 3, None], ["", "↓", "↓"]),
+    entry = traced_claims(runs, data)[0]
+    assert (entry.tag, entry.ranks) == ("to rank 1", "3 2 1")
+    assert [(one.title[0], one.gold, *one.ranks) for one in entry.candidates] == [
+        ("g", True, "3", "2↑", "1↑"),
+        ("x", False, "1", "1", "2↓"),
+        ("y", False, "2", "3↓", "-↓"),
     ]
-    way_page(runs, data, tmp_path / "way.html", title=evil)
+    trace_page(runs, data, tmp_path / "way.html", title=evil)
     page = (tmp_path / "way.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page and page.count("&lt;script&gt;alert(1)") >= 10
     assert page.count("<script>") == 1 and "default-src 'none'" in page
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(UserError):
-        way_page(runs, data, tmp_path / "mine.html", title="x")
+        trace_page(runs, data, tmp_path / "mine.html", title="x")

@@ -39,13 +39,10 @@ REPLY = Stored(
 
 
 def full(path: Path) -> Path:
-    """Write a store of some replies, one of them being asked for by a process that is gone."""
+    """Write a store of some replies."""
     with AnswerStore(path) as store:
         for i in range(30):
             store.put(f"k{i}", REPLY)
-    with sqlite3.connect(path) as base:
-        base.execute("INSERT INTO asking VALUES ('asked', '0123456789abcdef')")
-    base.close()
     return path
 
 
@@ -54,7 +51,6 @@ def use(path: Path) -> None:
     with AnswerStore(path) as store:
         for i in range(30):
             assert store.get(f"k{i}") in (REPLY, None)
-        store.take("asked")
         store.put("new", REPLY)
         assert store.get("new") == REPLY
 
@@ -93,15 +89,12 @@ def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE asking SET owner = 'a' || char(0) || 'b'",
-        "UPDATE asking SET owner = '../../../etc/x'",
         "UPDATE answers SET raw = raw || 'x'",
         "UPDATE answers SET key = 'k' || (substr(key, 2) + 1) || '' WHERE key = 'k29'; "
         "UPDATE answers SET key = 'k29' WHERE key = 'k28'",
         "UPDATE answers SET hash = NULL, raw = x'ff'",
         "UPDATE answers SET hash = NULL, logprobs = '[[1]]'",
         "DROP TABLE answers; CREATE TABLE answers (key)",
-        "DROP TABLE asking; CREATE VIEW asking AS SELECT 1 AS key, 2 AS owner",
         "PRAGMA user_version = -3",
     ],
 )

@@ -15,7 +15,7 @@ from claim2source.core.errors import UserError
 from claim2source.llm import LLM, Answer, LLMConfig
 from claim2source.llm.answers import AnswerStore
 from claim2source.llm.http import MOST_BYTES, refusal
-from tests.llm.test_client import FakeClock, asking, config_of
+from tests.llm.test_client import asking, config_of
 from tests.llm_server import Chat, LLMServer, Reply
 
 Start = Callable[..., LLMServer]
@@ -23,7 +23,7 @@ Start = Callable[..., LLMServer]
 
 def ask(server: LLMServer, *texts: str, **more: Any) -> list[Answer]:
     config: LLMConfig = config_of(server, concurrency=1, **more)
-    return LLM(config, clock=FakeClock()).answer(asking(*texts or ("a",)))
+    return LLM(config).answer(asking(*texts or ("a",)))
 
 
 def completion(content: object = "Masks work", **more: Any) -> bytes:

@@ -320,7 +320,7 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
         def fail(self, fault: str) -> None:
             self.leave()
             if fault == "429":
-                self.error(429, "Too many requests", {"Retry-After": "0"})
+                self.error(429, "Too many requests")
             elif fault == "500":
                 self.error(500, "Internal error")
             elif fault == "not json":
@@ -348,7 +348,9 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
             self, status: int, message: str, headers: Mapping[str, str] | None = None
         ) -> None:
             body = {"error": {"message": message, "type": "Error", "param": None, "code": status}}
-            self.send(status, json.dumps(body).encode(), headers or {})
+            # Nobody waits: the client's own waits begin with half a second.
+            soon = {"Retry-After-Ms": "1"}
+            self.send(status, json.dumps(body).encode(), headers or soon)
 
         def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
             """Send all at once: in two pieces each reply would wait for an acknowledgement."""

@@ -118,7 +118,7 @@ def test_cells_are_rows_of_the_report_that_has_their_system(dataset: Dataset) ->
     base = replace(grid.cell("BM25", "C0", "S0"), name="BM25")
     missing = NotRun("Gone", "original", "is not there", "")
     whole = replace(grid, report=replace(grid.report, not_run=(missing,)))
-    alone = replace(grid.report, systems={"BM25": base}, tests=(), notes=("first",), published=())
+    alone = replace(grid.report, systems={"BM25": base}, tests=(), notes=("first",))
     report = with_cells(alone, whole, "styles")
     assert list(report.systems) == ["BM25", "BM25.S0C1", "BM25.S1C0", "BM25.S1C1"]
     # Of two versions there is no one run.

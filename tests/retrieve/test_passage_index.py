@@ -14,7 +14,7 @@ from claim2source.io.store import Store
 from claim2source.retrieve import Dense, DenseIndex, IndexConfig, load_index
 from claim2source.retrieve.passage_index import PassageIndex, passage_id
 from claim2source.text import Rendering
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 from tests.retrieve.test_index import Words
 
 PLAIN = Rendering(sources="title_abstract")

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.model_shape import ModelShape
+from claim2source.training.memory_plan import ModelShape
 from scripts import plan as program
 from scripts.plan import Sizes, empty_model, plan, read_options
 from tests.shared_data import REPOSITORY

@@ -17,7 +17,7 @@ from claim2source.io.store import Store
 from claim2source.stages import pairs
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, Result, Scored
 from claim2source.systems.stages import apply_stage
-from claim2source.text.passages import PassageConfig
+from claim2source.text.views import PassageConfig
 
 SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
 

@@ -1,10 +1,25 @@
-"""Posts cleaned for retrieval by words."""
+"""Posts are cleaned and taken apart; lemmas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claim2source.text.clean import clean_post
+from claim2source.core.errors import UserError
+from claim2source.text.clean import (
+    STOP_WORDS,
+    clean_post,
+    lemma_texts,
+    pipeline_identity,
+    spelled,
+    tweet_fields,
+)
+from tests.text.small_pipeline import write_pipeline
 
 
 @pytest.mark.parametrize(
@@ -28,3 +43,77 @@ def test_a_cleaned_post_has_none_of_it_and_keeps_hashtags_words(text: str) -> No
     found = clean_post(f"{text} #tag @handle \U0001f637 https://t.co/x")
     assert found.endswith("tag") and "@handle" not in found and "\U0001f637" not in found
     assert clean_post(found) == found or "@" in found or "#" in found
+
+
+def test_addresses_and_emojis_go_and_hashtags_are_apart() -> None:
+    tweet = "RT @WHO: ❌ News #Know_the_facts#COVID19 🇱🇾https://t.co/a1 &#39;said&#39;"
+    found = tweet_fields(tweet)
+    assert found.text == "RT @WHO: News Know the facts COVID19 &#39;said&#39;"
+    assert found.hashtags == ("Know_the_facts", "COVID19")
+    bare = tweet_fields(tweet, keep_words=False)
+    assert bare.text == "RT @WHO: News &#39;said&#39;" and bare.hashtags == found.hashtags
+
+
+def test_short_words_leave_the_text_only() -> None:
+    found = tweet_fields("It is a #EU rule, at last", shortest=3)
+    assert found.text.split() == ["rule,", "last"] and found.hashtags == ("EU",)
+
+
+@given(st.text(alphabet="ab#_ 😀é1&", max_size=30))
+def test_no_tag_is_lost_and_nothing_is_made_up(text: str) -> None:
+    fields = tweet_fields(text, keep_words=False)
+    assert len(fields.text) <= len(text) and "😀" not in fields.text
+    words = set(tweet_fields(text).text.split())
+    for tag in fields.hashtags:
+        assert f"#{tag}" in text and set(tag.replace("_", " ").split()) <= words
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("مَدْرَسَةٌ", "مدرسة"),
+        ("الإمارات أحمد آخر ٱسم", "الامارات احمد اخر اسم"),
+        ("٢٠٢٣ ۱۹", "2023 19"),
+        ("COVID-19 é", "COVID-19 é"),
+    ],
+)
+def test_arabic_is_spelled_in_one_way(written: str, plain: str) -> None:
+    assert spelled(written) == plain == spelled(plain)
+
+
+def test_stop_words_are_spelled_alike() -> None:
+    assert {"في", "الى", "ان", "هذا"} <= STOP_WORDS
+    assert all(spelled(word) == word and len(word.split()) == 1 for word in STOP_WORDS)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_pipeline(tmp_path_factory.mktemp("spacy") / "pipeline")
+
+
+def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> None:
+    texts = ["The masks worked!", "#quarantine @WHO 1,200 \U0001f637 Tests co-op", ""]
+    # The comma goes before the text is cut into tokens; a handle is no word, a hashtag's word is.
+    assert lemma_texts(texts, pipeline) == ["mask work", "quarantine 1200 test co op", ""]
+    assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")
+
+
+def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="python -m spacy download en_core_web_xx") as caught:
+        lemma_texts(["a"], "en_core_web_xx")
+    assert len(caught.value.lines) == 1
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no pipeline"):
+        lemma_texts(["a"], str(tmp_path / "empty"))
+
+
+def test_without_spacy_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['spacy'] = None\n"
+        "from claim2source.text.clean import lemma_texts\n"
+        "from claim2source.core.errors import UserError\n"
+        "try: lemma_texts(['a'])\n"
+        "except UserError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"

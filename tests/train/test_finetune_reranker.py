@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.report import Report
+from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import read_history
-from claim2source.training.state import TrainingState
 from tests.shared_data import REPOSITORY
 from tests.train.test_finetune import ONE, TWO, run
 from tests.training.reranker.small import arguments, small_rerankers

@@ -13,9 +13,9 @@ from claim2source.io.store import Store
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
 from claim2source.training.choose import choose_checkpoint
+from claim2source.training.data import load_data
 from claim2source.training.distributed import World
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import load_data
 from tests.train.test_finetune import TWO, run
 from tests.training.small import arguments, small_config, small_setup
 from train.finetune import main

@@ -18,7 +18,7 @@ from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.state import TrainingState
+from claim2source.training.resume import TrainingState
 from tests.models.layout import declare
 
 TOPICS = (

@@ -8,8 +8,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Manifest, ModelConfig, Weights, resolve
 from claim2source.text import Rendering
-from claim2source.training.adapt import adapt, check_adaptable
-from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.checkpoint import adapt, check_adaptable, save_checkpoint
 from claim2source.training.config import FinetuneConfig
 from tests.models.mistral import save_mistral
 from tests.training.export.test_merge import save_experts

@@ -13,8 +13,8 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
-from claim2source.training.adapt import check_model
-from claim2source.training.splits import load_data, missing_translations
+from claim2source.training.checkpoint import check_model
+from claim2source.training.data import load_data, missing_translations
 from tests.training.small import small_config, small_splits
 
 

@@ -31,11 +31,11 @@ from claim2source.training.choose import (
     choose_point,
 )
 from claim2source.training.config import DataConfig, FinetuneConfig
+from claim2source.training.data import TrainingData, load_data
 from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
 from claim2source.training.report import run_tables
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.splits import TrainingData, load_data
 from tests.training.small import small_config
 from tests.wandb_runs import offline_runs
 

@@ -17,8 +17,8 @@ from claim2source.io.trec import write_trec_run
 from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.retrieve import Dense
+from claim2source.training.data import load_data
 from claim2source.training.losses import DistillationConfig
-from claim2source.training.splits import load_data
 from claim2source.training.teacher import read_teacher
 from tests.training.small import small_config
 from train.finetune import main

@@ -29,12 +29,12 @@ from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
+from claim2source.training import callbacks as evaluate
 from claim2source.training import finetune as program
-from claim2source.training.callbacks import evaluate
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
+from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import RunFolder
-from claim2source.training.state import TrainingState
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config

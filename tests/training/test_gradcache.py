@@ -26,7 +26,7 @@ from claim2source.training.gradcache import (
     whole_forward,
 )
 from claim2source.training.losses import info_nce
-from claim2source.training.state import random_state
+from claim2source.training.resume import random_state
 from tests.models.mistral import CLAIM, SOURCE, save_mistral
 from tests.training.small import save_small_model
 

@@ -19,10 +19,10 @@ from claim2source.models.reranker_manifest import RerankerManifest, RerankerSett
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
 from claim2source.text import Rendering
+from claim2source.training.data import load_splits
 from claim2source.training.finetune import finetune
 from claim2source.training.held_out import require_held_out
-from claim2source.training.reranker.run import finetune_reranker
-from claim2source.training.splits import load_splits
+from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import small_config

@@ -22,9 +22,9 @@ from claim2source.training.losses import (
     distillation,
     info_nce,
     keep_base,
+    language_weights,
     shortened,
 )
-from claim2source.training.losses.keep_base import language_weights
 
 NAN = math.nan
 

@@ -19,7 +19,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import ModelConfig
 from claim2source.training import memory_plan
-from claim2source.training.adapt import without_copies
+from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.memory_plan import (

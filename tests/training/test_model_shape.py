@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel
 
-from claim2source.training.model_shape import ModelShape
+from claim2source.training.memory_plan import ModelShape
 
 
 def test_flops_of_a_bert_by_hand() -> None:

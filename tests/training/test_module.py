@@ -10,11 +10,12 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
 from claim2source.text import Rendering
-from claim2source.training.adapt import set_dropout
 from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
@@ -52,7 +53,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        passed = module._forward(module.ready(replace(plan, window=1)))
+        passed = module.forward_pass(module.ready(replace(plan, window=1)))
         passed.backward(passed.loss)
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
@@ -76,3 +77,85 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
         gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
         assert size > 1e-3 and gap < 1e-5 * size
+
+
+class SmallMemory:
+    """Encode as a device that holds so many tokens with their activations, or without them."""
+
+    def __init__(self, encoder: Any, trained: int, read: int) -> None:
+        self.vectors, self.trained, self.read = encoder.vectors, trained, read
+        self.errors: list[bool] = []
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        graded = torch.is_grad_enabled()
+        if batch.padded_tokens > (self.trained if graded else self.read):
+            self.errors.append(graded)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        found: torch.Tensor = self.vectors(batch)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("trained", "read", "chunks"),
+    [(200, 10**6, {}), (60, 60, {"chunk_size": 7}), (60, 10**6, {"chunk_size": 40})],
+)
+def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
+    trained: int, read: int, chunks: dict[str, int], tmp_path: Path
+) -> None:
+    """The gradients, losses and counts are those of a device with enough memory."""
+    model, data = small_setup(tmp_path)
+    train = load(str(data), "train")
+    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
+    ends: list[tuple[Gradients, RetrieverModule, Any]] = []
+    for small in (False, True):
+        encoder = small_encoder(model)
+        set_dropout(encoder.model, 0.0)
+        encoder.model.requires_grad_(True)
+        memory = SmallMemory(encoder, trained, read)
+        if small:
+            encoder.vectors = memory  # type: ignore[method-assign]
+        pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
+        config = OptimisationConfig(temperature=0.3, learning_rate=1e-4, **chunks)
+        module = RetrieverModule(encoder, pairs, config, LossesConfig(), 5)
+        sampler = BatchSampler(pairs.groups(), 10, epochs=1)
+        found = Gradients()
+        more: dict[str, Any] = dict.fromkeys(
+            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=found, **more)
+        trainer.fit(module, BatchLoader(sampler, module.ready))
+        ends.append((found, module, memory))
+    (plain, expected, _), (again, module, memory) = ends
+    # In the forward pass without gradients, or in the backward pass, where gradients were added.
+    assert memory.errors and (read == 10**6 or False in memory.errors)
+    assert module.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert module.window.claims == expected.window.claims
+    assert module.window.real == expected.window.real
+    assert len(module.window.terms) == 1
+    assert module.config.chunk_tokens is not None and module.config.chunk_tokens <= trained
+    for step, wanted in zip(again.steps, plain.steps, strict=True):
+        size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
+        gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
+        assert size > 1e-3 and gap < 1e-4 * size
+
+
+def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:
+    model, data = small_setup(tmp_path)
+    encoder = small_encoder(model)
+    train = load(str(data), "train")
+    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in train.claims]
+    pairs = TrainingPairs(train, rows, encoder, Rendering("bilingual", "metadata"), 0)
+    encoder.model.requires_grad_(True)
+    encoder.vectors = SmallMemory(encoder, 1, 1)  # type: ignore[method-assign]
+    module = RetrieverModule(encoder, pairs, OptimisationConfig(), LossesConfig(), 5)
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    sampler = BatchSampler(pairs.groups(), 10, epochs=1)
+    with pytest.raises(UserError, match="out of memory"):
+        trainer.fit(module, BatchLoader(sampler, module.ready))

@@ -18,7 +18,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.report import Report
 from claim2source.training.finetune import finetune
 from claim2source.training.module import MOST_SKIPPED
-from claim2source.training.state import TrainingState, previous_state
+from claim2source.training.resume import TrainingState, previous_state
 from tests.training.points import config as model_config
 from tests.training.points import write_point
 from tests.training.small import a_state, logged_steps, small_config

@@ -12,7 +12,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.evaluation.metrics import evaluate
-from claim2source.training.rankers import (
+from claim2source.training.fusion import (
     Lists,
     deal_papers,
     fit_linear,

@@ -19,8 +19,7 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule
-from claim2source.training.ready import ReadyBatch
+from claim2source.training.module import ReadyBatch, RetrieverModule
 from tests.training.small import small_encoder
 
 PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
@@ -59,7 +58,7 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
         return real(*arguments, **more)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
-    module._forward(alone)
+    module.forward_pass(alone)
     during: ReadyBatch = found[0]
     assert isinstance(during.parts[0], PackedBatch) and during.chunks == alone.chunks
     pairs = zip(tensors(during), tensors(alone), strict=True)

@@ -21,8 +21,8 @@ from claim2source.io.store import Store
 from claim2source.models import Encoder, Manifest, ModelConfig, resolve
 from claim2source.models.query_only import LateEncoder
 from claim2source.retrieve import Dense
-from claim2source.training.aligned import AlignedTexts, pool_texts
 from claim2source.training.finetune import finetune
+from claim2source.training.teacher import AlignedTexts, pool_texts
 from tests.training.small import losses_of, power_cut, save_small_model, say_pooling, small_config
 from train.merge import MergeConfig, merge
 

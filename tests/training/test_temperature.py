@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.mining.baseline import RandomBaseline
 from claim2source.training.finetune import finetune
-from claim2source.training.temperature import first_loss_sentences, temperature_sentences
+from claim2source.training.negatives import first_loss_sentences, temperature_sentences
 from tests.training.small import small_config
 
 

@@ -15,8 +15,8 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.report import Report
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
-from claim2source.training.state import TrainingState
-from claim2source.training.trainer_settings import REFUSED, trainer_arguments
+from claim2source.training.resume import TrainingState
+from claim2source.training.trainer import REFUSED, trainer_arguments
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
 
 

@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from claim2source.datasets import load
 from claim2source.text import Rendering
-from claim2source.training.adapt import set_dropout
 from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.distributed import World
+from claim2source.training.distributed import World, chosen_strategy
 from claim2source.training.losses import (
     ConsistencyConfig,
     DistillationConfig,
@@ -28,7 +28,6 @@ from claim2source.training.losses import (
     MatryoshkaConfig,
 )
 from claim2source.training.module import RetrieverModule
-from claim2source.training.strategies import chosen_strategy
 from tests.training.small import mined_row, small_encoder
 from tests.training.test_module import Gradients
 

@@ -1,94 +1,113 @@
-"""List claims with the systems' first sources, for the page's browser of claims."""
+"""List claims with the ranks of their sources in several runs, for the pages' browser of claims."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from claim2source.core.records import Source
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.run import Run
 from claim2source.evaluation.compare import ScoredRuns
 
 SEVERAL, NOBODY = "several", "nobody"
-_TOP = 5
+# What became of a claim's first gold, from the first stage to the last.
+TO_FIRST, ROSE, SAME, FELL, ABSENT = "to rank 1", "promoted", "same rank", "demoted", "not found"
+OUTCOMES = (TO_FIRST, ROSE, SAME, FELL, ABSENT)
+# The first sources that are listed of each system, and of each stage.
+_OF_SYSTEM, _OF_STAGE = 5, 10
 
 
 @dataclass(frozen=True)
-class Hit:
-    """Name a source that a system ranks, and whether it is a gold."""
+class Candidate:
+    """Hold a source's rank in every run; "-" where a run does not have it."""
 
     title: str
     gold: bool
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Hold a system's first sources for a claim, and the rank of the first gold, 0 if absent."""
-
-    name: str
-    rank: int
-    hits: list[Hit]
+    ranks: list[str]
 
 
 @dataclass(frozen=True)
 class ClaimEntry:
-    """Hold a claim as the page shows it; `winner` is the one system with the best score.
+    """Hold a claim as a page shows it; `golds` are the ranks of its first gold, 0 if absent.
 
-    `place` is the claim's among those with a gold: the page's links name it.
+    `place` is the claim's number, which links name; `tag` what it is filtered by: the system that
+    wins it, or what the stages did to its gold.
     """
 
     place: int
-    id: str
-    language: str
-    text: str
-    translation: str
-    golds: list[str]
-    winner: str
-    systems: list[Ranking]
+    claim: Claim
+    golds: list[int]
+    candidates: list[Candidate]
+    tag: str = ""
 
     @property
     def ranks(self) -> str:
-        """Return the ranks of the systems, for the page's script."""
-        return " ".join(str(system.rank) for system in self.systems)
+        """Return the ranks of the gold, for the page's script."""
+        return " ".join(map(str, self.golds))
 
 
-def claim_entries(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
-    """List at most `most` claims, those that systems differ on first."""
-    sources = {source.id: source for source in scored.dataset.sources}
-    claims = {claim.id: claim for claim in scored.dataset.claims}
+def compared_claims(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
+    """List at most `most` claims, those that systems differ on first, with who wins each."""
     values = np.stack(list(scored.values.values()))
-    entries = []
-    for i in np.argsort(-np.ptp(values, axis=0), kind="stable")[:most]:
-        claim = claims[scored.claim_ids[i]]
-        golds = scored.dataset.qrels.golds(claim.id)
-        rankings = [
-            Ranking(
-                name,
-                int(scored.ranks[name][i]) if np.isfinite(scored.ranks[name][i]) else 0,
-                [Hit(title_of(s, sources), s in golds) for s in run.sources(claim.id, _TOP)],
-            )
-            for name, run in scored.runs.items()
-        ]
-        entries.append(
-            ClaimEntry(
-                int(i),
-                claim.id,
-                claim.lang,
-                claim.text,
-                claim.translation or "",
-                [title_of(gold, sources) for gold in golds],
-                _winner(list(scored.runs), values[:, i]),
-                rankings,
-            )
-        )
-    return entries
+    order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:most].tolist()
+    places = {scored.claim_ids[i]: i for i in order}
+    entries = _entries(scored.runs, scored.dataset, places, _OF_SYSTEM)
+    return [replace(e, tag=_winner(list(scored.runs), values[:, e.place])) for e in entries]
 
 
-def title_of(source: str, sources: Mapping[str, Source]) -> str:
+def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
+    """Follow every claim through the stages of a system, those whose gold moved most first."""
+    places = {claim.id: i for i, claim in enumerate(dataset.claims)}
+    entries = [
+        replace(entry, tag=_outcome(entry.golds[0], entry.golds[-1]) if golds else "")
+        for entry in _entries(runs, dataset, places, _OF_STAGE, arrows=True)
+        for golds in [dataset.qrels.golds(entry.claim.id)]
+    ]
+    return sorted(entries, key=_moved, reverse=True)
+
+
+def _entries(
+    runs: Mapping[str, Run],
+    dataset: Dataset,
+    places: Mapping[str, int],
+    top: int,
+    arrows: bool = False,
+) -> list[ClaimEntry]:
+    """List claims with the first sources of each run and the golds."""
+    sources = {source.id: source for source in dataset.sources}
+    claims = {claim.id: claim for claim in dataset.claims}
+    found = []
+    for name, place in places.items():
+        orders = [run.sources(name) for run in runs.values()]
+        ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
+        golds = dataset.qrels.golds(name)
+        # In the order of the last run; then what earlier ones have, and golds that none has.
+        shown = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
+        first = [min((rank[gold] for gold in golds if gold in rank), default=0) for rank in ranks]
+        candidates = []
+        for source in shown:
+            mine = [rank.get(source, 0) for rank in ranks]
+            before = [mine[0], *mine[:-1]] if arrows else mine
+            texts = [
+                f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
+            ]
+            candidates.append(Candidate(_title(source, sources), source in golds, texts))
+        found.append(ClaimEntry(place, claims[name], first, candidates))
+    return found
+
+
+def _title(source: str, sources: Mapping[str, Source]) -> str:
     """Name a source by its title, else by how its abstract begins."""
     known = sources.get(source)
     return f"{known.title or known.abstract[:120]} ({source})" if known else source
+
+
+def _arrow(before: int, after: int) -> str:
+    """Say that a source rose or fell; it has rank 0 where it is absent."""
+    old, new = before or float("inf"), after or float("inf")
+    return "" if old == new else "↑" if new < old else "↓"
 
 
 def _winner(names: Sequence[str], values: np.ndarray) -> str:
@@ -96,3 +115,17 @@ def _winner(names: Sequence[str], values: np.ndarray) -> str:
     if values.max() <= 0:
         return NOBODY
     return names[best[0]] if len(best) == 1 else SEVERAL
+
+
+def _outcome(before: int, after: int) -> str:
+    if not after:
+        return FELL if before else ABSENT
+    if after == 1 and before != 1:
+        return TO_FIRST
+    return SAME if before == after else ROSE if not before or after < before else FELL
+
+
+def _moved(entry: ClaimEntry) -> float:
+    """Measure by how much the reciprocal rank of the gold changed."""
+    values = [1 / rank if rank else 0.0 for rank in entry.golds]
+    return max(values) - min(values) if values else 0.0

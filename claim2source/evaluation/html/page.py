@@ -11,19 +11,28 @@ from claim2source import __version__
 from claim2source.core.config import as_plain
 from claim2source.core.files import refuse_input, write_text
 from claim2source.core.folders import require_output_file
+from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC
+from claim2source.core.run import Run
 from claim2source.core.tables import TextTable
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
-from claim2source.evaluation.html.claims import NOBODY, SEVERAL, claim_entries
+from claim2source.evaluation.html.claims import (
+    NOBODY,
+    OUTCOMES,
+    SEVERAL,
+    compared_claims,
+    traced_claims,
+)
 from claim2source.evaluation.html.sections import DEPTHS, Compared, published_section, sections_of
 from claim2source.evaluation.html.verdict import verdict
-from claim2source.evaluation.reports import files_of_report, named_reports, trainings_of
+from claim2source.evaluation.reports import files_of_report, named_reports
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
 GENERATOR = '<meta name="generator" content="Claim2Source'
 TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
+MOST_CLAIMS = 1_000
 
 
 def require_page(out: Path, reports: Sequence[Path], dataset: str | None) -> None:
@@ -42,7 +51,7 @@ def html_report(
     languages: Sequence[str] | None = None,
     metric: str = MAIN_METRIC,
     baseline: str | None = None,
-    claims: int = 1_000,
+    claims: int = MOST_CLAIMS,
     repeats: int = 10_000,
     seed: int = 0,
     wandb: Tracking = "off",
@@ -68,15 +77,11 @@ def html_report(
         more_metrics=[f"recall@{depth}" for depth in DEPTHS],
         lenient=lenient,
     )
-    trainings = trainings_of(reports)
-    compared = Compared(
-        scored, systems, repeats, seed, languages or (), trainings, named_reports(reports)
-    )
+    compared = Compared(scored, systems, repeats, seed, languages or (), named_reports(reports))
     sections = [*sections_of(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
-    entries, total = claim_entries(scored, claims), len(scored.claim_ids)
+    entries, total = compared_claims(scored, claims), len(scored.claim_ids)
     page = rendered(
-        TEMPLATE,
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
         subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
         f"{len(systems)} system{'s' * (len(systems) > 1)}.",
@@ -87,7 +92,8 @@ def html_report(
         f"Won by: the one system with the best {metric}.",
         languages=scored.dataset.languages,
         systems=list(systems),
-        winners=[*systems, SEVERAL, NOBODY],
+        tag="Won by",
+        tags=[*systems, SEVERAL, NOBODY],
         made=f"Claim2Source {__version__}, {repeats} draws, seed {seed}.",
     )
     write_text(out, page)
@@ -96,8 +102,32 @@ def html_report(
     return f"{len(systems)} system{'s' * (len(systems) > 1)} in {out}"
 
 
-def rendered(template: str, **values: object) -> str:
-    """Render a template with the pages' script and style; all values are escaped."""
+def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: str) -> None:
+    """Write the page of claims through a system's stages, those whose gold moved most first.
+
+    Raises `UserError` where it would replace what is not ours.
+    """
+    require_output_file(out, GENERATOR)
+    claims = traced_claims(runs, dataset)
+    shown = claims[:MOST_CLAIMS]
+    page = rendered(
+        title=f"{title}: claims through {len(runs)} stages",
+        subtitle="",
+        verdict=[],
+        sections=[],
+        claims=shown,
+        claims_note=f"{len(shown)} of {len(claims)} claims, those whose gold moved most first.",
+        languages=dataset.languages,
+        systems=list(runs),
+        tag="Gold",
+        tags=OUTCOMES if dataset.golds else (),
+        made=f"Claim2Source {__version__}.",
+    )
+    write_text(out, page)
+
+
+def rendered(**values: object) -> str:
+    """Render the template with its script and style; all values are escaped."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -108,7 +138,7 @@ def rendered(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
-    return environment.get_template(template).render(
+    return environment.get_template(TEMPLATE).render(
         script=script,
         style=style,
         script_hash=_hash(script),

@@ -5,7 +5,7 @@ const list = byId("list");
 const claims = [...list.children];
 const ranks = new Map(claims.map((claim) => [claim, claim.dataset.ranks.split(" ").map(Number)]));
 const texts = new Map();
-const [language, winner, order, text] = ["language", "winner", "order", "text"].map(byId);
+const [language, tag, order, text] = ["language", "tag", "order", "text"].map(byId);
 let asked = [];  // [system, lowest, highest rank] of a number in the table of ranks
 
 function textOf(claim) {
@@ -18,7 +18,7 @@ function show() {
   let shown = 0;
   for (const claim of claims) {
     const keep = (!language.value || claim.dataset.language === language.value)
-      && (!winner.value || claim.dataset.winner === winner.value)
+      && (!tag.value || claim.dataset.tag === tag.value)
       && asked.every(([system, low, high]) => {
         const rank = ranks.get(claim)[system];
         return rank >= low && rank <= high;
@@ -44,7 +44,7 @@ function ask(ranges, said) {
   show();
 }
 
-// A link to a claim or to a system's list opens the claim, whatever the filters say.
+// A link to a claim opens it, whatever the filters say.
 function open() {
   const target = /^#claim-/.test(location.hash) && byId(location.hash.slice(1));
   const claim = target && target.closest(".claim");
@@ -54,7 +54,7 @@ function open() {
   target.scrollIntoView();
 }
 
-for (const control of [language, winner, text]) control.addEventListener("input", show);
+for (const control of [language, tag, text]) control.addEventListener("input", show);
 order.addEventListener("input", sort);
 byId("clear").addEventListener("click", () => ask([], ""));
 for (const link of document.querySelectorAll("a[data-ranks]")) {

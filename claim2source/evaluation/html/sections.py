@@ -18,7 +18,6 @@ from claim2source.core.report import (
     MAIN_METRIC,
     Report,
     SystemReport,
-    TrainingReport,
     cost_cells,
 )
 from claim2source.core.tables import Cell, TextTable, text_of
@@ -49,7 +48,7 @@ class Compared:
     """Hold what the sections show.
 
     `subset`: only these languages are shown, while the costs in the reports are of all of them.
-    `trainings` are what the reports say of training runs, by name; `reports` are the reports.
+    `reports` are the reports, by name.
     """
 
     scored: ScoredRuns
@@ -57,7 +56,6 @@ class Compared:
     repeats: int
     seed: int
     subset: Sequence[str] = ()
-    trainings: Mapping[str, TrainingReport] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
 
     @cached_property
@@ -225,8 +223,8 @@ def _learning_curve(compared: Compared) -> Section:
 
 def _chosen(compared: Compared) -> Section:
     """Show the scores on val and its parts, what was chosen there, and what was compared."""
-    named = compared.trainings.items()
-    trained = [(name, training.choice) for name, training in named if training.choice]
+    trainings = [(name, report.training) for name, report in compared.reports.items()]
+    trained = [(name, one.choice) for name, one in trainings if one and one.choice]
     systems = {name: system.report for name, system in compared.systems.items()}
     of_systems = [(name, choice) for name, one in systems.items() for choice in one.choices]
     tables = {
@@ -313,10 +311,13 @@ def _changes(compared: Compared) -> Section:
 def _representations(compared: Compared) -> Section:
     """Show the macro score by system and claim form, where there are several forms."""
     systems, macro = compared.systems, compared.scored.macro
-    counts = Counter((system.system, system.claims) for system in systems.values())
+    counts = Counter((system.report.title, system.report.claims) for system in systems.values())
     # Systems of one name in two folders are two rows.
     cells = {
-        (s.system if counts[s.system, s.claims] == 1 else name, s.claims): macro[name]
+        (
+            s.report.title if counts[s.report.title, s.report.claims] == 1 else name,
+            s.report.claims,
+        ): macro[name]
         for name, s in systems.items()
     }
     names, forms = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
@@ -383,9 +384,9 @@ def _cost(compared: Compared) -> Section:
     metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
     bars, spots = compared.bars[MACRO], {}
     for name, system in compared.systems.items():
-        if system.cost and system.cost.seconds:
-            bar = bars[name]._replace(filled=not system.cost.reused)
-            spots[name] = Spot(system.cost.seconds, bar)
+        if system.report.cost and system.report.cost.seconds:
+            bar = bars[name]._replace(filled=not system.report.cost.reused)
+            spots[name] = Spot(system.report.cost.seconds, bar)
     if len(spots) > _MOST_NAMES:  # those are named that nothing cheaper equals
         spots = {
             name: spot._replace(
@@ -397,11 +398,14 @@ def _cost(compared: Compared) -> Section:
             for name, spot in spots.items()
         }
     rows = [
-        [name, macro[name], *cost_cells(system.cost)] for name, system in compared.systems.items()
+        [name, macro[name], *cost_cells(system.report.cost)]
+        for name, system in compared.systems.items()
     ]
     plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
     notes = []
-    if any(system.cost and system.cost.reused for system in compared.systems.values()):
+    if any(
+        system.report.cost and system.report.cost.reused for system in compared.systems.values()
+    ):
         notes.append(
             "Hollow and >: some vectors were in the store already, so the whole cost is higher."
         )

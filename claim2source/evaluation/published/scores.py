@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Qrels
-from claim2source.core.report import COST_COLUMNS, MACRO, PublishedComparison, cost_cells
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    PublishedScore,
+    Report,
+    SystemReport,
+    cost_cells,
+)
 from claim2source.core.run import Run
-from claim2source.core.tables import Part, TextTable, text_of
+from claim2source.core.tables import Part, TextTable
 from claim2source.datasets import folder_of
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.metrics import cutoff, evaluate
@@ -72,24 +79,21 @@ def our_scores(
     return cells
 
 
-def compare_published(
-    tables: Sequence[Table], systems: Sequence[LoadedSystem], scorer: Scorer
-) -> list[PublishedComparison]:
-    """Compare every published score that one of the systems has a number for."""
-    found = []
+def with_published(
+    report: Report, tables: Sequence[Table], systems: Sequence[LoadedSystem], scorer: Scorer
+) -> Report:
+    """Set every published score that one of the systems has a number for beside its row."""
+    found: dict[str, list[PublishedScore]] = {system.name: [] for system in systems}
     for table in tables:
         for (row, column), ours in our_scores(table, systems, {}, scorer).items():
             published = table.absolute(row, column)
-            if published is None:
-                continue
-            found.append(
-                PublishedComparison(
+            if published is not None:
+                cell = PublishedScore(
                     table=table.id,
                     row=row,
                     column=column,
                     published=published,
                     unreliable=table.reasons(row, column),
-                    system=ours.system.name,
                     ours=ours.value,
                     difference=ours.difference(published),
                     low=ours.low,
@@ -97,47 +101,47 @@ def compare_published(
                     inside=ours.inside(published),
                     same_claims=ours.same,
                     digits=table.column(column).digits,
-                    cost=ours.system.cost,
                 )
-            )
-    return found
+                found[ours.system.name].append(cell)
+    rows = {
+        name: replace(row, published=tuple(found[name])) if name in found else row
+        for name, row in report.systems.items()
+    }
+    return replace(report, systems=rows)
 
 
-def published_parts(found: Sequence[PublishedComparison]) -> list[Part]:
+def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     """Tabulate published scores and ours, and explain the marks; nothing for none."""
+    found = [(system, cell) for system in systems.values() for cell in system.published]
     if not found:
         return []
     scores = ("published", "ours", "difference", "95 %")
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
-    rows = []
-    for cell in found:
-        known = cell.low is not None and cell.high is not None
-        digits = cell.digits
-        rows.append(
-            [
-                cell.table,
-                cell.row,
-                cell.column,
-                f"{cell.published:.{digits}f}{'?' if cell.unreliable else ''}",
-                f"{cell.ours:.{digits}f}{'' if cell.same_claims else '*'}",
-                "-" if cell.difference is None else f"{cell.difference:+.{digits}f}",
-                f"{cell.low:.{digits}f} to {cell.high:.{digits}f}" if known else "-",
-                cell.inside,
-                cell.system,
-                *map(text_of, cost_cells(cell.cost)),
-            ]
-        )
+    rows = [
+        [
+            *(cell.table, cell.row, cell.column),
+            f"{cell.published:.{cell.digits}f}{'?' if cell.unreliable else ''}",
+            f"{cell.ours:.{cell.digits}f}{'' if cell.same_claims else '*'}",
+            None if cell.difference is None else f"{cell.difference:+.{cell.digits}f}",
+            None
+            if cell.low is None or cell.high is None
+            else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}",
+            *(cell.inside, system.name, *cost_cells(system.cost)),
+        ]
+        for system, cell in sorted(found, key=lambda pair: pair[1].table)
+    ]
     notes = []
-    if any(cell.unreliable for cell in found):
+    if any(cell.unreliable for _, cell in found):
         notes.append("?: no target; eval/report.py --published says why.")
-    if not all(cell.same_claims for cell in found):
+    if not all(cell.same_claims for _, cell in found):
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
 def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
-    if system.report.simulated:
+    # The news paper's own figures have the golds injected: rows with this label are like them.
+    if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
     if row.name in named:
         return system.name == named[row.name]
@@ -148,16 +152,16 @@ def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
         kind, _, name = model.rpartition(":")
         return kind, Path(name).name.casefold()
 
-    return known(system.model) in map(known, row.models)
+    return known(system.report.model) in map(known, row.models)
 
 
 def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
-    if column.splits and system.split not in column.splits or column.style != system.style:
+    if column.splits and system.split not in column.splits or column.style != system.report.style:
         return False
     # English claims are the same text in every representation.
-    if column.claims and column.language != "en" and column.claims != system.claims:
+    if column.claims and column.language != "en" and column.claims != system.report.claims:
         return False
-    if column.sources and system.sources and column.sources != system.sources:
+    if column.sources and system.report.sources and column.sources != system.report.sources:
         return False
     named = any(name in Path(system.dataset).name.casefold() for name in table.names)
     return named or bool(column.queries) and _same_claims(column, system)
@@ -165,7 +169,7 @@ def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
 
 def _same_claims(column: Column, system: LoadedSystem) -> bool:
     return all(
-        system.queries.get(lang) == claims
+        system.report.queries.get(lang) == claims
         for lang, claims in (column.queries or {}).items()
         if column.language in (MACRO, lang)
     )
@@ -211,8 +215,8 @@ class Scorer:
         metric, factor = str(column.metric), column.factor
         if metric == "seconds":
             # They are those of all claims that the system was given.
-            fits = same and list(system.languages) == [column.language]
-            cost = system.cost if fits else None
+            fits = same and list(system.report.languages) == [column.language]
+            cost = system.report.cost if fits else None
             return None if cost is None else OurScore(cost.seconds, None, None, same, system)
         key = id(system), column.language, metric
         if key not in self._scores:
@@ -223,7 +227,7 @@ class Scorer:
         return None if value is None else OurScore(value, low, high, same, system)
 
     def _bounded(self, language: str, metric: str, system: LoadedSystem) -> _Bounded | None:
-        row = system.macro if language == MACRO else system.languages.get(language)
+        row = system.report.macro if language == MACRO else system.report.languages.get(language)
         if row is None:
             return None
         reported, bounds = row.get(metric), system.interval(metric, language)
@@ -238,7 +242,7 @@ class Scorer:
         self, language: str, metric: str, system: LoadedSystem, row: Mapping[str, float]
     ) -> _Bounded | None:
         """Compute mean and interval from the runs; None where runs or judgements are missing."""
-        languages = list(system.languages) if language == MACRO else [language]
+        languages = list(system.report.languages) if language == MACRO else [language]
         # A metric that the report holds shows whether runs and judgements are its own.
         proof = metric if metric in row else next(filter(_is_ranking, row), None)
         if proof is None or not _is_ranking(metric):
@@ -257,7 +261,7 @@ class Scorer:
         for lang in languages:
             judged = [c for c in runs[lang].claim_ids if qrels.golds(c)]
             # A claim for which nothing was found has no line in a run file: it scores 0.
-            absent = system.queries[lang] - len(judged)
+            absent = system.report.queries[lang] - len(judged)
             if not judged or absent < 0:
                 self.notes[f"{system.name}: the judgements are not those of its {lang} run"] = None
                 return None

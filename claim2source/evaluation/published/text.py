@@ -202,7 +202,7 @@ def notes(table: Table, cells: Cells) -> list[Part]:
     if table.note:
         lines.append(f"Note: {table.note}")
     others = (ours.system for ours in cells.values() if not ours.same)
-    if other := sorted({f"{system.name}: {system.queries}" for system in others}):
+    if other := sorted({f"{system.name}: {system.report.queries}" for system in others}):
         lines.append(f"* over other claims than the paper's, so not compared ({'; '.join(other)}).")
     return ["\n".join(lines)] if lines else []
 
@@ -211,7 +211,7 @@ def used_systems(cells: Cells) -> list[Part]:
     """Tabulate which of our systems are in which rows, and what they cost."""
     found = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
     rows = [
-        [row, name, str(folder), *cost_cells(ours.system.cost)]
+        [row, name, str(folder), *cost_cells(ours.system.report.cost)]
         for (row, folder, name), ours in found.items()
     ]
     columns = ["ours in", "system", "report", *COST_COLUMNS]
@@ -222,7 +222,8 @@ def used_systems(cells: Cells) -> list[Part]:
 def unplaced(systems: Sequence[LoadedSystem], missing: Iterable[str]) -> str:
     """List systems that are in no table, and why intervals are missing."""
     lines = [
-        f"In no table: {s.name} of {s.folder} ({s.model}, {s.dataset}, {s.split})" for s in systems
+        f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})"
+        for s in systems
     ]
     lines += [f"No interval: {note}" for note in missing]
     return "\n" + "\n".join(lines) + "\n" if lines else ""
@@ -263,5 +264,5 @@ def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
         cell.inside(published),
         "yes" if cell.same else "no",
         str(cell.system.folder),
-        *("" if c is None else str(c) for c in cost_cells(cell.system.cost)),
+        *("" if c is None else str(c) for c in cost_cells(cell.system.report.cost)),
     ]

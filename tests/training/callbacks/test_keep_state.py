@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from claim2source.core.errors import UserError
-from claim2source.training.callbacks.keep_state import StateFile
-from claim2source.training.state import TrainingState, previous_state
+from claim2source.training.callbacks import StateFile
+from claim2source.training.resume import TrainingState, previous_state
 from tests.training.small import a_state
 
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from claim2source.core.config import read_config
-from claim2source.training.reranker.config import RerankerConfig
+from claim2source.training.reranker_config import RerankerConfig
 from tests.models.mistral import SIZES
 from tests.training.small import small_setup
 

@@ -11,8 +11,8 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
 from claim2source.mining import MinedRow, Negative
 from claim2source.text import Rendering
-from claim2source.training.reranker.config import CandidatesConfig
-from claim2source.training.reranker.groups import CandidateMiner, RerankerPairs
+from claim2source.training.reranker_config import CandidatesConfig
+from claim2source.training.reranker_data import CandidateMiner, RerankerPairs
 from tests.training.small import dataset_of
 
 SOURCES = tuple(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from claim2source.training.reranker.config import RerankerLossConfig
-from claim2source.training.reranker.losses import GroupLoss
+from claim2source.training.reranker_config import RerankerLossConfig
+from claim2source.training.reranker_module import GroupLoss
 
 SIZES = [3, 2, 4]
 GOLDS = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0, 0], dtype=torch.bool)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from claim2source.training.reranker.models import load_to_train
-from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.reranker import finetune_reranker
+from claim2source.training.reranker_models import load_to_train
 from tests.stages.tiny import save_qwen
 from tests.training.reranker.small import small_config, small_rerankers
 

@@ -31,10 +31,11 @@ from claim2source.systems.stages import load_stages
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.fusion import Candidates, gather, known_claims
-from claim2source.training.reranker.first_stage import FirstStage
-from claim2source.training.reranker.run import finetune_reranker
+from claim2source.training.reranker import finetune_reranker
+from claim2source.training.reranker_data import FirstStage
+from claim2source.training.reranker_models import CrossEncoderToTrain
+from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import read_history
-from claim2source.training.state import TrainingState
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config, small_rerankers
 from tests.training.small import power_cut, same_weights
@@ -422,14 +423,29 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
 
 
 @pytest.mark.slow
-def test_chunks_do_not_change_the_training(made: dict[str, Path], tmp_path: Path) -> None:
+def test_chunks_do_not_change_the_training(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a device with memory for fewer pairs than were wanted at once."""
     more: dict[str, Any] = {"optimisation__dropout": 0}
     for name, size in (("whole", "null"), ("chunks", 7)):
         finetune_reranker(
             small_config(made, tmp_path / name, optimisation__chunk_size=size, **more)
         )
-    whole, chunks = (TrainingState.load(tmp_path / n / "state.pt") for n in ("whole", "chunks"))
+    logits = CrossEncoderToTrain.logits
+
+    def of_few(self: Any, features: Any) -> torch.Tensor:
+        if len(features["input_ids"]) > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits(self, features)
+
+    monkeypatch.setattr(CrossEncoderToTrain, "logits", of_few)
+    finetune_reranker(small_config(made, tmp_path / "small", **more))
+    whole, chunks, small = (
+        TrainingState.load(tmp_path / n / "state.pt") for n in ("whole", "chunks", "small")
+    )
     assert chunks.losses == pytest.approx(whole.losses, rel=1e-3)
+    assert small.losses == pytest.approx(whole.losses, rel=1e-3)
     assert len({round(loss, 4) for loss in whole.losses}) == len(whole.losses)
 
 

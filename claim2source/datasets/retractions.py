@@ -1,0 +1,134 @@
+"""Say what was published about a paper since: that it was retracted, corrected, or is doubted."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim2source.core.errors import Counting, InputError
+from claim2source.datasets.papers import (
+    CONCERN,
+    CORRECTED,
+    RETRACTED,
+    WITHDRAWN,
+    first_day,
+    plain_doi,
+)
+from claim2source.io.text_files import any_lines
+
+# What registries call a notice; the first that fits counts, and others say nothing of the paper.
+_KINDS = (
+    (re.compile("retract", re.IGNORECASE), RETRACTED),
+    (re.compile("withdraw|removal|removed", re.IGNORECASE), WITHDRAWN),
+    (re.compile("concern", re.IGNORECASE), CONCERN),
+    (re.compile("correct|corrigend|errat", re.IGNORECASE), CORRECTED),
+)
+_STATES = tuple(state for _, state in _KINDS)
+_NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
+_YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
+# Of a notice that is a paper itself: what it says, and of which paper.
+NOTICE = " notice of "
+# Columns of Retraction Watch's file.
+_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_REINSTATED = "reinstatement"
+
+
+def state_of(kind: str, *details: str) -> str:
+    """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
+    found = next((state for sign, state in _KINDS if sign.search(kind)), "")
+    return ", ".join(filter(None, (found, *details))) if found else ""
+
+
+def worst(states: Iterable[str]) -> str:
+    """Choose the gravest of several states; "" where there is none."""
+    given = [state for state in states if state]
+    return min(given, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
+
+
+def state_of_cell(text: str) -> str:
+    """Read a column `retracted`: yes or no, a day, or what was published."""
+    line = " ".join(text.split())
+    if line.lower() in _NO:
+        return ""
+    if line.lower() in _YES:
+        return RETRACTED
+    if line.startswith(_STATES) and line.partition(",")[0] in _STATES:
+        return line
+    return state_of(line, line) or f"{RETRACTED}, {line}"
+
+
+def notice_of(state: str, doi: str) -> str:
+    """Write what a paper is that is itself a notice of another one."""
+    return f"{state}{NOTICE}{doi}"
+
+
+@dataclass(frozen=True)
+class Notices:
+    """Hold states by DOI and by PubMed's id; "" where a paper was reinstated."""
+
+    by_doi: Mapping[str, str]
+    by_pmid: Mapping[str, str]
+
+    def of(self, id: str, doi: str) -> str | None:
+        """Return the state of a paper; None where nothing is said about it."""
+        found = self.by_doi.get(doi) if doi else None
+        found = self.by_doi.get(id.lower()) if found is None else found
+        return self.by_pmid.get(id) if found is None else found
+
+
+def read_notices(path: Path) -> Notices:
+    """Read a CSV file of Retraction Watch: of several notices of a paper the last one counts.
+
+    Raises `InputError` where it lacks its columns.
+    """
+    problems = Counting()
+    lines = (line for _, line in any_lines(path, problems))
+    csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.DictReader(lines)
+        header = [name.strip() for name in rows.fieldnames or ()]
+        for name in _WATCH:
+            if name not in header:
+                there = ", ".join(header[:8]) or "none"
+                why = f"no such column; a file of Retraction Watch has it; there are: {there}"
+                raise InputError.at(path, field=name, why=why)
+        rows.fieldnames = header
+        listed = [
+            (
+                day,
+                kind.strip(),
+                state_of(kind, _day(day), plain_doi(row.get("RetractionDOI") or "")),
+                row,
+            )
+            for row in rows
+            for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
+        ]
+    except csv.Error as error:
+        raise InputError.at(path, why=f"is no CSV file: {error}") from None
+    problems.raise_if_any()
+    dois, pmids = dict[str, str](), dict[str, str]()
+    for _, kind, state, row in sorted(listed, key=lambda one: _number(one[0])):
+        if not state and kind.lower() != _REINSTATED:
+            continue
+        if doi := plain_doi(row["OriginalPaperDOI"] or ""):
+            dois[doi] = state
+        if (pmid := (row["OriginalPaperPubMedID"] or "").strip()).strip("0"):
+            pmids[pmid] = state
+    return Notices(dois, pmids)
+
+
+def _number(date: str) -> int:
+    """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
+    found = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
+    if found:
+        month, day, year = (int(part) for part in found.groups())
+        return year * 10_000 + month * 100 + day
+    return first_day(date)
+
+
+def _day(date: str) -> str:
+    number = _number(date)
+    return f"{number // 10_000:04}-{number // 100 % 100:02}-{number % 100:02}" if number else ""

@@ -1,0 +1,384 @@
+"""Read and write the files of an index, in a folder or in a bucket, and lock it for one writer.
+
+An object store is asked by obstore, whose writes can be conditional: what is there stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
+from claim2source.core.lock import LOCK_FILE, STALE, TOUCH, FolderLock, Holder
+from claim2source.core.old_names import refuse_old_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+SCHEMES = ("s3", "gs", "az")
+# Below so many bytes every file's hash is compared when an index is opened; above, those of files
+# that were written since.
+HASHED = 256 * 2**20
+# What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
+Seal = Mapping[str, tuple[int, str, str]]
+
+
+class Lock(Protocol):
+    """Keep other writers out until it is released."""
+
+    def check(self) -> None:
+        """Raise `UserError` where it was lost."""
+
+    def release(self) -> None:
+        """Let others write; safe to call twice."""
+
+
+class IndexFiles(Protocol):
+    """Hold the files of an index, by their names below it; `uri` is what LanceDB opens."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file; None where there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, wholly or not at all."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+    def stamp(self, name: str) -> str:
+        """Tell a file's version, "" where there is none: another stamp, another content."""
+
+    def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
+        """Map the files below a name to bytes and stamps."""
+
+    def hash(self, name: str) -> str:
+        """Hash a file's bytes; "" where the store has done so."""
+
+    def prepare(self) -> Lock:
+        """Make room for a new index, and lock it."""
+
+    def lock(self) -> Lock:
+        """Take the writer's lock. Raises `UserError` where another process has it."""
+
+
+class Folder:
+    """The files of an index in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.uri = path, str(path)
+
+    def read(self, name: str) -> bytes | None:
+        path = self.path / name
+        # Anything else than a file may never end.
+        return path.read_bytes() if path.is_file() else None
+
+    def write(self, name: str, data: bytes) -> None:
+        with atomic_path(self.path / name) as temporary:
+            temporary.write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def stamp(self, name: str) -> str:
+        try:
+            found = (self.path / name).stat()
+        except OSError:
+            return ""
+        return f"{found.st_mtime_ns}-{found.st_ino}"
+
+    def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
+        found = {}
+        for folder, _, names in os.walk(self.path / under):
+            for path in (Path(folder) / name for name in names):
+                with suppress(FileNotFoundError):  # a writer may be cleaning up
+                    stat = path.stat()
+                    key = path.relative_to(self.path).as_posix()
+                    found[key] = stat.st_size, str(stat.st_mtime_ns)
+        return found
+
+    def hash(self, name: str) -> str:
+        return file_hash(self.path / name)
+
+    def prepare(self) -> Lock:
+        require_writable(self.path, "folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = self.lock()
+        clean_leftovers(self.path)
+        return lock
+
+    def lock(self) -> Lock:
+        return _HeldFolder(self.path)
+
+
+class _HeldFolder(FolderLock):
+    def check(self) -> None:
+        if not self._is(self._file):
+            raise UserError(f"{self.path.parent}: the writer's lock was removed; run it again")
+
+
+class Bucket:
+    """The files of an index in an object store: s3://BUCKET/PREFIX, gs:// or az://."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+
+    @cached_property
+    def store(self) -> Any:
+        """Open the store by the usual variables, such as AWS_ENDPOINT_URL."""
+        try:
+            from obstore.store import from_url
+        except ImportError as error:
+            raise UserError(
+                f"{self.uri}: a bucket needs {error.name}, which is not installed; "
+                "pip install 'claim2source[index]'"
+            ) from None
+        options: Any = {"timeout": "60s", **self.options}
+        with self._named():
+            return from_url(self.uri, client_options=options, retry_config={"max_retries": 4})
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Allow plain HTTP where the endpoint that the user named has it."""
+        names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+        plain = any(os.environ.get(name, "").startswith("http://") for name in names)
+        return {"allow_http": "true"} if plain else {}
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say in one line what the store said; its answers hold no secret of ours."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            why = " ".join(str(error).partition("Debug source")[0].split())[:300]
+            raise UserError(f"{self.uri}: the store does not answer as it should: {why}") from None
+
+    def read(self, name: str) -> bytes | None:
+        import obstore
+
+        with self._named(), suppress(FileNotFoundError):
+            return bytes(obstore.get(self.store, name).bytes())
+        return None
+
+    def write(self, name: str, data: bytes) -> None:
+        import obstore
+
+        with self._named():
+            obstore.put(self.store, name, data)
+
+    def remove(self, name: str) -> None:
+        import obstore
+
+        with self._named(), suppress(FileNotFoundError):
+            obstore.delete(self.store, name)
+
+    def stamp(self, name: str) -> str:
+        import obstore
+
+        with self._named(), suppress(FileNotFoundError):
+            found = obstore.head(self.store, name)
+            return f"{found['e_tag']}-{found['last_modified']}"
+        return ""
+
+    def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
+        import obstore
+
+        with self._named():
+            parts = obstore.list(self.store, prefix=under or None)
+            return {one["path"]: (one["size"], str(one["e_tag"])) for part in parts for one in part}
+
+    def hash(self, name: str) -> str:
+        return ""
+
+    def prepare(self) -> Lock:
+        return self.lock()
+
+    def lock(self) -> Lock:
+        return BucketLock(self)
+
+
+class BucketLock:
+    """Hold a bucket's lock, an object that is written anew every `TOUCH` seconds.
+
+    It is taken over where nobody wrote it for `STALE` seconds, or at once where its process was of
+    this machine and is gone. A writer that cannot write it for half as long gives up before that.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self._own = {"host": _this_machine(), "pid": os.getpid(), "key": secrets.token_hex(8)}
+        self._written, self._lost, self._beat = time.monotonic(), False, 0
+        self._done = threading.Event()
+        self._tag = self._taken()
+        threading.Thread(target=self._touch, name="lock", daemon=True).start()
+
+    def _put(self, mode: Any) -> str:
+        import obstore
+
+        self._beat += 1  # two equal contents would have one tag
+        data = json.dumps({**self._own, "beat": self._beat}).encode()
+        return str(obstore.put(self.bucket.store, LOCK_FILE, data, mode=mode)["e_tag"])
+
+    def _taken(self) -> str:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError
+
+        with self.bucket._named():
+            try:
+                return self._put("create")
+            except AlreadyExistsError:
+                pass
+            try:
+                found = obstore.get(self.bucket.store, LOCK_FILE)
+                tag, text = (
+                    str(found.meta["e_tag"]),
+                    bytes(found.bytes()).decode("utf-8", "replace"),
+                )
+            except FileNotFoundError:  # released meanwhile
+                return self._taken()
+            holder = Holder.read(text) or Holder()
+            if not (holder.host == _this_machine() and _is_gone(holder.pid)):
+                self._wait_until_stale(holder, tag)
+            try:
+                made = self._put({"e_tag": tag})
+            except (PreconditionError, NotModifiedError, FileNotFoundError):
+                raise self._held(holder) from None
+        log.warning("%s: locked by %s, which is gone; taken over", self.bucket.uri, holder)
+        return made
+
+    def _held(self, holder: Holder) -> UserError:
+        return UserError(f"{self.bucket.uri}: in use by {holder}; wait for it, or stop it")
+
+    def _wait_until_stale(self, holder: Holder, tag: str) -> None:
+        import obstore
+
+        what = "%s: locked by %s; waiting %.0f s at most to see whether it lives"
+        log.warning(what, self.bucket.uri, holder, STALE)
+        end = time.monotonic() + STALE
+        while time.monotonic() < end:
+            time.sleep(min(5.0, TOUCH))
+            if str(obstore.head(self.bucket.store, LOCK_FILE)["e_tag"]) != tag:
+                raise self._held(holder)
+
+    def _touch(self) -> None:
+        from obstore.exceptions import BaseError, PreconditionError
+
+        while not self._done.wait(TOUCH):
+            try:
+                self._tag = self._put({"e_tag": self._tag})
+                self._written = time.monotonic()
+            except (PreconditionError, FileNotFoundError):
+                self._lost = True
+                return
+            except BaseError:  # the network: `check` counts the seconds
+                continue
+
+    def check(self) -> None:
+        """Raise `UserError` where another process may write: before every commit."""
+        if self._lost or time.monotonic() - self._written > STALE / 2 + TOUCH:
+            raise UserError(
+                f"{self.bucket.uri}: the writer's lock was lost; what was written stays: run it "
+                "again"
+            )
+
+    def release(self) -> None:
+        """Remove the lock; safe to call twice."""
+        if self._done.is_set():
+            return
+        self._done.set()
+        if not self._lost:
+            with suppress(UserError):
+                self.bucket.remove(LOCK_FILE)
+
+
+def _this_machine() -> str:
+    """Name the machine whose process numbers are ours: containers may share a host's name."""
+    with suppress(OSError):
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def files_of(place: str | Path) -> IndexFiles:
+    """Open the files at a folder or an object store's URL. Raises `UserError` for another URL."""
+    refuse_old_address(str(place))
+    scheme, separator, rest = str(place).partition("://")
+    if not separator:
+        return Folder(Path(place))
+    if scheme not in SCHEMES or not rest.strip("/") or "@" in rest:  # the rest may hold a password
+        allowed = "s3://BUCKET/PREFIX, gs:// or az://, and no password in it"
+        raise UserError(f"{scheme}://..: is no folder or bucket; allowed: {allowed}")
+    return Bucket(str(place))
+
+
+def seal_of(files: IndexFiles, under: str, before: Seal) -> dict[str, tuple[int, str, str]]:
+    """Note sizes and hashes of the files below a name; what is in `before` is not read again."""
+    made = {}
+    for name, (size, stamp) in files.listed(f"{under}/").items():
+        known = before.get(name)
+        same = known is not None and known[:2] == (size, stamp)
+        made[name] = size, stamp, known[2] if known and same else files.hash(name)
+    return made
+
+
+def read_seal(files: IndexFiles, name: str) -> Seal | None:
+    """Read what `seal_of` noted; None where there is nothing. Raises `InputError` if damaged."""
+    data = files.read(name)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+        return {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+        why = "cannot be read; copy the index again, or remove this file to go on without its check"
+        raise InputError.at(f"{files.uri}/{name}", why=why) from None
+
+
+def why_damaged(files: IndexFiles, seal: Seal, under: str) -> str:
+    """Say which file is not as it was written; "" where all are."""
+    there = files.listed(f"{under}/")
+    for name, (size, _, _) in seal.items():
+        if name not in there:
+            return f"{name} is missing"
+        if there[name][0] != size:
+            return f"{name} has {there[name][0]} bytes, not {size}"
+    small = sum(size for size, _, _ in seal.values()) <= HASHED
+    for name in _changed(seal, there, everything=small):
+        if (found := files.hash(name)) and found != seal[name][2]:
+            return f"{name} holds other bytes than were written"
+    return ""
+
+
+def _changed(seal: Seal, there: Mapping[str, tuple[int, str]], everything: bool) -> Iterable[str]:
+    return (
+        name
+        for name, (_, stamp, hashed) in seal.items()
+        if hashed and (everything or there[name][1] != stamp)
+    )

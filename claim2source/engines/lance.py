@@ -1,0 +1,132 @@
+"""Speak to LanceDB: connections, filters, queries of terms, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.engines.files import IndexFiles
+from claim2source.engines.rows import Where, venue_key
+
+if TYPE_CHECKING:
+    import pyarrow
+    from lancedb.expr import Expr
+
+# (id, score), best first.
+Hits = list[tuple[str, float]]
+# What to do about files that cannot be read.
+ADVICE = "copy it again from where it is whole, or index again into another --out"
+# What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
+_UNWRITABLE = {
+    "os error 28": "no space left on the disk: make room",
+    "os error 122": "the disk quota is used up: make room",
+    "os error 27": "a file may not be that large: raise the limit",
+    "os error 30": "the disk can only be read: choose another",
+    "os error 13": "permission denied: let this user write there",
+}
+
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Say in one line what LanceDB raises: of anything at all, also of a panic of its own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        text = str(error)
+        for sign, why in _UNWRITABLE.items():
+            if sign in text:
+                again = f"{why}, and run the same command again; what was written stays"
+                raise UserError(f"{where}: {again}") from None
+        why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
+        raise InputError.at(where, why=why) from None
+
+
+def short(error: Exception) -> str:
+    """Cut what LanceDB says before the places in its own source."""
+    return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
+
+
+def connection(files: IndexFiles) -> Any:
+    options = getattr(files, "options", None)
+    return lancedb_module().connect(
+        files.uri, read_consistency_interval=timedelta(0), storage_options=options
+    )
+
+
+def lancedb_module() -> Any:
+    # By itself it warns that a new index is not there yet.
+    os.environ.setdefault("LANCEDB_LOG", "error")
+    try:
+        import lancedb
+    except ImportError:
+        raise UserError(
+            "an index is kept by LanceDB, which is not installed; pip install 'claim2source[index]'"
+        ) from None
+    return lancedb
+
+
+def hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
+    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
+
+
+def numbers(table: pyarrow.Table, column: str) -> np.ndarray:
+    numbers: np.ndarray = table[column].to_numpy().astype(np.float64)
+    return numbers
+
+
+def among(ids: Sequence[str]) -> Expr:
+    from lancedb.expr import col
+
+    return col("id").isin(list(ids))
+
+
+def expression(where: Where) -> Expr | None:
+    """Write a filter in LanceDB's expressions, which quote values; None where all are meant."""
+    from lancedb.expr import col, lit
+
+    parts = []
+    if where.last_day is not None:
+        parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
+    if where.language is not None:
+        parts.append(col("lang") == lit(where.language))
+    if where.venue is not None:
+        parts.append(col("venue_key") == lit(venue_key(where.venue)))
+    if where.ids is not None:
+        parts.append(among(where.ids))
+    return reduce(lambda one, other: one & other, parts) if parts else None
+
+
+def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
+    """Ask for each of the terms; those that stand there n times count n times."""
+    from lancedb.query import MatchQuery
+
+    by_count: dict[int, list[str]] = {}
+    for term, count in Counter(terms).items():
+        by_count.setdefault(count, []).append(term)
+    return [
+        MatchQuery(" ".join(those), column, boost=float(count * weight))
+        for count, those in by_count.items()
+    ]
+
+
+def any_of(queries: Sequence[Any]) -> Any:
+    from lancedb.query import BooleanQuery, Occur
+
+    if len(queries) == 1:
+        return queries[0]
+    return BooleanQuery([(Occur.SHOULD, query) for query in queries])
+
+
+def filtered(query: Any, where: Where) -> Any:
+    chosen = expression(where)
+    return query if chosen is None else query.where(chosen, prefilter=True)

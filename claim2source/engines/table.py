@@ -1,0 +1,193 @@
+"""Read the papers of an index: by terms, by vectors, by ids, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.datasets.papers import Paper
+from claim2source.engines.files import IndexFiles
+from claim2source.engines.lance import (
+    Hits,
+    among,
+    any_of,
+    expression,
+    filtered,
+    hits,
+    matching,
+    named_errors,
+    numbers,
+)
+from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.rows import (
+    EVERYWHERE,
+    PAPER,
+    SENTENCES,
+    Rows,
+    Where,
+    columns_of,
+    half_of,
+    paper_of,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# BM25 as LanceDB has it.
+K1, B = 1.2, 0.75
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Count what an index holds: papers, those written since the last build, and bytes on disk."""
+
+    papers: int
+    unbuilt: int
+    size: int
+
+
+class PaperTable:
+    """Read and search the papers of a table by their terms, their vectors and their ids."""
+
+    files: IndexFiles
+    manifest: IndexManifest
+    exact_below: int
+    where: str
+    _table: Any
+
+    @property
+    def version(self) -> int:
+        """Number the state that is searched; another one may give other answers."""
+        with self._named():
+            return int(self._table.version)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        with named_errors(self.where):
+            yield
+
+    def sample(self, papers: int, count: int) -> list[Paper]:
+        """Draw some of the papers, always the same ones."""
+        if not papers:
+            return []
+        return [paper_of(row) for row in self._drawn(papers, count, self._paper).to_pylist()]
+
+    def _drawn(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
+        places = np.random.default_rng(0).choice(papers, min(count, papers), False)
+        return self._table.take_offsets(sorted(places.tolist())).select(columns).to_arrow()
+
+    @property
+    def _paper(self) -> list[str]:
+        return [name for name in PAPER if name in self._table.schema.names]
+
+    def _index_names(self) -> dict[str, str]:
+        """Map an indexed column to the name of its index."""
+        return {index.columns[0]: index.name for index in self._table.list_indices()}
+
+    def dense(self, vector: np.ndarray, k: int, where: Where = EVERYWHERE) -> Hits:
+        """Find the best `k` papers by inner product with a vector [d].
+
+        Where few papers are left to choose from, all of them are compared.
+        """
+        probes = self.manifest.probes
+        if probes and (chosen := expression(where)) is not None:
+            with self._named():
+                left = self._table.count_rows(chosen.to_sql())
+            probes = 0 if left < self.exact_below else probes
+        return self._nearest(vector, k, where, probes)
+
+    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
+        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
+        if k < 1 or where.ids == ():
+            return []
+        query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
+        query = query.distance_type("dot").limit(k).select(["id", "_distance"])
+        query = filtered(query, where)
+        with self._named():
+            found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
+        if probes and len(found) < k and probes < self.manifest.partitions:
+            return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
+        # LanceDB's distance is 1 - the inner product.
+        return hits(found, 1 - numbers(found, "_distance"))
+
+    def lexical(
+        self,
+        terms: Sequence[str],
+        k: int,
+        where: Where = EVERYWHERE,
+        names: Sequence[str] = (),
+        weight: float | None = None,
+    ) -> Hits:
+        """Find the best `k` papers that hold one of the terms, by BM25.
+
+        `names` are looked for among authors and venues, and count `weight` times; None: as the
+        index's papers chose.
+        """
+        weight = self.manifest.names if weight is None else weight
+        fields = [("terms", terms, 1.0), ("names", names if weight else (), weight)]
+        queries = [one for name, those, boost in fields for one in matching(name, those, boost)]
+        if not queries or k < 1 or where.ids == ():
+            return []
+        with self._named():
+            query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
+            found = filtered(query, where).to_arrow()
+        return hits(found, numbers(found, "_score") / (K1 + 1))
+
+    def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
+        return [one for one, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
+        """Read papers by id."""
+        rows = self._read(ids, self._paper)
+        return {row["id"]: paper_of(row) for row in rows}
+
+    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
+        """Read the stamps of papers by id."""
+        return {row["id"]: row["stamp"] for row in self._read(ids, ("id", "stamp"))}
+
+    def _read(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+        if not ids:
+            return []
+        with self._named():
+            query = self._table.search().where(among(ids)).select(list(columns)).limit(None)
+            rows: list[dict[str, Any]] = query.to_list()
+        return rows
+
+    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
+        """Read the stamps of papers by id, and the vectors of their sentences."""
+        if not self.manifest.sentences:
+            return {}
+        rows, width = self._read(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
+        return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
+
+    def rows(self, size: int = 2048) -> Iterator[Rows]:
+        """Yield everything that is stored, as of now."""
+        there = self._table.schema.names
+        columns = [one for one in columns_of(self.manifest.sentences > 0) if one in there]
+        with self._named():
+            query = self._table.search().select(columns).limit(None)
+            yield from map(rows_of, query.to_batches(size))
+
+    def stats(self) -> Stats:
+        """Count what is stored."""
+        with self._named():
+            papers, names = self._table.count_rows(), self._index_names()
+            unbuilt = papers
+            if "terms" in names:
+                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
+        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
+
+    def retracted(self, ids: Sequence[str]) -> dict[str, str]:
+        """Map those of the papers of whom something was published since to what it was."""
+        if "retracted" not in self._table.schema.names:
+            return {}
+        return {
+            row["id"]: row["retracted"]
+            for row in self._read(ids, ("id", "retracted"))
+            if row["retracted"]
+        }

@@ -1,0 +1,236 @@
+"""Render records as text: claim forms, source forms, passages and rewritings.
+
+Each is another text of the same record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from claim2source.core.config import Between, Settings, require, require_one_of
+from claim2source.core.errors import Problems
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.authors import AFFILIATION, in_reading_order
+from claim2source.io.jsonl import JsonLines
+
+ClaimForm = Literal["original", "translated", "bilingual", "paired"]
+SourceForm = Literal[
+    "title_abstract", "metadata", "metadata_paper_order", "released", "released_unlabelled", "title"
+]
+_CLAIM_FORMS, _SOURCE_FORMS = get_args(ClaimForm), get_args(SourceForm)
+# The paper's forms; `paired` is in its released code only.
+FORMS: tuple[ClaimForm, ...] = ("original", "translated", "bilingual")
+
+_MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
+
+
+@dataclass(frozen=True)
+class Rendering(Settings):
+    """Choose the representation of claims and sources; part of a checkpoint's manifest.
+
+    Args:
+        claims: original, translated (English translation), bilingual (both), or paired (both,
+            and English twice, as the 2026 paper's code has it).
+        sources: title_abstract, title, metadata (ours: metadata before the abstract) or
+            metadata_paper_order; released and released_unlabelled are those of the 2026 paper's
+            code, the second of its style transfer.
+    """
+
+    claims: ClaimForm = "original"
+    sources: SourceForm = "metadata"
+
+    def claim_texts(self, claims: Iterable[Claim]) -> list[str]:
+        """Render claims, in order."""
+        return [render_claim(claim, self.claims) for claim in claims]
+
+    def source_texts(self, sources: Iterable[Source]) -> list[str]:
+        """Render sources, in order."""
+        return [render_source(source, self.sources) for source in sources]
+
+
+class ClaimPart(NamedTuple):
+    """A part of a rendered claim that is in one language."""
+
+    text: str
+    language: str
+
+
+def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
+    """Render a claim: as posted, as its English translation, or both on two lines.
+
+    English claims are the same in all forms but `paired`, which has their text on both lines; a
+    claim without a translation is rendered as posted (`missing_translations` names those).
+    """
+    return "\n".join(part.text for part in claim_parts(claim, form))
+
+
+def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, ...]:
+    """Give the parts of a rendered claim, for analysers that need to know their languages.
+
+    A post may hold line breaks itself: the rendered text cannot be split into its parts again.
+    """
+    require_one_of("claims", form, _CLAIM_FORMS)
+    posted = ClaimPart(claim.text, claim.lang)
+    english = ClaimPart(str(claim.translation), "en") if _has_forms(claim) else posted
+    if form == "paired" or (form == "bilingual" and english is not posted):
+        return (posted, english)
+    return (posted,) if form == "original" else (english,)
+
+
+def _has_forms(claim: Claim) -> bool:
+    return claim.lang != "en" and bool(claim.translation)
+
+
+def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
+    """List the ids of the claims whose translation `form` needs and that have none."""
+    if form == "original":
+        return []
+    return [claim.id for claim in claims if claim.lang != "en" and not claim.translation]
+
+
+def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
+    """Say how many claims lack the translation that `form` needs; nothing where none does."""
+    missing = len(missing_translations(claims, form))
+    if not missing:
+        return []
+    return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
+
+
+def why_same_forms(claims: Iterable[Claim]) -> str | None:
+    """Say why these claims are one text in every form but `paired`; None where they are not."""
+    foreign = [claim for claim in claims if claim.lang != "en"]
+    if any(map(_has_forms, foreign)):
+        return None
+    return "no claim has a translation" if foreign else "all claims are English"
+
+
+def render_source(source: Source, form: SourceForm = "metadata") -> str:
+    """Render a source; empty fields leave no label behind.
+
+    `title_abstract`: "title. abstract". `title`: that alone. `metadata` (ours): Title, Venue,
+    Authors, Abstract, since truncation cuts the end and an abstract can best spare it.
+    `metadata_paper_order`: Title, Abstract, Authors, Venue as the paper lists the fields.
+    `released`, as the paper's code writes it: "title abstract Venue: .. Authors: .." on one line,
+    labels also where there is nothing behind them. `released_unlabelled`, as its style transfer's:
+    the same without labels.
+    """
+    require_one_of("sources", form, _SOURCE_FORMS)
+    if form == "released" or form == "released_unlabelled":
+        authors = ", ".join(_released_authors(source.authors))
+        if form == "released":
+            return f"{source.title} {source.abstract} Venue: {source.venue} Authors: {authors}"
+        return f"{source.title} {source.abstract} {source.venue} {authors}".strip()
+    title, abstract = source.title.strip(), source.abstract.strip()
+    if form == "title":
+        return title
+    if form == "title_abstract":
+        stop = "" if not title or title.endswith((".", "!", "?")) else "."
+        return f"{title}{stop} {abstract}".strip() if abstract else title
+    rest = {"Venue": source.venue.strip(), "Authors": ", ".join(clean_authors(source.authors))}
+    if form == "metadata":
+        fields = {"Title": title, **rest, "Abstract": abstract}
+    else:
+        authors_first = dict(reversed(rest.items()))
+        fields = {"Title": title, "Abstract": abstract, **authors_first}
+    return "\n".join(f"{label}: {text}" for label, text in fields.items() if text)
+
+
+def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
+    """Keep the first and last `keep` authors, once each, without remains of affiliations.
+
+    In a list of "Surname, Given" names are turned; else what follows the first comma of an entry
+    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped whole, as
+    are footnote marks and e-mail addresses.
+    """
+    names: list[str] = []
+    for entry in in_reading_order(authors):
+        name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
+        if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
+            names.append(name)
+    # Before choosing: a repeated name must not take another author's place.
+    names = list(dict.fromkeys(names))
+    return tuple(names if len(names) <= 2 * keep else names[:keep] + names[-keep:])
+
+
+def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
+    """Keep the first and last `keep` authors as the 2026 paper's code does, affiliations too.
+
+    What follows an entry's first comma is dropped, and one of the last who is a first too.
+    """
+    names = [name for entry in authors if (name := entry.split(",")[0].strip())]
+    if len(names) <= 2 * keep:
+        return names
+    return names[:keep] + [name for name in names[-keep:] if name not in names[:keep]]
+
+
+@dataclass(frozen=True)
+class PassageConfig(Settings):
+    """Say how sources are cut into passages; a source scores as its best passage.
+
+    Args:
+        words: words of a text in each passage; the title stands before each. 150 English words
+            and a title stay below 256 tokens.
+        overlap: words that a passage shares with the one before it.
+    """
+
+    words: Annotated[int, Between(1, 10**6)] = 150
+    overlap: Annotated[int, Between(0, 10**6)] = 50
+
+    def check(self) -> None:
+        less = self.overlap < self.words
+        require(less, "passages.overlap", self.overlap, f"less than passages.words, {self.words}")
+
+
+def cut_sources(sources: Sequence[Source], config: PassageConfig) -> list[list[Source]]:
+    """Cut each source into passages, which are sources with a part of the text, in order.
+
+    One whose text is short enough stays as it is; every word is in a passage.
+
+    Example:
+        >>> from claim2source.core.records import Source
+        >>> long = Source("a", "T", "one two three four")
+        >>> [part.abstract for part in cut_sources([long], PassageConfig(3, 1))[0]]
+        ['one two three', 'three four']
+    """
+    return [_cut(source, config) for source in sources]
+
+
+def _cut(source: Source, config: PassageConfig) -> list[Source]:
+    words = source.abstract.split()
+    if len(words) <= config.words:
+        return [source]
+    step = config.words - config.overlap
+    starts = range(0, len(words) - config.overlap, step)
+    parts = (" ".join(words[start : start + config.words]) for start in starts)
+    return [replace(source, abstract=part) for part in parts]
+
+
+def read_rewrites(path: Path) -> dict[str, str]:
+    """Read claim id -> rewritten text, from lines {"_id": .., "text": ..}.
+
+    Claims of other splits may be there. Raises `InputError` with a line for each problem.
+    """
+    problems = Problems()
+    texts = {row.key: row.text("text").strip() for row in JsonLines(path, problems).rows()}
+    problems.raise_if_any()
+    return {claim: text for claim, text in texts.items() if text}
+
+
+def rewritten(
+    claims: Iterable[Claim], rewrites: Mapping[str, str], form: ClaimForm
+) -> tuple[Claim, ...]:
+    """Append every claim's rewriting, on its own line, to the text that `form` renders."""
+
+    def appended(claim: Claim) -> Claim:
+        if claim.id not in rewrites:
+            return claim
+        # The translation stands last in both other forms: there it is appended, once.
+        if claim_parts(claim, form)[-1].language == claim.lang:
+            return replace(claim, text=f"{claim.text}\n{rewrites[claim.id]}")
+        return replace(claim, translation=f"{claim.translation}\n{rewrites[claim.id]}")
+
+    return tuple(map(appended, claims))

@@ -1,0 +1,520 @@
+"""Score, save, log and mine again in the course of a training, as Lightning's callbacks."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+import pytorch_lightning as pl
+from lightning_fabric.plugins import CheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.trainer.call import _call_callback_hooks
+from torch import Tensor
+
+from claim2source.core.errors import Stopped
+from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.records import Dataset
+from claim2source.core.report import Epoch
+from claim2source.core.terminal import say
+from claim2source.io.store import Store
+from claim2source.models import Encoder, Identity, Manifest
+from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.text import Rendering
+from claim2source.training.choose import ValScores, score_on_val
+from claim2source.training.data import TrainingData
+from claim2source.training.distributed import World, encode_shares, gather_values, moved_weights
+from claim2source.training.loggers import RunLog
+from claim2source.training.module import RetrieverModule, TrainingModule
+from claim2source.training.negatives import KeptNegatives, RunNegatives, negatives_table
+from claim2source.training.resume import (
+    OURS,
+    RandomState,
+    RunState,
+    TrainingState,
+    random_state,
+    restore_random_state,
+    skipped_steps,
+)
+from claim2source.training.run_folder import RunFolder
+
+
+class TrainingProgress(pl.Callback):
+    """Count optimizer steps of all epochs on stderr, with the loss; a resumed run goes on."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(None, 0)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Begin where the run begins or resumes."""
+        assert isinstance(module, TrainingModule)
+        self.progress = Progress("training", module.optimizer_steps, module.steps_done, quiet=0)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
+    ) -> None:
+        """Show the step that this batch closed."""
+        assert isinstance(module, TrainingModule)
+        if steps := module.steps_done - self.progress.done:
+            self.progress.update(steps, f"loss {module.losses[-1]:.4g}")
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Remove the bar."""
+        self.progress.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Remove the bar."""
+        self.progress.close()
+
+
+class Throughput(pl.Callback):
+    """Log losses, claims and tokens per second and memory of every optimizer step.
+
+    Lightning gets the same numbers, so that other callbacks can monitor them.
+    """
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
+    ) -> None:
+        """Log the step that this batch closed."""
+        assert isinstance(module, TrainingModule)
+        if not module.window.closed:
+            return
+        window, step, world = module.window, module.step, trainer.world_size
+        seconds = max(time.perf_counter() - window.started, 1e-9)
+        values = {
+            "loss": step.terms["loss"],
+            **window.taught_counts(),
+            **{
+                name if name in module.measures else f"loss/{name}": value
+                for name, value in step.terms.items()
+                if name != "loss"
+            },
+            "learning_rate": step.rate,
+            "gradient_norm": step.norm,
+            "skipped_steps": skipped_steps(module.losses),
+            "claims_per_second": world * window.claims / seconds,
+            "real_tokens_per_second": world * window.real / seconds,
+            "padded_tokens_per_second": world * window.padded / seconds,
+            "peak_memory_mib": peak_memory() / 2**20,
+        }
+        # By our own count of steps: it goes on where a run resumes.
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=module.steps_done)
+        module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
+
+
+class WandbTables(pl.Callback):
+    """Show a sample of the mined negatives that are trained on, whenever they are others."""
+
+    def __init__(
+        self, negatives: KeptNegatives, train: Dataset, seed: int, logs: Callable[[], RunLog]
+    ) -> None:
+        self.negatives, self.train, self.seed, self.logs = negatives, train, seed, logs
+        self._shown: Path | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Show what the training begins with."""
+        self._show(module)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Show what was mined again."""
+        self._show(module)
+
+    def _show(self, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        if self.negatives.current == self._shown or not module.shown_rows:
+            return
+        self._shown = self.negatives.current
+        table = negatives_table(module.shown_rows, self.train, self.seed)
+        self.logs().table("mined negatives", table)
+
+
+class Remine(pl.Callback):
+    """Mine again before an epoch, every `optimisation.remine_every` epochs (ANCE)."""
+
+    def __init__(
+        self, negatives: RunNegatives, encoder: Encoder, untrained: Identity, world: World
+    ) -> None:
+        self.negatives, self.encoder, self.world = negatives, encoder, world
+        self.untrained = untrained
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Mine where it is due after the epoch before, and train on what was mined."""
+        assert isinstance(module, RetrieverModule)
+        if not self.negatives.due(trainer.current_epoch):
+            return
+        with module.stop.after_step(waits=False):
+            self._name_weights(trainer.current_epoch)
+            module.pairs.use(self.negatives.again(self.encoder, trainer.current_epoch))
+        self.encoder.weights = None
+        if self.world.is_first:
+            say("\n".join(self.negatives.sentences))
+
+    def _name_weights(self, epoch: int) -> None:
+        """Name the weights as the epoch's checkpoint does, where several processes share them."""
+        identity, folder = None, self.negatives.run.checkpoint(epoch)
+        # One process needs no store.
+        if self.world.is_first and self.world.size > 1:
+            identity = Manifest.read(folder).weights.identity(self.untrained)
+        self.encoder.weights = gather_values(identity, self.world)[0]
+
+
+class GatherWeights(pl.Callback):
+    """Keep a whole model beside the sharded one that is trained; on the CPU while it is.
+
+    Processes that encode by themselves cannot use shards: every pass through these is one of all
+    processes together.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self._current = False
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Gather for what is done before an epoch, such as mining; not before the first."""
+        if trainer.current_epoch:
+            self._gather(module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Gather for what is done after an epoch."""
+        self._current = False
+        self._gather(module)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
+    ) -> None:
+        """Leave the device to the training."""
+        if self._current:
+            self.encoder.model.to("cpu")  # type: ignore[arg-type]
+            self._current = False
+
+    def _gather(self, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        if self._current:
+            return
+        weights = moved_weights(module.model, everywhere=True)
+        self.encoder.model.load_state_dict(weights, strict=False)
+        self.encoder.model.to(module.device)  # type: ignore[arg-type]
+        self._current = True
+
+
+class KeepCheckpoints(pl.Callback):
+    """Write every epoch's model to the run's folder with `save`."""
+
+    def __init__(self, run: RunFolder, save: Callable[[Path, int], None], world: World) -> None:
+        self.run, self.save, self.world = run, save, world
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Write the checkpoint."""
+        assert isinstance(module, TrainingModule)
+        epoch = module.epochs_done
+        if not self.world.is_first:
+            return
+        with module.stop.after_step(waits=False):
+            self.save(self.run.checkpoint(epoch), epoch)
+
+
+class DropCheckpoints(Checkpoint):
+    """Delete checkpoints that will not be chosen, with `keep: best`.
+
+    Lightning calls callbacks of this kind last, in their order: after the state was saved, since
+    an epoch that is repeated may get another score on a GPU. `chosen` gives the epoch that would
+    be chosen now; `saved` waits until the state is written.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        keep: str,
+        chosen: Callable[[], int],
+        saved: Callable[[], None],
+        world: World,
+    ) -> None:
+        self.run, self.keep, self.chosen, self.saved = run, keep, chosen, saved
+        self.world = world
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Delete them."""
+        if self.world.is_first and self.keep != "all":
+            self.saved()
+            self.run.prune(self.keep, self.chosen())
+
+
+class EvaluateEpoch(pl.Callback):
+    """Score the checkpoint that an epoch has just written, by language.
+
+    The scores go to the run's history, to the checkpoint's manifest, to the logs, and to Lightning
+    as `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an EarlyStopping can monitor
+    them.
+    """
+
+    manifest: type[Manifest] | type[RerankerManifest] = Manifest
+
+    def __init__(self, run: RunFolder, world: World, logs: Callable[[], RunLog]) -> None:
+        self.run, self.world, self.logs = run, world, logs
+
+    @abstractmethod
+    def share(self, epoch: int) -> None:
+        """Do this process's share of the work on val."""
+
+    @abstractmethod
+    def scored(self) -> ValScores:
+        """Score the model as it is, in the first process."""
+
+    def forget(self) -> None:
+        """Drop what was kept for the scores: the weights will move."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Score the epoch; tell all processes."""
+        assert isinstance(module, TrainingModule)
+        with module.stop.after_step(waits=False):
+            self.share(module.epochs_done)
+            entry = self._score(module) if self.world.is_first else None
+            found = gather_values(entry, self.world)[0]
+        self.forget()
+        # An epoch that was left open before the last one's end is scored outside of a training.
+        if found is not None and trainer.training:
+            for lang, row in found.val.items():
+                values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
+                # The logs have them already, at the step.
+                module.log_dict(values, logger=False)
+
+    def _score(self, module: TrainingModule) -> Epoch:
+        epoch = module.epochs_done
+        losses = module.losses[module.steps_before(epoch) :]
+        taken = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(taken) / len(taken) if taken else None
+        said = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
+        skipped = len(losses) - len(taken)
+        more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        folder = self.run.checkpoint(epoch)
+        manifest = self.manifest.read(folder)
+        scores = self.scored()
+        replace(manifest, scores=scores.by_split()).write(folder)
+        self.run.record(scores.epoch(epoch, mean))
+        self.logs().scores(self.run.history[-1], module.steps_done)
+        print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
+        return self.run.history[-1]
+
+
+class EvaluateOnVal(EvaluateEpoch):
+    """Score a retriever; `untrained` identifies the base's weights."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        encoder: Encoder,
+        data: TrainingData,
+        rendering: Rendering,
+        store: Store,
+        world: World,
+        logs: Callable[[], RunLog],
+        *,
+        untrained: Identity,
+    ) -> None:
+        super().__init__(run, world, logs)
+        self.encoder, self.data, self.rendering = encoder, data, rendering
+        self.store, self.untrained = store, untrained
+
+    def share(self, epoch: int) -> None:
+        """Name the weights after an epoch, and encode this process's share of val with them."""
+        identity = None
+        if self.world.is_first:
+            manifest = Manifest.read(self.run.checkpoint(epoch))
+            identity = manifest.weights.identity(self.untrained)
+        self.encoder.weights = gather_values(identity, self.world)[0]
+        val = self.data.val
+        encode_shares(self.encoder, self.rendering, val.claims, val.sources, self.store, self.world)
+
+    def forget(self) -> None:
+        """Drop the name of the weights."""
+        self.encoder.weights = None
+
+    def scored(self, repeats: int = 0) -> ValScores:
+        """Score the model as it is; `repeats` bootstrap draws give intervals, 0 none."""
+        return score_on_val(self.encoder, self.data, self.rendering, self.store, repeats)
+
+
+class StateFile(CheckpointIO):
+    """Write and read Lightning's checkpoints as `TrainingState` does.
+
+    Atomically, the one before is kept, weights that are not finite are refused, and nothing but
+    tensors and plain values is read. A snapshot is taken at once and written while the training
+    goes on, one at a time: what is wrong with a file is raised at the next save, or at the end.
+    """
+
+    def __init__(self) -> None:
+        self._writer: ThreadPoolExecutor | None = None
+        self._saving: Future[None] | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Begin to write a checkpoint, once the one before is written."""
+        self.wait()
+        snapshot = apply_to_collection(checkpoint, Tensor, _copied)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "state")
+        self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
+
+    def wait(self) -> None:
+        """Wait until what was saved is written. Raises what went wrong."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def teardown(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+                self._writer = None
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint."""
+        self.wait()
+        return TrainingState.load(Path(path)).checkpoint()
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Copy a tensor to the CPU: a GPU has no room for another optimizer state."""
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+
+
+class KeepState(Checkpoint):
+    """Save the state every so many steps, at an epoch's last step and once it is scored.
+
+    A signal ends the training after a step, once that is saved. What Lightning does not hold is
+    added: the RNG states of all processes, losses, the mined negatives, and hashes of what the run
+    was begun with. `saved_steps` is the last save's, `random` the RNG state to begin with.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        world: World,
+        negatives: KeptNegatives,
+        begun_with: Mapping[str, str | None],
+        every: int,
+    ) -> None:
+        self.run, self.world, self.negatives = run, world, negatives
+        self.begun_with, self.every = dict(begun_with), every
+        self.saved_steps: int | None = None
+        # Whether the last step of an epoch is done that is not scored.
+        self.epoch_open = False
+        self._ended = self._between = False
+        self.random: RandomState | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Restore the RNG state; score an epoch that was left open."""
+        assert isinstance(module, TrainingModule)
+        # Before anything else: Lightning has put its own handlers in place.
+        module.stop.install()
+        # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
+        if self.random is not None:
+            restore_random_state(self.random)
+        self.close_epoch(trainer)
+
+    def close_epoch(self, trainer: pl.Trainer) -> None:
+        """Do what is done at an epoch's end, where the epoch was left open."""
+        if self.epoch_open:
+            for monitoring in (False, True):  # Lightning's order
+                _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, *arguments: Any
+    ) -> None:
+        """Save after a step where it is due, the epoch's last, or a signal came."""
+        assert isinstance(module, TrainingModule)
+        if not module.window.closed:
+            return
+        self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
+        due = self.every and module.steps_done % self.every == 0
+        if self.epoch_open or module.stopping or due:
+            self._save(trainer, module, between=self.epoch_open)
+        if module.stopping:
+            raise Stopped("", module.stop.received or SIGTERM)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save once the epoch is scored."""
+        assert isinstance(module, TrainingModule)
+        self.epoch_open, self._ended = False, _is_ended(trainer)
+        self._save(trainer, module, between=True)
+
+    def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
+        self._between = between
+        trainer.save_checkpoint(self.run.state, weights_only=False)
+        self.saved_steps = module.steps_done
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add what Lightning does not hold."""
+        assert isinstance(module, TrainingModule)
+        ours: RunState = {
+            "batches_done": module.batches_done,
+            "steps_done": module.steps_done,
+            "losses": list(module.losses),
+            "world_size": self.world.size,
+            "begun_with": self.begun_with,
+            "mined": self.negatives.state(),
+            "random": gather_values(random_state(), self.world),
+            "epoch_open": self.epoch_open,
+            "ended": self._ended,
+        }
+        checkpoint[OURS] = ours
+        if self._between:
+            _begin_next_epoch(checkpoint["loops"]["fit_loop"])
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take up what was added."""
+        assert isinstance(module, TrainingModule)
+        ours: RunState = checkpoint[OURS]
+        module.batches_done, module.steps_done = ours["batches_done"], ours["steps_done"]
+        module.losses = list(ours["losses"])
+        self.random = ours["random"][self.world.rank]
+        self.epoch_open, self.saved_steps = ours["epoch_open"], ours["steps_done"]
+
+
+def _is_ended(trainer: pl.Trainer) -> bool:
+    """Tell whether the training ends with this epoch, though others were planned."""
+    loop = trainer.fit_loop
+    steps = 0 <= loop.max_steps <= trainer.global_step
+    return steps or (trainer.should_stop and loop._can_stop_early)
+
+
+def _begin_next_epoch(loop: dict[str, Any]) -> None:
+    """Count an epoch as complete whose last step is done.
+
+    Lightning counts it after the last of its hooks; with `max_steps` it would then begin the epoch
+    again where a run resumes.
+    """
+    for count in (loop["epoch_progress"][key] for key in ("total", "current")):
+        count |= dict.fromkeys(("started", "processed", "completed"), count["ready"])
+    batches = loop["epoch_loop.batch_progress"]
+    batches["current"] = dict.fromkeys(batches["current"], 0)
+    batches["total"] |= {"completed": batches["total"]["processed"]}
+    batches["is_last_batch"] = False
+    loop["state_dict"].pop("combined_loader", None)

@@ -1,0 +1,167 @@
+"""Write an export's model card in the hub's format, and upload the folder where that is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from claim2source.core.errors import UserError
+from claim2source.core.report import MACRO, MAIN_METRIC, Report
+from claim2source.models.hub import one_line
+from claim2source.models.manifest import Manifest
+from claim2source.models.places import base_record
+from claim2source.models.reranker_manifest import RerankerManifest
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+FILE = "README.md"
+RETRIEVER, RERANKER = "retriever", "re-ranker"
+_USE = {
+    RETRIEVER: """\
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("{title}")
+scores = model.similarity(model.encode_query(posts), model.encode_document(papers))""",
+    RERANKER: """\
+from sentence_transformers import CrossEncoder
+model = CrossEncoder("{title}")
+logits = model.predict([(post, paper)])""",
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Hold MRR@5 in one language, or the macro average, with its interval where there is one."""
+
+    language: str
+    value: float
+    claims: int
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """Hold a model's title, and the report and the name of the system that has its scores."""
+
+    title: str
+    report: Report | None = None
+    system: str = ""
+
+    def scores(self) -> list[Score]:
+        """List the model's scores by language, the macro average last; none without a report."""
+        if self.report is None or self.system not in self.report.systems:
+            return []
+        found = self.report.systems[self.system]
+        bounds = found.intervals.values.get(MAIN_METRIC, {}) if found.intervals else {}
+        rows = {**found.languages, **({MACRO: found.macro} if found.macro else {})}
+        return [
+            Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
+            for name, row in rows.items()
+            if MAIN_METRIC in row
+        ]
+
+
+def write_card(
+    folder: Path, manifest: Manifest | RerankerManifest, notes: Sequence[str], card: Card
+) -> None:
+    """Write `README.md`: base, data, languages, use, results by language, what was checked.
+
+    `notes` are what the export's check says. The licence is left to whoever publishes: those of
+    the base and of the data may bind.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    kind = RERANKER if isinstance(manifest, RerankerManifest) else RETRIEVER
+    base = base_record(manifest.base.name)
+    languages = list(manifest.data.languages or ())
+    languages = languages or [one.language for one in card.scores() if one.language != MACRO]
+    metadata = ModelCardData(
+        # A base that is no name of the hub is named in the text alone.
+        base_model=base if re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) else None,
+        language=languages or None,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity" if kind == RETRIEVER else "text-ranking",
+        tags=["sentence-transformers", "claim2source"],
+        model_name=card.title,
+        eval_results=_results(card) or None,
+    )
+    text = "\n\n".join(_sections(kind, base, manifest, notes, card))
+    whole = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True)
+    whole.save(folder / FILE)
+
+
+def _results(card: Card) -> list[EvalResult]:
+    """List the scores as the hub's `model-index` has them."""
+    from huggingface_hub import EvalResult
+
+    if (report := card.report) is None:
+        return []
+    return [
+        EvalResult(
+            task_type="text-retrieval",
+            dataset_type=Path(report.dataset).name,
+            dataset_name=Path(report.dataset).name,
+            dataset_config=one.language,
+            dataset_split=report.split,
+            metric_type=MAIN_METRIC,
+            metric_value=round(one.value, 4),
+            metric_args={"interval_95": [round(end, 4) for end in one.interval]}
+            if one.interval
+            else None,
+        )
+        for one in card.scores()
+    ]
+
+
+def _sections(
+    kind: str,
+    base: str,
+    manifest: Manifest | RerankerManifest,
+    notes: Sequence[str],
+    card: Card,
+) -> list[str]:
+    rendering, data = manifest.rendering, manifest.data.dataset
+    trained = Path(data).name if data else "data that its manifest does not name"
+    found = [
+        f"# {card.title}",
+        f"A {kind} that finds the scientific paper that a social media post means, tuned from "
+        f"{base} on {trained}. It gives no verdict on what a post says.",
+        "## Use",
+        f"```python\n{_USE[kind].format(title=card.title)}\n```",
+        f"It was trained on {rendering.claims} claims, and on sources written as "
+        f"`{rendering.sources}`.",
+        "## Licence",
+        "Left to you: those of the base model and of the training data apply.",
+    ]
+    if card.report is not None and (scores := card.scores()):
+        report = card.report
+        lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
+        for one in scores:
+            ends = f"{one.interval[0]:.4f} to {one.interval[1]:.4f}" if one.interval else ""
+            lines.append(f"| {one.language} | {one.claims} | {one.value:.4f} | {ends} |")
+        where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
+        found += ["## Results", where, "\n".join(lines)]
+    plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
+    return [*found, "## What was checked", "\n".join(f"- {line}" for line in plain)]
+
+
+def push_to_hub(folder: Path, name: str) -> str:
+    """Upload a folder to a model repository of the hub, private if it is new; return its address.
+
+    Hub and token are huggingface_hub's: `HF_ENDPOINT`, `HF_TOKEN`. Raises `UserError` where the
+    hub refuses; the folder stays.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi()
+    try:
+        address = api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model")
+    except (HfHubHTTPError, HFValidationError, OSError, RuntimeError) as error:
+        why = one_line(error)
+        raise UserError(f"{folder}: is written, but not uploaded to {name}: {why}") from None
+    return str(address)

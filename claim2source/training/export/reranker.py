@@ -1,0 +1,174 @@
+"""Export a tuned re-ranker as a folder that sentence-transformers' `CrossEncoder` loads."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.files import file_hash
+from claim2source.models import Dtype, ModelConfig
+from claim2source.models.hub import one_line, tokenizer_files, weights_hash
+from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
+from claim2source.stages.pairs import Pair
+from claim2source.stages.yes_no import YesNo
+from claim2source.training.export.card import Card, write_card
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder as Model
+
+_PAIRS = (
+    Pair("new study: masks work", "Masks in schools. A trial of 31 schools."),
+    Pair("new study: masks work", "Sleep of nurses. Diaries of 400 nurses on night shifts."),
+    Pair("#schlaf hilft gegen erkältung", "Sleep and the common cold. A cohort of 164 adults."),
+    Pair("42 % fewer", "Sugar taxes. Sales of soft drinks before and after the tax of 2018."),
+)
+# Most that two logits may differ by, as a share of the largest.
+_ROUNDING, _IN_16_BITS = 1e-5, 0.05
+# The texts that a prompt is written for: the roles of sentence-transformers.
+_ROLES = ("@@query@@", "@@document@@")
+_SPECIAL = Pair("what {} means", "A paper with {} in its abstract.")
+
+
+def export_reranker(
+    checkpoint: Path,
+    manifest: RerankerManifest,
+    folder: Path,
+    dtype: Dtype | None = None,
+    model: ModelConfig | None = None,
+    card: Card | None = None,
+) -> list[str]:
+    """Write a tuned re-ranker as a plain model with its card; returns what to say of it as lines.
+
+    An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
+    that of the written weights, by default the checkpoint's; `model` says what the base may run.
+    Raises `UserError` where the folder would give other logits, or the base's weights changed.
+    """
+    kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
+    allowed = (model or ModelConfig()).allow_remote_code
+    stage: Any = kind(model=str(checkpoint), allow_remote_code=allowed).with_runtime(None, "cpu")
+    base, _, settings = stage.files()
+    settings = replace(settings, dtype="float32")
+    stage.__dict__["_files"] = (base, {}, settings)
+    before = weights_hash(base)
+    dtype = dtype or manifest.reranker.dtype
+    write = _write_cross_encoder if kind is CrossEncoder else _write_yes_no
+    write(stage, base, settings, folder, dtype)
+    if weights_hash(base) != before:
+        raise UserError(f"{base}: the base's weights changed while they were exported")
+    sha256 = file_hash(folder / "model.safetensors")
+    written = replace(manifest, reranker=replace(manifest.reranker, dtype=dtype))
+    written.write_export(folder, checkpoint=checkpoint.name, sha256=sha256)
+    notes = check_reranker(folder, stage, dtype)
+    rendering = manifest.rendering
+    lines = [
+        *notes,
+        f"{checkpoint.name}, {dtype}, sha256 {sha256}",
+        f"base {manifest.base.name}: sha256 {manifest.base.sha256}, unchanged",
+        "sentence-transformers: CrossEncoder(folder).predict([(claim, source)]) gives its logits; "
+        f"trained on {rendering.claims} claims and {rendering.sources} sources",
+    ]
+    write_card(folder, manifest, lines, card or Card(folder.name))
+    return lines
+
+
+def _write_cross_encoder(
+    stage: CrossEncoder, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
+) -> None:
+    length, instruction = stage.told
+    bare = replace(settings, adapter=None)
+    model = load_cross_encoder(base, bare, length, settings.labels, trains=True)
+    network: Any = model[0]
+    network.model = _merged(network.model, settings.adapter, dtype)
+    _save(model, folder, instruction)
+
+
+def _write_yes_no(
+    stage: YesNo, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
+) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+
+    causal, _ = load_causal(base, replace(settings, adapter=None))
+    length, _, _ = stage.told
+    # A template drops the line ends that its last tags need; a string in it does not.
+    text = "".join(stage.prompt(Pair(*_ROLES)))
+    for role in _ROLES:
+        message = f"(messages | selectattr('role', 'eq', '{role.strip('@')}') | first).content"
+        text = text.replace(role, f"\0{message}\0")
+    parts = [json.dumps(p) if i % 2 == 0 else p for i, p in enumerate(text.split("\0"))]
+    prompt = "{{ " + " ~ ".join(parts) + " }}"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
+        _merged(causal, settings.adapter, dtype).save_pretrained(place)
+        for file in tokenizer_files(base):
+            Path(place, file.name).write_bytes(file.read_bytes())
+        Path(place, "chat_template.jinja").write_text(prompt, encoding="utf-8")
+        model = Theirs(place, device="cpu", max_length=length, local_files_only=True)
+        _save(model, folder, None)
+
+
+def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
+    """Add an adapter to the weights of a model in float32, and cast the sum."""
+    import torch
+    from peft import PeftModel
+
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    return model.to(getattr(torch, dtype))
+
+
+def _save(model: Model, folder: Path, instruction: str | None) -> None:
+    """Write the modules; predictions are raw logits: a sigmoid ties the high ones."""
+    import torch
+
+    model.activation_fn = torch.nn.Identity()
+    path = f"{torch.nn.Identity.__module__}.Identity"
+    network: Any = model[0]
+    # Versions of sentence-transformers before 6 read it here.
+    network.model.config.sentence_transformers = {"activation_fn": path}
+    if instruction is not None:
+        model.prompts, model.default_prompt_name = {"instruction": instruction}, "instruction"
+    model.save_pretrained(str(folder), create_model_card=False)
+
+
+def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str]:
+    """Load the folder with sentence-transformers, and compare its logits with the checkpoint's.
+
+    Returns what cannot be the same there, as lines. Raises `UserError` for logits that differ.
+    """
+    from sentence_transformers import CrossEncoder as Theirs
+
+    try:
+        model = Theirs(str(folder), device="cpu", local_files_only=True)
+    except Exception as error:  # libraries raise anything for files that do not fit
+        raise UserError(
+            f"sentence-transformers cannot load the export: {one_line(error)}"
+        ) from None
+    names = " ".join(model.tokenizer.all_special_tokens)
+    pairs = [*_PAIRS, Pair(*(text.format(names) for text in _SPECIAL))]
+    ours = _logits(stage, pairs)
+    theirs = np.asarray(model.predict([tuple(pair) for pair in pairs])).reshape(len(pairs), -1)
+    theirs = theirs[:, -1] - (theirs[:, 0] if theirs.shape[1] == 2 else 0)
+    apart, bound = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
+    bound *= max(1.0, float(np.abs(ours[:-1]).max()))
+    if (worst := float(apart[:-1].max())) > bound:
+        raise UserError(
+            f"the logits in sentence-transformers are others: they differ by {worst:.2g}"
+        )
+    if apart[-1] > bound:
+        return ["the name of a special token in a text is special in sentence-transformers"]
+    return []
+
+
+def _logits(stage: LocalReranker, pairs: Sequence[Pair]) -> np.ndarray:
+    found = np.zeros(len(pairs))
+    for scored in stage.score(pairs):
+        found[list(scored.places)] = scored.scores
+    return found

@@ -1,0 +1,375 @@
+"""Compute the training losses; `combined` adds them by weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from claim2source.core.config import Amount, Between, Number, Positive, Settings, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class InfoNCEConfig(Settings):
+    """Set the contrastive loss (2026 paper, table 6).
+
+    Args:
+        weight: of this term in the sum.
+        both_ways: also each source against the claims of the batch.
+    """
+
+    weight: Amount = 1.0
+    both_ways: bool = False
+
+
+def info_nce(
+    claims: Tensor, sources: Tensor, positives: Tensor, masked: Tensor, temperature: float
+) -> Tensor:
+    """Compute the mean cross-entropy of each claim's own source against all sources.
+
+    `claims` [n, d] and `sources` [m, d] are float32 vectors, `positives` [n] the column of
+    each claim's source, `masked` [n, m] true where a source is neither positive nor negative:
+    another gold of the claim. With claims and sources exchanged it is the loss of the way back.
+    Returns a scalar.
+    """
+    from torch.nn.functional import cross_entropy
+
+    logits = claims @ sources.T / temperature
+    logits = logits.masked_fill(masked, -math.inf)
+    return cross_entropy(logits, positives)
+
+
+@dataclass(frozen=True)
+class DistillationConfig(Settings):
+    """Set how to learn from the scores of a re-ranker, or of any other run.
+
+    Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
+    other pairs. With `candidates` the hard negatives are the teacher's own. Without, mined ones
+    (`mining.hard` + `mining.random`) that the teacher scores are used first, the hardest first:
+    mine more than `optimisation.negatives`, or let the teacher score the mined file.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out.
+        scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
+            folder of them: `runs`, which every evaluation writes.
+        candidates: take a claim's hard negatives from the teacher's run, its highest first, in
+            place of mining: `mining.first_rank` to `last_rank`, at most `mining.hard`.
+        temperature: the teacher's scores are divided by it, the student's cosines by
+            `optimisation.temperature`; both should then spread alike. 1 fits logits; take about
+            0.1 for probabilities, or nearly all candidates get the same target and the gold is
+            pushed down. none: the mean standard deviation of a claim's scores, whatever they are.
+    """
+
+    weight: Amount = 0.0
+    scores: Path | None = None
+    temperature: Positive | None = 1.0
+    candidates: bool = False
+
+    def check(self) -> None:
+        key = "losses.distillation"
+        allowed = "false while losses.distillation.weight is 0"
+        require(self.weight > 0 or not self.candidates, f"{key}.candidates", True, allowed)
+        require(
+            self.weight == 0 or self.scores is not None,
+            f"{key}.scores",
+            self.scores,
+            "a run file with the teacher's scores, since the weight is above 0",
+        )
+
+
+def taught(teacher: Tensor) -> Tensor:
+    """Select the teacher's scores [n, m] (NaN: none) that the loss uses, as booleans.
+
+    A claim needs two scores.
+    """
+    scored = ~teacher.isnan()
+    return scored & (scored.sum(dim=1, keepdim=True) >= 2)
+
+
+def distillation(
+    claims: Tensor,
+    sources: Tensor,
+    teacher: Tensor,
+    *,
+    temperature: float,
+    teacher_temperature: float,
+) -> Tensor:
+    """Compare the student's distribution over the candidates with the teacher's.
+
+    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] its scores, NaN where it
+    gave none. The student's cosines are divided by `temperature`, the teacher's scores by theirs.
+    Of every claim with two scored candidates or more it is KL(teacher, student); other claims
+    count 0; the sum is divided by n. Returns a scalar.
+    """
+    student = claims @ sources.T / temperature
+    counted = taught(teacher)
+    target = teacher.nan_to_num() / teacher_temperature
+    # A row without candidates keeps all columns: an empty softmax would be NaN.
+    open_ = counted | ~counted.any(dim=1, keepdim=True)
+    wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    # -inf minus -inf would be NaN, and so would its gradient.
+    terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
+    return terms.sum() / len(claims)
+
+
+@dataclass(frozen=True)
+class KeepBaseConfig(Settings):
+    """Set the penalty for leaving the base model's ranking of each batch.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out.
+        languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
+            0. Empty: every language 1.
+        temperature: cosines are divided by it on both sides; none:
+            `optimisation.temperature`.
+    """
+
+    weight: Amount = 0.0
+    languages: dict[str, Amount] = field(default_factory=dict)
+    temperature: Positive | None = None
+
+    def check(self) -> None:
+        key = "losses.keep_base"
+        require(
+            self.weight == 0 or not self.languages or any(self.languages.values()),
+            f"{key}.languages",
+            self.languages,
+            "a share above 0 for one language at least, since the weight is above 0",
+        )
+
+
+def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:
+    """Look up each claim's weight by its language."""
+    return [wanted.get(language, 0.0) if wanted else 1.0 for language in languages]
+
+
+def keep_base(
+    claims: Tensor,
+    sources: Tensor,
+    base_claims: Tensor,
+    base_sources: Tensor,
+    weights: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Compute the weighted KL(base, tuned) of each claim's distribution over the sources.
+
+    `claims` [n, d] and `sources` [m, d] are the tuned vectors, `base_*` the base model's,
+    `weights` [n] the claims' weights. The sum is divided by n, not by the weights' sum, so that
+    a batch without a protected language contributes 0. Returns a scalar.
+    """
+    tuned = (claims @ sources.T / temperature).log_softmax(dim=1)
+    base = (base_claims @ base_sources.T / temperature).log_softmax(dim=1)
+    divergence = (base.exp() * (base - tuned)).sum(dim=1)
+    return (weights * divergence).sum() / len(weights)
+
+
+@dataclass(frozen=True)
+class ConsistencyConfig(Settings):
+    """Weight the agreement of original, translation and both together, as views of one claim.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out.
+    """
+
+    weight: Amount = 0.0
+
+
+def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
+    """Sum 1 - cosine of each view and its claim, divided by the number of claims.
+
+    `claims` [n, d], `views` [v, d] (v may be 0), `owners` [v] the row of each view's claim.
+    Returns a scalar.
+    """
+    from torch.nn.functional import cosine_similarity
+
+    cosine = cosine_similarity(views, claims[owners], dim=1)
+    return (1 - cosine).sum() / len(claims)
+
+
+@dataclass(frozen=True)
+class MatryoshkaConfig(Settings):
+    """Set InfoNCE on shortened vectors, added to InfoNCE on whole vectors.
+
+    Args:
+        dimensions: lengths at which vectors must also work, such as [256, 128]; the mean over
+            them is added; empty: none.
+    """
+
+    dimensions: tuple[Annotated[int, Between(1, 10**5)], ...] = ()
+
+
+def shortened(vectors: Tensor, dimensions: int) -> Tensor:
+    """Cut vectors [n, d] to their first `dimensions` numbers, scaled back to length 1."""
+    from torch.nn.functional import normalize
+
+    return normalize(vectors[:, :dimensions], dim=-1)
+
+
+@dataclass(frozen=True)
+class AlignmentConfig(Settings):
+    """Set how the student's vectors are brought to the teacher's (LEAF, arXiv 2509.12539).
+
+    Of training claims, and of titles and sentences of the pool's papers, which need no judgement:
+    the student reads them as claims.
+
+    Args:
+        weight: of this term in the sum; 0 leaves it out.
+        most: titles and sentences that are drawn, which the teacher encodes once; none: all.
+    """
+
+    weight: Amount = 0.0
+    most: Number | None = 10_000
+
+
+def alignment(claims: Tensor, texts: Tensor, targets: Tensor) -> Tensor:
+    """Compute the mean squared distance of the student's vectors to the teacher's.
+
+    `claims` [n, d] and `texts` [t, d] are the student's, `targets` [n + t, d] the teacher's. Of
+    vectors of length 1 it is the mean of 2 (1 - cosine). Returns a scalar.
+    """
+    from torch import cat  # here: arguments are read before torch is imported
+
+    return (cat((claims, texts)) - targets).square().sum(dim=1).mean()
+
+
+@dataclass(frozen=True)
+class LossesConfig(Settings):
+    """Set the loss to minimise: a weighted sum of terms.
+
+    Args:
+        info_nce: claim to source, and back.
+        distillation: from a teacher's scores.
+        keep_base: from the base model's similarities.
+        consistency: between a claim and its translation.
+        matryoshka: InfoNCE on shortened vectors.
+        alignment: to a teacher's vectors, without labels.
+    """
+
+    info_nce: InfoNCEConfig = field(default_factory=InfoNCEConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    keep_base: KeepBaseConfig = field(default_factory=KeepBaseConfig)
+    consistency: ConsistencyConfig = field(default_factory=ConsistencyConfig)
+    matryoshka: MatryoshkaConfig = field(default_factory=MatryoshkaConfig)
+    alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
+
+    def check(self) -> None:
+        named = (self.distillation, self.keep_base, self.consistency, self.alignment)
+        others = (term.weight for term in named)
+        require(
+            any((self.info_nce.weight, self.matryoshka.dimensions, *others)),
+            "losses.info_nce.weight",
+            self.info_nce.weight,
+            "above 0 where no other loss is on",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTargets:
+    """Hold what the losses compare the vectors with, for this process's n claims and m sources.
+
+    `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
+    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. `rows`
+    [n] are the places of the n claims among the c claims of all processes, and `claims_masked`
+    [n, c] is true where another claim has the paper of the row's source as gold (set only where
+    InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
+    [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n],
+    `owners` [v], the row of each view's claim, and `aligned` [n + t, d], the teacher's vectors of
+    the claims and of t texts without labels.
+    """
+
+    positives: Tensor
+    masked: Tensor
+    rows: Tensor | None = None
+    claims_masked: Tensor | None = None
+    teacher: Tensor | None = None
+    base_claims: Tensor | None = None
+    base_sources: Tensor | None = None
+    keep_weights: Tensor | None = None
+    owners: Tensor | None = None
+    aligned: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs(LossTargets):
+    """Hold the vectors beside their targets.
+
+    `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `all_claims`
+    [c, d] for InfoNCE both ways; `views` [v, d], other representations of claims; `texts` [t, d],
+    for the alignment.
+    """
+
+    claims: Tensor
+    sources: Tensor
+    all_claims: Tensor | None = None
+    views: Tensor | None = None
+    texts: Tensor | None = None
+
+
+def combined(
+    inputs: LossInputs, config: LossesConfig, temperature: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the weighted sum, and each term before weighting (detached) by its name."""
+    terms = {"info_nce": _contrastive(inputs, config, temperature, None)}
+    weights = {"info_nce": config.info_nce.weight}
+    sizes = config.matryoshka.dimensions
+    if sizes:
+        parts = [_contrastive(inputs, config, temperature, size) for size in sizes]
+        terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
+        weights["matryoshka"] = 1.0
+    if inputs.teacher is not None:
+        terms["distillation"] = distillation(
+            inputs.claims,
+            inputs.sources,
+            inputs.teacher,
+            temperature=temperature,
+            # Without one the scores were divided when they were read.
+            teacher_temperature=config.distillation.temperature or 1.0,
+        )
+        weights["distillation"] = config.distillation.weight
+    if inputs.base_claims is not None:
+        assert inputs.base_sources is not None and inputs.keep_weights is not None
+        terms["keep_base"] = keep_base(
+            inputs.claims,
+            inputs.sources,
+            inputs.base_claims,
+            inputs.base_sources,
+            inputs.keep_weights,
+            temperature if config.keep_base.temperature is None else config.keep_base.temperature,
+        )
+        weights["keep_base"] = config.keep_base.weight
+    if inputs.owners is not None:
+        assert inputs.views is not None
+        terms["consistency"] = consistency(inputs.claims, inputs.views, inputs.owners)
+        weights["consistency"] = config.consistency.weight
+    if inputs.aligned is not None:
+        assert inputs.texts is not None
+        terms["alignment"] = alignment(inputs.claims, inputs.texts, inputs.aligned)
+        weights["alignment"] = config.alignment.weight
+    weighted = [weights[name] * term for name, term in terms.items()]
+    total = sum(weighted[1:], weighted[0])
+    return total, {name: term.detach() for name, term in terms.items()}
+
+
+def _contrastive(
+    inputs: LossInputs, config: LossesConfig, temperature: float, size: int | None
+) -> Tensor:
+    """Compute InfoNCE, one way or the mean of both, on vectors cut to `size` numbers."""
+
+    def cut(vectors: Tensor) -> Tensor:
+        return vectors if size is None else shortened(vectors, size)
+
+    claims, sources = cut(inputs.claims), cut(inputs.sources)
+    forth = info_nce(claims, sources, inputs.positives, inputs.masked, temperature)
+    if not config.info_nce.both_ways:
+        return forth
+    assert inputs.all_claims is not None and inputs.rows is not None
+    assert inputs.claims_masked is not None
+    own, others = sources[inputs.positives], cut(inputs.all_claims)
+    back = info_nce(own, others, inputs.rows, inputs.claims_masked, temperature)
+    return (forth + back) / 2

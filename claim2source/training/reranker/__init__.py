@@ -1,1 +1,0 @@
-"""Training of re-rankers: cross-encoders, generative yes/no models."""

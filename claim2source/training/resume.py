@@ -1,0 +1,271 @@
+"""Save and restore what a training resumes from, and stop it at a step that was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import InputError, Stopped, UserError
+from claim2source.core.files import atomic_path, same_file
+from claim2source.core.folders import PREVIOUS_STATE_FILE, STATE_FILE
+
+STATE_FORMAT = 3
+# Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
+OURS, _PREFIX = "claim2source", "model."
+# Before it, a state was no checkpoint of Lightning's.
+_OLDER_FORMAT = 2
+NOT_FINITE = "holds weights that are not finite"
+CALMER = (
+    "lower optimisation.learning_rate, raise a low temperature, or take precision fp32, "
+    "and begin again"
+)
+# By device: the bytes that torch.get_rng_state gives.
+RandomState = dict[str, Tensor]
+StateDict = dict[str, object]  # of torch's optimizers and schedulers, and of Lightning
+
+
+class MinedFile(TypedDict):
+    """Hold the name and the bytes of a file of mined negatives."""
+
+    file: str
+    content: Tensor
+
+
+class RunState(TypedDict):
+    """Hold what a run resumes from beside Lightning's checkpoint (see `TrainingState`)."""
+
+    batches_done: int
+    steps_done: int
+    losses: list[float]
+    world_size: int
+    begun_with: dict[str, str | None]
+    mined: MinedFile
+    random: list[RandomState]
+    epoch_open: bool
+    ended: bool
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Hold all that a run needs to go on exactly where it stopped.
+
+    `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
+    the run's folder, `mined` the current negatives, `random` the RNG state of every process by
+    rank. The loss of a step that was skipped is NaN. `epoch_open` says that the epoch's last step
+    is done and its checkpoint is not scored, `ended` that no epoch follows, though others were
+    planned. `lightning` is the rest of Lightning's checkpoint: optimizer, scheduler, loops,
+    callbacks; none in a state of an older version, which cannot go on.
+    """
+
+    batches_done: int
+    steps_done: int
+    losses: list[float]
+    world_size: int
+    begun_with: dict[str, str | None]
+    mined: MinedFile
+    weights: dict[str, Tensor]
+    random: list[RandomState]
+    epoch_open: bool = False
+    ended: bool = False
+    lightning: StateDict | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
+        """Take a checkpoint of Lightning's apart."""
+        rest = {key: value for key, value in checkpoint.items() if key not in (OURS, "state_dict")}
+        weights = {
+            name.removeprefix(_PREFIX): weight.detach()
+            for name, weight in checkpoint["state_dict"].items()
+        }
+        return cls(**checkpoint[OURS], weights=weights, lightning=rest)
+
+    def checkpoint(self) -> StateDict:
+        """Return the state as a checkpoint of Lightning's."""
+        assert self.lightning is not None
+        ours = {
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if spec.name not in ("weights", "lightning")
+        }
+        weights = {f"{_PREFIX}{name}": weight for name, weight in self.weights.items()}
+        return {**self.lightning, "state_dict": weights, OURS: ours}
+
+    def save(self, path: Path) -> None:
+        """Write the state; the run's one before is kept as `previous_state`.
+
+        Raises `UserError` for weights that are not finite, before anything is touched.
+        """
+        require_finite_weights(self.weights, path)
+        with atomic_path(path) as temporary:
+            torch.save({"format": STATE_FORMAT, **self.checkpoint()}, temporary)
+            if path.name == STATE_FILE and path.is_file():
+                # A copy of the name: the state is never missing, whenever the process is killed.
+                same_file(path, previous_state(path))
+
+    @classmethod
+    def load(cls, path: Path) -> TrainingState:
+        """Read a saved state, tensors and plain values only. Raises `InputError`."""
+        try:
+            raw = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise InputError.at(path, why="no saved state here: nothing to resume") from None
+        except Exception as error:  # torch raises many types for a file that is no state
+            said = str(error).splitlines() or ["it is empty or cut"]
+            why = f"not a saved state: {said[0]}"
+            raise InputError.at(path, why=why) from None
+        known = raw.pop("format", None) if isinstance(raw, dict) else None
+        if known not in (STATE_FORMAT, _OLDER_FORMAT):
+            why = f"this version reads format {STATE_FORMAT}"
+            raise InputError.at(path, field="format", why=why)
+        ours = raw if known == _OLDER_FORMAT else raw.get(OURS, {}) | {"weights": {}}
+        for spec in fields(cls):
+            if spec.name not in ours and spec.default is MISSING:
+                raise InputError.at(path, field=spec.name, why="is missing")
+        if known == _OLDER_FORMAT:
+            state = cls(**{spec.name: raw[spec.name] for spec in fields(cls) if spec.name in raw})
+        else:
+            state = cls.of(raw)
+        if (name := not_finite(state.weights)) is not None:
+            raise InputError.at(path, field=name, why=NOT_FINITE)
+        return state
+
+    @classmethod
+    def newest(cls, path: Path) -> tuple[TrainingState, InputError | None]:
+        """Read a saved state, or where it is damaged the one before, with what is wrong.
+
+        Raises `InputError` for the newest where neither can be read.
+        """
+        try:
+            return cls.load(path), None
+        except InputError as damage:
+            try:
+                return cls.load(previous_state(path)), damage
+            except InputError:
+                raise damage from None
+
+
+def previous_state(path: Path) -> Path:
+    """Locate the state that was saved before the one at `path`."""
+    return path.with_name(PREVIOUS_STATE_FILE)
+
+
+def skipped_steps(losses: Sequence[float]) -> int:
+    """Count the steps that were not taken: their loss is NaN."""
+    return sum(map(math.isnan, losses))
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Find the first tensor with a weight that is no finite number; None where all are finite."""
+    return next((name for name, weight in weights.items() if not weight.isfinite().all()), None)
+
+
+def require_finite_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raise `UserError` where weights that would be written to `path` are not finite."""
+    if (name := not_finite(weights)) is not None:
+        raise UserError(f"{path}: not written: {name} {NOT_FINITE}; {CALMER}")
+
+
+def random_state() -> RandomState:
+    """Read this process's RNG state."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Tensor]) -> None:
+    """Restore the RNG state."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Select the weights that training moves, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PARENT_DEATH = 1  # prctl's PR_SET_PDEATHSIG
+
+
+class StopSignals:
+    """Note the first SIGINT or SIGTERM in `received`, and raise `Stopped` for it.
+
+    It is raised at once, but within `after_step` only where the training asks: a step is
+    finished and saved. A second SIGINT is raised at once there too.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._waits = False
+        self._process = os.getpid()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[StopSignals]:
+        """Handle the signals while the body runs; in other threads than the main, do nothing."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self.install()
+        _end_with_launcher()
+        try:
+            yield self
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Put our handlers in place, also of those that Lightning puts there for itself."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            # `nohup` and background jobs ignore SIGINT: that stays so.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._receive)
+
+    @contextlib.contextmanager
+    def after_step(self, waits: bool = True) -> Iterator[None]:
+        """Wait within the body until the training asks; with `waits` false, not again."""
+        before, self._waits = self._waits, waits
+        try:
+            if not waits:
+                self.check()
+            yield
+        finally:
+            self._waits = before
+        if not before:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `Stopped` where a signal was received."""
+        if self.received is not None:
+            raise Stopped("", self.received)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a child's end is not this program's
+            os._exit(128 + number)
+        again = self.received == number == signal.SIGINT
+        first, self.received = self.received is None, self.received or number
+        if again or (first and not self._waits):
+            raise Stopped("", self.received)
+
+
+def _end_with_launcher() -> None:
+    """Get SIGTERM when the launcher dies: `accelerate launch` hands no signal on."""
+    launched = any(name.startswith(("ACCELERATE_", "TORCHELASTIC_")) for name in os.environ)
+    if launched and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)

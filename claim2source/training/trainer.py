@@ -1,0 +1,144 @@
+"""Make Lightning's trainer of the `trainer:` settings of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from claim2source.core.errors import ConfigError
+from claim2source.core.imports import import_named
+from claim2source.core.keys import did_you_mean
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+# What YAML holds.
+_Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
+TrainerSettings = dict[str, _Value]
+
+_LAUNCHER = "the launcher's options (accelerate launch) say it"
+_VAL = "val is ranked as a whole at every epoch's end, not in batches"
+# Argument of pl.Trainer that would contradict the run -> why.
+REFUSED = {
+    "accelerator": "the key `device` says it",
+    "devices": _LAUNCHER,
+    "num_nodes": _LAUNCHER,
+    "precision": "the key `optimisation.precision` says it",
+    "max_epochs": "the key `optimisation.epochs` says it",
+    "accumulate_grad_batches": "the key `optimisation.accumulation` says it",
+    "gradient_clip_val": "the key `optimisation.max_grad_norm` says it",
+    "gradient_clip_algorithm": "gradients are clipped by `optimisation.max_grad_norm`",
+    "log_every_n_steps": "the run logs every step",
+    "logger": "the run logs to CSV, and to W&B by the key `wandb.mode`",
+    "default_root_dir": "the key `out` says it",
+    "enable_checkpointing": "a run cannot go on, nor choose, without its checkpoints",
+    "enable_progress_bar": "the run shows its own progress",
+    "barebones": "a run needs its logs and callbacks",
+    "use_distributed_sampler": "batches are dealt to processes so that no paper meets itself",
+    "reload_dataloaders_every_n_epochs": "the batches of all epochs are planned",
+    "num_sanity_val_steps": _VAL,
+    "limit_val_batches": _VAL,
+    "val_check_interval": _VAL,
+    "check_val_every_n_epoch": _VAL,
+    "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
+    "limit_predict_batches": "a run predicts nothing",
+}
+_EPOCHS = "the trained weights are scored and saved; a retriever's key `soup` averages epochs"
+# Classes of Lightning's callbacks and plugins that would change a run behind these arguments, with
+# all that derive from them -> why.
+_BACK_DOORS = {
+    "GradientAccumulationScheduler": REFUSED["accumulate_grad_batches"],
+    "BatchSizeFinder": "the key `optimisation.batch_size` says it",
+    "LearningRateFinder": "the key `optimisation.learning_rate` says it",
+    "StochasticWeightAveraging": _EPOCHS,
+    "WeightAveraging": _EPOCHS,
+    "BaseFinetuning": "the keys `tuning` and `optimisation.train_layers` say what is trained",
+    "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
+    "Checkpoint": "the keys `keep` and `optimisation.save_every` say what is saved",
+    "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
+    "ThroughputMonitor": "the run logs them at every step",
+    "ProgressBar": REFUSED["enable_progress_bar"],
+    "BasePredictionWriter": REFUSED["limit_predict_batches"],
+    "Precision": REFUSED["precision"],
+    "CheckpointIO": "the run writes its state; the key `optimisation.save_every` says how often",
+    "ClusterEnvironment": _LAUNCHER,
+}
+
+
+def check_names(settings: Mapping[str, _Value]) -> None:
+    """Raise `ConfigError` for an argument that would contradict the run, with the reason."""
+    for name, value in settings.items():
+        if name in REFUSED:
+            raise ConfigError(f"trainer.{name}", value, f"nothing here: {REFUSED[name]}")
+
+
+def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
+    """Make the arguments of `pl.Trainer`: classes by their paths, with their `init_args`.
+
+    They are written as LightningCLI takes them. Raises `ConfigError` for an argument that the
+    Trainer does not have, a value of another type, and a class that cannot be made.
+    """
+    import pytorch_lightning as pl
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    check_names(settings)
+    hints = get_type_hints(pl.Trainer.__init__)
+    known = hints.keys() - REFUSED.keys() - {"return"}
+    loose = ConfigDict(arbitrary_types_allowed=True)
+    made: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in known:
+            meant = did_you_mean(name, sorted(known))
+            raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
+        try:
+            made[name] = _made(value)
+            TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
+        except (AttributeError, ImportError, TypeError, ValueError) as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            said = " ".join((first["msg"] if first else str(error)).split())
+            raise ConfigError(f"trainer.{name}", value, f"what pl.Trainer takes: {said}") from None
+    for name in ("callbacks", "plugins"):
+        parts = made.get(name) or []
+        for part in parts if isinstance(parts, list) else [parts]:
+            _check_part(name, part)
+    # A strategy may bring such parts along.
+    strategy = made.get("strategy")
+    for part in ("_precision_plugin", "_checkpoint_io"):
+        _check_part("strategy", getattr(strategy, part, None))
+    if getattr(strategy, "_model_averaging_period", None):
+        raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
+    return made
+
+
+def _made(value: Any) -> Any:
+    """Make the objects that a value names by `class_path`, with their `init_args`."""
+    if isinstance(value, list):
+        return [_made(part) for part in value]
+    if not isinstance(value, dict) or "class_path" not in value:
+        return value
+    if rest := value.keys() - {"class_path", "init_args"}:
+        raise ValueError(f"beside class_path stands {', '.join(sorted(rest))}, not init_args alone")
+    module, _, name = str(value["class_path"]).rpartition(".")
+    kind = getattr(import_named(module or "pytorch_lightning.callbacks"), name)
+    return kind(**{key: _made(part) for key, part in (value.get("init_args") or {}).items()})
+
+
+def _check_part(name: str, part: object) -> None:
+    """Raise `ConfigError` for a callback or a plugin that would contradict the run."""
+    for kind in type(part).__mro__:
+        library = kind.__module__.split(".")[0]
+        if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
+            allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
+            raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
+
+
+def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
+    """Make the trainer. Raises `ConfigError` for what Lightning refuses."""
+    import pytorch_lightning as pl
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    try:
+        return pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"what Lightning takes: {said}") from None

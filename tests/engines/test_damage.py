@@ -1,0 +1,215 @@
+"""Damaged indexes: an error that says what is wrong and what to do, never an empty answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.lock import LOCK_FILE
+from claim2source.engines import Engine, open_engine
+from claim2source.engines import files as module
+from claim2source.engines.manifest import MANIFEST
+from eval.find import main as find
+from tests.engines.engines import WIDTH, Corpus, manifest_of
+
+PAPERS = 40
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of two writes and a build; do not change it."""
+    folder = tmp_path_factory.mktemp("damage") / "index"
+    corpus = Corpus.drawn(PAPERS)
+    engine = Engine.create(folder, manifest_of())
+    engine.upsert(corpus.rows(range(20)))
+    engine.upsert(corpus.rows(range(20, PAPERS)))
+    engine.build()
+    engine.close()
+    return folder
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("papers.lance/**/*") if path.is_file())
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    """Change one bit, and leave size and time as they are."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, flip, lambda path: path.write_bytes(b"")])
+def test_every_file_is_missed_and_nothing_replaces_it(
+    whole: Path, copy: Path, damage: Callable[[Path], object]
+) -> None:
+    for path in files(copy):
+        original = path.read_bytes()
+        damage(path)
+        there = sorted(copy.rglob("*"))
+        with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as found:
+            open_engine(copy)
+        assert path.name in str(found.value) and "\n" not in str(found.value)
+        with pytest.raises(UserError):
+            Engine.create(copy, manifest_of())
+        assert sorted(copy.rglob("*")) == there
+        path.write_bytes(original)
+    assert open_engine(copy).stats().papers == PAPERS
+
+
+def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_too(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "papers.files.json").unlink()
+    newest = min((copy / "papers.lance/_versions").glob("*.manifest"))
+    versions = {path: path.read_bytes() for path in newest.parent.iterdir()}
+    # An older state, a broken one, one without versions, and none at all.
+    for left in ([*versions][-2:], []):
+        for path in versions:
+            if path not in left:
+                path.unlink()
+        with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+            find(["a post", "--index", str(copy)])
+        for path, data in versions.items():
+            path.write_bytes(data)
+    newest.write_bytes(b"broken")
+    with pytest.raises(InputError, match="damaged"):
+        open_engine(copy)
+    shutil.rmtree(copy / "papers.lance")
+    with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+        open_engine(copy)
+    assert not (copy / "papers.lance").exists() and capsys.readouterr().out == ""
+
+
+ABSURD: list[tuple[dict[str, object], str]] = [
+    ({"dimensions": 10**12}, "dimensions"),
+    ({"dimensions": WIDTH + 1}, "not the one that its manifest describes"),
+    ({"dimensions": -1}, "dimensions"),
+    ({"papers": -5}, "0 or more"),
+    ({"papers": 10**9}, f"1000000000 papers .* holds {PAPERS}"),
+    ({"probes": 9}, "probes"),
+    ({"recall": 7.5}, "recall"),
+    ({"average_length": "long"}, "average_length"),
+    ({"table": "../../etc"}, "table"),
+    ({"table": "other"}, "other.lance/_versions is missing"),
+]
+
+
+@pytest.mark.parametrize(("values", "why"), ABSURD)
+def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], why: str) -> None:
+    file = copy / MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    with pytest.raises(InputError, match=why) as found:
+        open_engine(copy)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"[]", b"null"])
+def test_a_manifest_or_a_note_that_is_no_json_is_refused(copy: Path, text: bytes) -> None:
+    for name in (MANIFEST, "papers.files.json"):
+        before = (copy / name).read_bytes()
+        (copy / name).write_bytes(text)
+        with pytest.raises(InputError, match=name):
+            open_engine(copy)
+        (copy / name).write_bytes(before)
+
+
+def test_papers_without_a_manifest_are_not_replaced(copy: Path) -> None:
+    (copy / MANIFEST).unlink()
+    with pytest.raises(InputError, match="exists and is not an index"):
+        Engine.create(copy, manifest_of())
+    assert len(files(copy)) > 5
+
+
+def test_an_index_whose_making_was_killed_is_made_by_the_next_run(tmp_path: Path) -> None:
+    for number, left in enumerate(([], ["papers.lance"], ["papers.lance/_versions"])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in left:
+            (folder / name).mkdir(parents=True)
+        Engine.create(folder, manifest_of()).close()
+        assert open_engine(folder).stats().papers == 0
+
+
+def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    makers: list[Callable[[Path], object]] = [
+        lambda lock: lock.symlink_to(victim),
+        lambda lock: os.link(victim, lock),
+        os.mkfifo,
+        Path.mkdir,
+    ]
+    for make in makers:
+        victim.write_text("precious")
+        make(copy / LOCK_FILE)
+        with pytest.raises(UserError, match="is no lock of this program"):
+            open_engine(copy).delete(["p1"])
+        assert victim.read_text() == "precious"
+        (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
+    # What is written atomically replaces a link, and leaves alone what it leads to.
+    (copy / MANIFEST).rename(tmp_path / "real.json")
+    (copy / MANIFEST).symlink_to(tmp_path / "real.json")
+    before = (tmp_path / "real.json").read_bytes()
+    engine = open_engine(copy)
+    engine.note(average_length=1.0)
+    assert (tmp_path / "real.json").read_bytes() == before
+
+
+def test_of_large_indexes_only_files_that_changed_since_are_read(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(copy)
+    engine.build()  # the note is of these files, not of those that they were copied from
+    engine.close()
+    monkeypatch.setattr(module, "HASHED", 0)
+    hashed: list[str] = []
+    monkeypatch.setattr(
+        module, "file_hash", lambda path: hashed.append(Path(path).name) or "0" * 64
+    )
+    open_engine(copy)
+    assert hashed == []
+    os.utime(path := files(copy)[0])
+    with pytest.raises(InputError, match="other bytes than were written"):
+        open_engine(copy)
+    assert hashed == [path.name]
+
+
+def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
+    """The limit of a file's size stands for a disk's end: both fail in the middle of a write."""
+    import resource
+
+    corpus = Corpus.drawn(2000, seed=3)
+    engine = open_engine(copy)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(UserError, match="run the same command again") as found:
+            engine.upsert(corpus.rows(range(100, 2000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        engine.close()
+    assert "\n" not in str(found.value)
+    engine = open_engine(copy)
+    assert engine.stats().papers == PAPERS and len(engine.dense(np.ones(WIDTH), 99)) == PAPERS
+    engine.upsert(corpus.rows(range(100, 200)))
+    engine.build()
+    engine.close()
+    assert open_engine(copy).stats().papers == PAPERS + 100

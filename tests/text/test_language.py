@@ -1,0 +1,63 @@
+"""A reply that cannot stand for its text is refused, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim2source.text.language import detect, language_name, why_bad_reply
+from claim2source.text.styles import STYLES, Original
+
+GERMAN = "Die Masken senken das Risiko einer Ansteckung bei Kindern um 25 Prozent"
+ENGLISH = "Masks lower the risk of an infection among children by 25 percent"
+FRENCH = "Les masques réduisent le risque d'infection chez les enfants de 25 pour cent"
+CHINESE = "口罩可将儿童感染风险降低"
+
+
+def why(reply: str, original: str = GERMAN, language: str = "en", same: bool = False) -> str | None:
+    return why_bad_reply(reply, original, language=language, longest=300, may_repeat=same)
+
+
+def test_language_is_detected_where_there_is_enough_text() -> None:
+    assert [detect(t) for t in (GERMAN, ENGLISH, FRENCH, CHINESE)] == ["de", "en", "fr", None]
+    assert detect("Masken! 123456789 @einlangername https://beispiel.de/ein/langer/pfad") is None
+    assert language_name("de") == "German" and language_name("pt-br") == "Portuguese"
+    assert language_name("tlh") == "tlh"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (ENGLISH, None),
+        (ENGLISH + "\ud83d", "holds half of a surrogate pair"),
+        (ENGLISH * 5, "far too long: 325 characters, at most 300"),
+        (GERMAN.upper() + "!", "an echo of the text"),
+        (GERMAN + " nicht", "in German, not English"),
+        (FRENCH, "in French, not English"),
+        (CHINESE, "in other letters than English"),
+        ("I'm sorry, but I can't help with that.", "a refusal"),
+        ("I can't believe that masks help.", None),
+    ],
+)
+def test_a_translation_that_is_none_is_refused(reply: str, said: str | None) -> None:
+    assert why(reply) == said
+
+
+def test_a_text_that_has_the_style_may_stay_and_a_quotation_too() -> None:
+    assert why(ENGLISH, ENGLISH, same=True) is None
+    assert why(ENGLISH, ENGLISH) == "an echo of the text"
+    assert why("WHO: COVID-19!", "WHO: COVID-19") is None
+    # The data set calls it English: it may stay what it is.
+    assert why(GERMAN + ".", GERMAN, "en", same=True) is None
+    assert why(FRENCH, GERMAN, "en", same=True) == "in French, not English"
+
+
+def test_styles_know_language_and_length() -> None:
+    claim = Original("1", GERMAN, "de")
+    assert STYLES["C1"].why_bad(GERMAN, claim) is None
+    assert STYLES["C1"].why_bad(ENGLISH, claim) == "in English, not German"
+    assert STYLES["C4"].why_bad(GERMAN, claim) == "an echo of the text"
+    assert "far too long" in str(STYLES["C1"].why_bad("x " * 201, claim))
+    assert STYLES["C3"].why_bad("w " * 700, claim) is None
+    source = Original("p", FRENCH, title="T")
+    assert STYLES["S3"].why_bad(FRENCH + " aussi", source) is None
+    assert STYLES["S1"].why_bad(CHINESE, Original("p", ENGLISH)) == "in other letters than English"

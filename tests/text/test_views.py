@@ -1,0 +1,202 @@
+"""Claims and sources in all their forms, passages, rewritings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.records import Claim, Source
+from claim2source.text import ClaimForm, Rendering, clean_authors, render_claim, render_source
+from claim2source.text.views import (
+    PassageConfig,
+    claim_parts,
+    cut_sources,
+    missing_translations,
+    read_rewrites,
+    rewritten,
+)
+
+GERMAN = Claim("1", "Impfung wirkt", "de", "Vaccine works")
+ENGLISH = Claim("2", "Vaccine works", "en", "Vaccine works!")
+FRENCH = Claim("3", "Le vaccin marche", "fr")
+BLANK = Claim("4", "Le vaccin", "fr", "")
+
+
+@pytest.mark.parametrize(
+    ("claim", "form", "text", "languages"),
+    [
+        (GERMAN, "original", "Impfung wirkt", ("de",)),
+        (GERMAN, "translated", "Vaccine works", ("en",)),
+        (GERMAN, "bilingual", "Impfung wirkt\nVaccine works", ("de", "en")),
+        (ENGLISH, "translated", "Vaccine works", ("en",)),
+        (ENGLISH, "bilingual", "Vaccine works", ("en",)),
+        (FRENCH, "bilingual", "Le vaccin marche", ("fr",)),
+        (GERMAN, "paired", "Impfung wirkt\nVaccine works", ("de", "en")),
+        (ENGLISH, "paired", "Vaccine works\nVaccine works", ("en", "en")),
+        (BLANK, "paired", "Le vaccin\nLe vaccin", ("fr", "fr")),
+    ],
+)
+def test_forms(claim, form, text, languages):
+    assert render_claim(claim, form) == text
+    parts = claim_parts(claim, form)
+    assert tuple(part.language for part in parts) == languages
+    assert "\n".join(part.text for part in parts) == text
+
+
+def test_missing_translations_name_the_claims_that_a_form_needs_them_for():
+    claims = [GERMAN, ENGLISH, FRENCH, BLANK, Claim("5", "x", "en")]
+    assert missing_translations(claims, "original") == []
+    assert missing_translations(claims, "translated") == ["3", "4"]
+    assert missing_translations(tuple(claims), "bilingual") == ["3", "4"]
+
+
+def test_rendering_keeps_the_order_of_claims():
+    texts = Rendering(claims="bilingual").claim_texts(iter([ENGLISH, GERMAN, FRENCH]))
+    assert texts == ["Vaccine works", "Impfung wirkt\nVaccine works", "Le vaccin marche"]
+    assert Rendering().claims == "original" and render_claim(GERMAN) == "Impfung wirkt"
+
+
+FULL = Source("p", "Vaccines work", "We show it.", ("Jane Doe", "Li Wei"), "The Journal")
+
+
+@pytest.mark.parametrize(
+    ("form", "source", "text"),
+    [
+        ("title", FULL, "Vaccines work"),
+        ("title_abstract", FULL, "Vaccines work. We show it."),
+        ("title_abstract", Source("p", "Do they?", "We show it."), "Do they? We show it."),
+        ("title_abstract", Source("p", "", ""), ""),
+        ("metadata", Source("p", "T", " ", ("Tongji Hospital", " "), " \n"), "Title: T"),
+        (
+            "metadata_paper_order",
+            FULL,
+            "Title: Vaccines work\nAbstract: We show it.\nAuthors: Jane Doe, Li Wei\n"
+            "Venue: The Journal",
+        ),
+    ],
+)
+def test_forms_of_sources(form, source, text):
+    assert render_source(source, form) == text
+
+
+def test_the_default_puts_metadata_before_the_abstract():
+    expected = (
+        "Title: Vaccines work\nVenue: The Journal\nAuthors: Jane Doe, Li Wei\nAbstract: We show it."
+    )
+    assert render_source(FULL) == render_source(FULL, "metadata") == expected
+    assert Rendering().source_texts([FULL]) == [expected]
+
+
+def test_the_released_forms_are_one_line_and_keep_what_is_empty():
+    many = Source("p", "T.", "A", tuple("abcdefga") + ("Li Wei, Wuhan", "& Tongji Hospital"), "V")
+    # The first three, and of the last three those who are not among them; debris stays.
+    authors = "a, b, c, Li Wei, & Tongji Hospital"
+    assert render_source(many, "released") == f"T. A Venue: V Authors: {authors}"
+    assert render_source(many, "released_unlabelled") == f"T. A V {authors}"
+    six = Source("p", "T", "", ("a", "b", "a", "d", "e", "a"))
+    assert render_source(six, "released") == "T  Venue:  Authors: a, b, a, d, e, a"
+    assert render_source(Source("p", "T", "A"), "released_unlabelled") == "T A"
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ("Jane Doe", "Jane Doe"),
+        ("Jane Doe, University of X", "Jane Doe"),
+        ("van der Berg, J.", "J. van der Berg"),
+        ("1 Li Wei†", "Li Wei"),
+        ("O'Neil-Núñez Å.", "O'Neil-Núñez Å."),
+        ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
+        ("& Tongji Hospital", None),
+        ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
+        ("a@b.org", None),
+        (", Leipzig", None),
+    ],
+)
+def test_debris(entry, name):
+    assert clean_authors([entry]) == (() if name is None else (name,))
+
+
+def names(text):
+    return tuple(f"Name {letter}" for letter in text)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", ""),
+        ("ABCDEFG", "ABCEFG"),
+        ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
+    ],
+)
+def test_first_and_last_three_once_each_in_order(given, kept):
+    assert clean_authors(names(given)) == names(kept)
+
+
+def test_debris_takes_no_place_among_the_first_and_last():
+    given = ["Tongji Hospital", *names("ABCDEFG"), "a@b.org"]
+    assert clean_authors(given) == names("ABCEFG")
+    assert clean_authors(names("ABCD"), keep=1) == names("AD")
+
+
+@given(st.integers(0, 60), st.integers(1, 12), st.data())
+def test_every_word_is_in_a_passage_and_passages_overlap_as_asked(
+    count: int, words: int, data: st.DataObject
+) -> None:
+    overlap = data.draw(st.integers(0, words - 1))
+    source = Source("a", "Title", " ".join(map(str, range(count))), venue="V")
+    (parts,) = cut_sources([source], PassageConfig(words, overlap))
+    cut = [[int(word) for word in part.abstract.split()] for part in parts]
+    assert {part.id for part in parts} == {"a"} and {part.title for part in parts} == {"Title"}
+    assert {part.venue for part in parts} == {"V"}
+    assert all(len(part) == words for part in cut[:-1]) and len(cut[-1]) <= words
+    assert sorted({word for part in cut for word in part}) == list(range(count))
+    for one, other in zip(cut, cut[1:], strict=False):
+        assert one[len(one) - overlap :] == other[:overlap]
+        assert other[-1] > one[-1]  # no passage lies within the one before it
+
+
+def test_passages_overlap_by_less_than_their_length() -> None:
+    with pytest.raises(ConfigError, match=r"passages\."):
+        PassageConfig(words=5, overlap=5)
+
+
+CLAIMS = (
+    Claim("en", "wow", "en", "never shown"),
+    Claim("de", "krass", "de", "wow"),
+    Claim("fr", "bof", "fr"),
+    Claim("no", "left alone", "en"),
+)
+REWRITES = {name: f"A study of {name}." for name in ("en", "de", "fr", "elsewhere")}
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ("original", ["wow\nA study of en.", "krass\nA study of de.", "bof\nA study of fr."]),
+        ("translated", ["wow\nA study of en.", "wow\nA study of de.", "bof\nA study of fr."]),
+        ("bilingual", ["wow\nA study of en.", "krass\nwow\nA study of de.", "bof\nA study of fr."]),
+    ],
+)
+def test_appended_once_behind_all_else(form: ClaimForm, texts: list[str]) -> None:
+    claims = rewritten(CLAIMS, REWRITES, form)
+    assert [render_claim(claim, form) for claim in claims] == [*texts, "left alone"]
+    assert claims[3] == CLAIMS[3]
+
+
+def test_read_from_lines(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"_id": "a", "text": " A study. "}\n\n{"_id": 2, "text": ""}\n', "utf-8")
+    assert read_rewrites(path) == {"a": "A study."}
+    path.write_text('{"_id": "a", "text": 5}\n{"_id": "a", "text": "x"}\n{"text": "y"}\n', "utf-8")
+    with pytest.raises(InputError) as caught:
+        read_rewrites(path)
+    assert [(p.line, p.field) for p in caught.value.problems] == [
+        (1, "text"),
+        (2, "_id"),
+        (3, "_id"),
+    ]

@@ -1,0 +1,210 @@
+"""The model card of an export, and its upload to a hub on the loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from tests.shared_data import REPOSITORY
+from tests.training.points import TEMPLATE, config, write_point
+from tests.training.small import small_setup
+from train.merge import MergeConfig, merge
+
+
+class Hub:
+    """What a hub was sent: requests by path, and the files that it has."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self.files: dict[str, bytes] = {}
+        self.tokens: set[str] = set()
+        self.blobs: dict[str, bytes] = {}
+        self.refuses = False
+        self.visibility = ""
+        self.address = ""
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[str]:
+    """Speak the parts of the hub's API that an upload takes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def reply(self, value: Any, status: int = 200) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def do_GET(self) -> None:
+            self.reply({"error": "no"}, 403 if hub.refuses else 404)
+
+        def do_PUT(self) -> None:
+            hub.blobs[self.path.rsplit("/", 1)[1]] = self.body()
+            self.reply({})
+
+        def do_POST(self) -> None:
+            body = self.body()
+            hub.requests.append((self.command, self.path))
+            hub.tokens.add(self.headers.get("Authorization", ""))
+            host = f"http://{self.headers['Host']}"
+            if hub.refuses:
+                self.reply({"error": "You don't have the rights"}, 403)
+            elif self.path == "/api/repos/create":
+                hub.visibility = json.loads(body).get("visibility")
+                self.reply({"url": f"{host}/me/model", "id": "me/model"})
+            elif "/preupload/" in self.path:
+                files = [one["path"] for one in json.loads(body)["files"]]
+                kinds = {True: "lfs", False: "regular"}
+                sent = [
+                    {
+                        "path": f,
+                        "uploadMode": kinds[f.endswith("safetensors")],
+                        "shouldIgnore": False,
+                    }
+                    for f in files
+                ]
+                self.reply({"files": sent})
+            elif self.path.endswith("/objects/batch"):
+                objects = [
+                    {
+                        **one,
+                        "actions": {"upload": {"href": f"{host}/lfs/{one['oid']}", "header": {}}},
+                    }
+                    for one in json.loads(body)["objects"]
+                ]
+                self.reply({"transfer": "basic", "objects": objects})
+            elif "/commit/" in self.path:
+                for line in map(json.loads, body.splitlines()):
+                    value = line["value"]
+                    if line["key"] == "file":
+                        hub.files[value["path"]] = base64.b64decode(value["content"])
+                    elif line["key"] == "lfsFile":
+                        hub.files[value["path"]] = hub.blobs[value["oid"]]
+                self.reply({"success": True, "commitOid": "1" * 40, "commitUrl": f"{host}/c/1"})
+            else:
+                self.reply({})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    found = Hub()
+    with serving(found) as found.address:
+        yield found
+
+
+def merged(hub: Hub, point: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as a process that knows this hub, and no transfers by another protocol."""
+    own = {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1"}
+    own |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_ETAG_TIMEOUT": "1"}
+    command = [sys.executable, "train/merge.py", "--checkpoints", str(point), "--out", str(out)]
+    return subprocess.run(
+        [*command, *words],
+        cwd=REPOSITORY,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def point(tmp_path: Path) -> Path:
+    """A checkpoint of random weights, whose data are the small ones."""
+    model, data = small_setup(tmp_path / "small")
+    write_point(config(model, max_length=40), tmp_path / "point", "lora")
+    file = tmp_path / "point" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["data"] |= {"dataset": str(data), "languages": ["de", "en"]}
+    file.write_text(json.dumps(manifest))
+    return tmp_path / "point"
+
+
+def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    out = tmp_path / "my_model"
+    merge(MergeConfig([str(point)], out, scales=[0.0, 1.0]))
+    text = (out / "README.md").read_text(encoding="utf-8")
+    card = ModelCard.load(str(out / "README.md"))
+    said = card.data.to_dict()
+    assert said["library_name"] == "sentence-transformers" and said["language"] == ["de", "en"]
+    assert "license" not in said
+    assert str(tmp_path) not in text
+    results = card.data.eval_results
+    assert {one.dataset_config for one in results} == {"en", "de", "macro"}
+    assert all(one.metric_type == "mrr@5" for one in results)
+    report = json.loads((out / "report.json").read_text())
+    picked = report["systems"]["picked"]
+    english = next(one for one in results if one.dataset_config == "en")
+    assert english.metric_value == pytest.approx(picked["languages"]["en"]["mrr@5"], abs=1e-4)
+    # The lines of its use are run as they stand.
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code.count("\n") == 3
+    names: dict[str, Any] = {"posts": ["masks work"], "papers": ["a study of masks", "sleep"]}
+    exec(code.replace('"my_model"', repr(str(out))), names)
+    own = SentenceTransformer(str(out), device="cpu")
+    expected = own.encode_query(names["posts"]) @ own.encode_document(names["papers"]).T
+    assert names["scores"].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_card_names_what_the_export_reads_otherwise(tmp_path: Path, point: Path) -> None:
+    """A special token's name in a post is one in the export, where a prefix has such tokens."""
+    model, _ = small_setup(tmp_path / "again")
+    one = config(model, template=replace(TEMPLATE, claim="[SEP] q: ", source=""), max_length=40)
+    write_point(one, tmp_path / "special", "full")
+    merge(MergeConfig([str(tmp_path / "special")], tmp_path / "out"))
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "the name of a special token in a source is special" in card
+    merge(MergeConfig([str(point)], tmp_path / "plain"))
+    assert "special token" not in (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_an_export_is_uploaded_where_that_is_wanted(hub: Hub, point: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert merged(hub, point, out).returncode == 0
+    assert hub.requests == []
+    done = merged(hub, point, out, "--push_to_hub", "me/model", "--overwrite")
+    assert done.returncode == 0, done.stderr
+    files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert hub.files == files and "model.safetensors" in files
+    assert hub.tokens == {"Bearer hf_secret"} and hub.visibility == "private"
+    assert 'SentenceTransformer("me/model")' in files["README.md"].decode()
+    assert "me/model" in done.stdout and "hf_secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_what_the_hub_refuses_leaves_the_folder(hub: Hub, point: Path, tmp_path: Path) -> None:
+    hub.refuses = True
+    done = merged(hub, point, tmp_path / "out", "--push_to_hub", "me/model")
+    assert done.returncode == 2 and "not uploaded to me/model" in done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "out" / "model.safetensors").is_file()
