@@ -92,7 +92,7 @@ def run_row(
     scored = {}
     for place, name in enumerate(names):
         one = score_result(name, results[place].result, dataset, scoring)
-        report = _described(one.report, planned, found, place, dataset)
+        report = _described(one.report, planned, found, place, runner)
         report = replace(report, stage="" if place == last else short[place])
         if runner.settings.rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
@@ -122,14 +122,19 @@ def _first_simulated(system: System) -> int:
 
 
 def _described(
-    report: SystemReport, planned: Planned, found: SystemResult, place: int, dataset: Dataset
+    report: SystemReport, planned: Planned, found: SystemResult, place: int, runner: SystemRunner
 ) -> SystemReport:
     """Say of a row what a report tells beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(place)
     if place == len(system.stages):
-        parts = [Cell(part.name, found.form).name for part in system.parts if part.name]
-        report = replace(with_whole(report, found, dataset), parts=tuple(dict.fromkeys(parts)))
+        parts = [
+            Cell(part.name, part.form_of(found.form, runner.runtime)).name
+            for part in system.parts
+            if part.name
+        ]
+        report = with_whole(report, found, runner.reported)
+        report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)

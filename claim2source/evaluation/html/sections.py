@@ -203,12 +203,12 @@ def _learning_curve(compared: Compared) -> Section:
     lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
-        # As eval/checkpoint.py names them: the checkpoint, its hybrid, another form of claims.
-        epoch = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
-        # Stages that are attached to a checkpoint are no curve of it.
-        if epoch and Path(system.report.runs).name == "runs":
-            key = (system.folder.resolve().parent, epoch[1] or "", epoch[3] or "")
-            lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
+        # As eval/evaluate.py names them: the checkpoint, and what stands on it.
+        epoch = re.fullmatch(r"(?:.+-)?epoch-([0-9]+)(\+.+)?", system.report.system)
+        if epoch and not system.report.stage and system.report.style == "S0C0":
+            front = system.report.system[: -len(epoch[0])] if False else ""
+            key = (system.report_folder.resolve(), epoch[2] or "", system.report.claims)
+            lines.setdefault(key, []).append((float(epoch[1]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:
         return Section(title)
