@@ -14,10 +14,9 @@ from claim2source.core.old_names import refuse_old_program
 # Subcommand -> (module, what it does).
 PROGRAMS = {
     "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
-    "translate": ("pipeline.translate", "translate claims, and sources, to English"),
-    "rewrite": ("pipeline.rewrite", "rewrite claims and sources in the papers' styles"),
+    "translate": ("eval.translate", "translate claims, and sources, to English"),
+    "rewrite": ("eval.rewrite", "rewrite claims and sources in the papers' styles"),
     "mine": ("train.mine", "mine hard negatives without training"),
-    "pairs": ("train.pairs", "make training pairs of the papers alone, for a first phase"),
     "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
     "finetune-reranker": (
         "train.finetune_reranker",
@@ -39,7 +38,6 @@ PROGRAMS = {
     "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),
     "report": ("eval.report", "compare evaluated systems: as text, a page, beside the papers'"),
-    "store": ("eval.store", "show and prune the store of vectors and ranked lists"),
 }
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 

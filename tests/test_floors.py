@@ -11,7 +11,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
 # From the ground up; the last ones start the programs.
 ROOMS = (
-    *("core", "io", "datasets", "text", "llm", "models", "retrieve", "engines", "mining"),
+    *(
+        "core",
+        "io",
+        "datasets",
+        "text",
+        "metrics",
+        "llm",
+        "models",
+        "retrieve",
+        "engines",
+        "mining",
+    ),
     *("stages", "evaluation", "systems", "pipeline", "training", "serve"),
 )
 FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))
@@ -30,7 +41,7 @@ SERVING = ("fastapi", "starlette", "uvicorn", "mcp")
 PROGRAMS = [
     f"{path.parent.name}.{path.stem}"
     for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
-] + ["scripts.prepare", "scripts.translate", "scripts.rewrite"]
+] + ["scripts.prepare"]
 # Parse in every way that ends before the work begins.
 PARSE = """
 import contextlib, importlib, io, sys

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import eval.score
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.metrics import Coverage, coverage
+from claim2source.metrics.metrics import Coverage, coverage
 from scripts.fuzz import Config, hunt, run_one
 from tests.fuzzing.cases import Case, cases
 from tests.fuzzing.judge import Fuzzer

@@ -28,10 +28,9 @@ WORDS = {
     "train.fusion": "--system S --views v --out o",
     "train.merge": "--checkpoints absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
-    "train.pairs": "--dataset d --out o",
     "datasets.prepare": "checkthat2025 --input absent --output OUT",
-    "pipeline.translate": "--dataset absent --out OUT",
-    "pipeline.rewrite": "--dataset absent --out OUT",
+    "eval.translate": "--dataset absent --out OUT",
+    "eval.rewrite": "--dataset absent --out OUT",
 }
 WRITING = {name: words for name, words in WORDS.items() if words.endswith("OUT")}
 

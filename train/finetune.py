@@ -1,9 +1,10 @@
-"""Fine-tune a retriever: `accelerate launch train/finetune.py [--config FILE] [--key value]`.
+"""Fine-tune a retriever: `python train/finetune.py [--config FILE] [--key value]`.
 
 Reads a data set and a base model. Mines hard negatives, trains, scores every epoch on val, and
 writes checkpoints, logs and `report.json` to `--out`. Prints MRR@5 after every epoch, and at the
 end of the model before training and of the chosen checkpoint. A stopped run continues with
-`--resume`. Without arguments it runs configs/finetune/demo.yaml.
+`--resume`. Without arguments it runs configs/finetune/demo.yaml. `accelerate launch` in the place
+of `python` trains in several processes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from claim2source.core.errors import run_program
 from claim2source.core.shipped import CONFIGS
 from claim2source.training.config import FinetuneConfig
 
-COMMON = {
-    "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
-    "model.name": "the base: a folder, a packaged model or a name on the hub",
-    "out": "folder of the run",
-    "tuning": "lora, qlora (4-bit base, on a GPU) or full",
-    "optimisation.epochs": "passes over the training pairs",
-    "optimisation.batch_size": "claims per batch and process",
-    "optimisation.learning_rate": "its highest value",
-    "optimisation.negatives": "mined hard negatives per claim",
-    "wandb.mode": "auto, online, offline or off",
-    "resume": "continue a stopped run; --overwrite begins again",
-}
+COMMON = (
+    "data.dataset",
+    "model.name",
+    "out",
+    "tuning",
+    "optimisation.epochs",
+    "optimisation.batch_size",
+    "optimisation.learning_rate",
+    "optimisation.negatives",
+    "wandb.mode",
+    "resume",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

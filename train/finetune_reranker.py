@@ -1,4 +1,4 @@
-"""Fine-tune a re-ranker: `accelerate launch train/finetune_reranker.py [--config FILE]`.
+"""Fine-tune a re-ranker: `python train/finetune_reranker.py [--config FILE] [--key value]`.
 
 Reads a data set, a first stage and a base model. Takes negatives from the first stage, trains,
 scores the whole pipeline on val after every epoch, and writes checkpoints, logs and `report.json`
@@ -15,20 +15,20 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.training.reranker_config import RerankerConfig
 
-COMMON = {
-    "data.dataset": "a folder in BEIR layout, or its name in CLAIM2SOURCE_DATA",
-    "model.kind": "cross_encoder or yes_no",
-    "model.name": "the base: a folder, a packaged model or a name on the hub",
-    "first.system": "the first stage: a system of configs/systems or of first.files",
-    "first.checkpoint": "a tuned retriever in the place of its dense model",
-    "candidates.hard": "negatives of the first stage per claim",
-    "loss.kind": "listwise, lambda, bce, cross_entropy, margin_mse or mse",
-    "out": "folder of the run",
-    "tuning": "lora or full",
-    "optimisation.epochs": "passes over the training claims",
-    "wandb.mode": "auto, online, offline or off",
-    "resume": "continue a stopped run; --overwrite begins again",
-}
+COMMON = (
+    "data.dataset",
+    "model.kind",
+    "model.name",
+    "first.system",
+    "first.checkpoint",
+    "candidates.hard",
+    "loss.kind",
+    "out",
+    "tuning",
+    "optimisation.epochs",
+    "wandb.mode",
+    "resume",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -23,7 +23,6 @@ from claim2source.core.config import (
     as_plain,
     list_field,
     read_config,
-    read_entries,
     require,
     require_one_of,
 )
@@ -34,13 +33,13 @@ from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.metrics import language_strata
-from claim2source.evaluation.significance import (
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import language_strata
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     paired_randomisations,
 )
-from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
@@ -60,7 +59,7 @@ from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.read import Systems, named_systems, read_entries
 from claim2source.systems.stages import apply_stage
 from claim2source.systems.system import RunSettings, StageResult, SystemResult, SystemRunner
 from claim2source.text import ClaimForm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 
 MOST_NAMED = 3
 ALIKE = 0.7
@@ -15,25 +15,19 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
     otherwise the most alike is found, by the whole name or by its part after the last dot.
     """
-    name, names = name.lower().replace("-", "_"), list(known)
-    last = name.rpartition(".")[2]
-    parts = {key: key.rpartition(".")[2].replace("-", "_").split("_") for key in names}
-    same = [key for key in names if "_".join(parts[key]) == last] or [
-        key for key in names if parts[key][1:] and "".join(part[:1] for part in parts[key]) == last
-    ]
-    if len(same) > 1:  # those of the same group first, and those least deep
-        same = [key for key in same if key.split(".")[0] == name.split(".")[0]] or same
-        least = min(key.count(".") for key in same)
-        same = [key for key in same if key.count(".") == least]
-    if same or not names:
+    name = name.lower().replace("-", "_")
+    group, _, last = name.rpartition(".")
+    ends = {key: key.rpartition(".")[2].replace("-", "_") for key in known}
+    initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
+    same = [key for key, end in ends.items() if end == last]
+    same = same or [key for key in ends if len(initials[key]) > 1 and initials[key] == last]
+    same.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
+    if same:
         return same[:MOST_NAMED]
-
-    def alike(key: str) -> tuple[float, float]:
-        whole = SequenceMatcher(None, name, key.replace("-", "_")).ratio()
-        return max(whole, SequenceMatcher(None, last, "_".join(parts[key])).ratio()), whole
-
-    best = max(names, key=alike)
-    return [best] if alike(best)[0] >= ALIKE else []
+    if close := get_close_matches(name, ends, 1, ALIKE):
+        return close
+    close = get_close_matches(last, ends.values(), 1, ALIKE)
+    return [key for key, end in ends.items() if end in close][:1]
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

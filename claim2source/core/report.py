@@ -171,7 +171,7 @@ class PublishedScore:
     table: str
     row: str
     column: str
-    published: float
+    published: float | None
     unreliable: str
     ours: float
     difference: float | None

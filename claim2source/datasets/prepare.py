@@ -12,7 +12,7 @@ from typing import NoReturn
 from claim2source.core.errors import UserError
 from claim2source.core.files import require_writable
 from claim2source.core.folders import aside
-from claim2source.core.program import usage_of
+from claim2source.core.program import command_of
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import checkthat2025, checkthat2026, news
@@ -57,7 +57,7 @@ def prepare_news(options: argparse.Namespace) -> Prepared:
 def parser() -> argparse.ArgumentParser:
     """Build the command line: one sub-command per task."""
     program = _Parser(
-        prog=usage_of("scripts/prepare.py"),
+        prog=command_of("scripts/prepare.py"),
         description="Turn a task's own files into the native data layout.",
         allow_abbrev=False,
     )

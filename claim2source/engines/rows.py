@@ -14,10 +14,10 @@ import numpy as np
 from claim2source.core.config import Settings, require
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.engines.names import names_of
 from claim2source.io.store import Store
 from claim2source.retrieve.dense import TextEncoder
+from claim2source.text.clean import sentences_of
 
 if TYPE_CHECKING:
     import pyarrow

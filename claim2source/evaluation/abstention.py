@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.significance import draw_groups
+from claim2source.metrics.significance import draw_groups
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -239,11 +239,8 @@ def curve_table(curves: Mapping[str, Curve], shares: Sequence[float]) -> TextTab
     """Tabulate the risks of curves where at least these shares of the claims are answered."""
     rows: list[list[Cell]] = []
     for share in shares:
-        row: list[Cell] = [f"{share:.0%}".replace("%", " %")]
-        for curve in curves.values():
-            at = int(np.argmax(curve.coverage >= share - 1e-9))
-            row.append(float(curve.risk[at]))
-        rows.append(row)
+        risks = [c.risk[int(np.argmax(c.coverage >= share - 1e-9))] for c in curves.values()]
+        rows.append([f"{share:.0%}".replace("%", " %"), *map(float, risks)])
     return TextTable(["coverage", *curves], rows)
 
 

@@ -12,7 +12,14 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset, sorted_languages
-from claim2source.core.report import MACRO, MAIN_METRIC, FamilyResult
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    MAIN_METRIC,
+    FamilyResult,
+    SystemReport,
+    cost_cells,
+)
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
@@ -22,7 +29,11 @@ from claim2source.evaluation.families import (
     family_parts,
     score_intervals,
 )
-from claim2source.evaluation.metrics import (
+from claim2source.evaluation.rankings import Ranking, result_of
+from claim2source.evaluation.ranks import first_ranks, summarise
+from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.slices import SliceScore
+from claim2source.metrics.metrics import (
     Scores,
     coverage,
     depth_notes,
@@ -31,10 +42,7 @@ from claim2source.evaluation.metrics import (
     language_masks,
     language_strata,
 )
-from claim2source.evaluation.rankings import Ranking, result_of
-from claim2source.evaluation.ranks import first_ranks
-from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.significance import claim_weights
+from claim2source.metrics.significance import claim_weights
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,57 @@ def read_scored(
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     return folder, systems, ScoredRuns.of(runs, judged, metric, baseline, more_metrics)
+
+
+def leaderboard(
+    systems: Mapping[str, LoadedSystem],
+    scored: ScoredRuns,
+    slices: Sequence[SliceScore],
+    tests: Sequence[FamilyResult],
+) -> TextTable:
+    """Tabulate a row for each system, by its macro average.
+
+    `slices` are the scores over all claims and by language, `tests` those against the baseline, of
+    which the first is shown. A checkpoint's score on val stands beside it where its report says it.
+    """
+    by_part = {(row.by, row.part, row.system): row for row in slices}
+    languages = scored.dataset.languages
+    on_val = {name: _on_val(system.report, scored.metric) for name, system in systems.items()}
+    val = ["val"] if any(score is not None for score in on_val.values()) else []
+    pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
+    against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
+    columns = ["#", "system", "model", "claims", *languages, MACRO, "95 %", *val, *against]
+    columns += ["micro", "mean rank", "median", "found", *COST_COLUMNS]
+    order = sorted(systems, key=lambda name: -by_part["all", MACRO, name].value)
+    rows: list[list[Cell]] = []
+    for place, name in enumerate(order, start=1):
+        system, pair = systems[name].report, pairs.get(name)
+        ranks = summarise(scored.ranks[name])
+        overall = by_part["all", MACRO, name]
+        tested: list[Cell] = [None, None, "baseline"]
+        if pair is not None:
+            tested = [pair.difference, pair.p_holm, pair.verdict]
+        rows.append(
+            [
+                *(place, name, system.model, system.claims),
+                *(by_part["language", language, name].value for language in languages),
+                *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
+                *([on_val[name]] if val else []),
+                *(tested if pairs else []),
+                by_part["all", "micro", name].value,
+                None if ranks.mean is None else f"{ranks.mean:.1f}",
+                None if ranks.median is None else f"{ranks.median:g}",
+                f"{ranks.found}/{ranks.claims}",
+                *cost_cells(system.cost),
+            ]
+        )
+    return TextTable(columns, rows)
+
+
+def _on_val(system: SystemReport, metric: str) -> float | None:
+    """Return the score on all of val that a report states, where it is of this metric."""
+    table = system.val.get("val", {}) if metric == MAIN_METRIC else {}
+    return table.get(MACRO, {}).get(metric)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import Scores, language_masks, language_strata
-from claim2source.evaluation.significance import (
+from claim2source.metrics.metrics import Scores, language_masks, language_strata
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,
@@ -113,23 +114,15 @@ def compare_families(
     groups = gold_groups(dataset.qrels, claims)
     masks = language_masks(dataset.claims, claims)
     strata = language_strata(dataset.claims, claims) if len(masks) > 1 else None
+    settings: Any = {"alpha": alpha, "repeats": repeats, "seed": seed}
     found = []
     for family in families:
         for average in [strata, None] if micro and strata is not None else [strata]:
-            found.append(
-                compare_family(
-                    scores, family, groups, average, alpha=alpha, repeats=repeats, seed=seed
-                )
-            )
+            found.append(compare_family(scores, family, groups, average, **settings))
         for language, mask in masks.items() if strata is not None else ():
-            result = compare_family(
-                {name: values[mask] for name, values in scores.items()},
-                replace(family, name=f"{family.name}, {language} claims (a family of its own)"),
-                groups[mask],
-                alpha=alpha,
-                repeats=repeats,
-                seed=seed,
-            )
+            own = replace(family, name=f"{family.name}, {language} claims (a family of its own)")
+            values = {name: values[mask] for name, values in scores.items()}
+            result = compare_family(values, own, groups[mask], **settings)
             found.append(replace(result, average=language))
     return found
 

@@ -22,7 +22,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.families import family_parts
-from claim2source.evaluation.metrics import Scores, macro
+from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES
 
 if TYPE_CHECKING:
@@ -279,11 +279,11 @@ def published_delta(
     grid: StyleGrid, retriever: str, claims: str, sources: str, language: str = MACRO
 ) -> float | None:
     """Return the published difference to S0C0; None for S0C0 itself and where one is missing."""
-    found = grid.published(retriever, claims, sources, language)
-    base = grid.published(retriever, CLAIM, SOURCE, language)
-    if found is None or base is None or (claims, sources) == (CLAIM, SOURCE):
+    cells = [grid.published(retriever, *c, language) for c in ((claims, sources), (CLAIM, SOURCE))]
+    values = [cell.published for cell in cells if cell and cell.published is not None]
+    if len(values) < 2 or (claims, sources) == (CLAIM, SOURCE):
         return None
-    return found.published - base.published
+    return values[0] - values[1]
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:

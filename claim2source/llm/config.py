@@ -14,7 +14,7 @@ from claim2source.llm.api_key import is_plain, read_key, require_key_env
 class LLMConfig(Settings):
     """Configure a server that speaks the OpenAI API, and what is asked of it.
 
-    Attributes:
+    Args:
         model: the model's name at the server
         url: the server's address, with or without /v1
         key_env: the variable of the environment that holds the key; servers of one's own need none.

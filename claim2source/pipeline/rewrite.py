@@ -1,4 +1,4 @@
-"""Rewrite claims and sources in the papers' styles: `python scripts/rewrite.py --out DIR`.
+"""Rewrite claims and sources in the papers' styles.
 
 The folder holds one file a style, and what made it; `eval/style_grid.py --texts DIR` scores them.
 """
@@ -16,7 +16,6 @@ from claim2source.core.config import (
     Between,
     flag,
     list_field,
-    read_config,
     require,
     require_one_of,
 )
@@ -61,7 +60,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class RewriteConfig(ModelOptions):
-    """Settings of `scripts/rewrite.py`.
+    """Settings of `eval/rewrite.py`.
 
     Args:
         out: folder of the texts; styles that are there already stay.
@@ -266,9 +265,3 @@ def _finish(
         say(f"  {one.id} version {one.version}: {one.failure}")
     if len(failed) > SHOWN:
         say(f"  and {len(failed) - SHOWN} more, in {style.name}.jsonl")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Rewrite; print what each style's texts are like."""
-    config = read_config(RewriteConfig, argv, program="scripts/rewrite.py", description=__doc__)
-    rewrite(config)

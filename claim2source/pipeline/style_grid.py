@@ -23,16 +23,7 @@ from claim2source.core.run import Cost, Run
 from claim2source.core.tables import Cell as Text
 from claim2source.core.tables import Part, TextTable
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.metrics import (
-    judged_claims,
-    language_masks,
-    language_strata,
-    language_table,
-    macro,
-)
-from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.evaluation.style_grid import (
     CLAIM,
     SOURCE,
@@ -46,6 +37,15 @@ from claim2source.evaluation.style_grid import (
     mean_scores,
     table_csv,
 )
+from claim2source.metrics import metrics as scoring
+from claim2source.metrics.metrics import (
+    judged_claims,
+    language_masks,
+    language_strata,
+    language_table,
+    macro,
+)
+from claim2source.metrics.significance import bootstrap_intervals
 from claim2source.models import Side
 from claim2source.pipeline.evaluate import (
     ScoredSystem,

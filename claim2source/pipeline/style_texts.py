@@ -170,7 +170,7 @@ def read_texts(options: StyleOptions, dataset: Dataset, folder: str, claims: Cla
 def write_texts(
     options: StyleOptions, dataset: Dataset, folder: str, claims: ClaimText, dry_run: bool = False
 ) -> None:
-    """Have the model write the styles that the folder lacks, as `scripts/rewrite.py` does.
+    """Have the model write the styles that the folder lacks, as `eval/rewrite.py` does.
 
     Raises `UserError` where replies are missing (the same command goes on there), or where the
     folder's texts were made in another way.

@@ -13,8 +13,8 @@ from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report, TrainingReport
 from claim2source.core.tables import Part, TextTable, render
-from claim2source.evaluation.metrics import ALLOWED, cutoff
 from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.declared import declared_families

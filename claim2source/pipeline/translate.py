@@ -1,4 +1,4 @@
-"""Translate a data set's claims to English: `python scripts/translate.py --dataset DIR`.
+"""Translate a data set's claims to English.
 
 The translations stand in `metadata.translation` of queries.jsonl. What has one is left alone.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.config import flag, list_field, read_config
+from claim2source.core.config import flag, list_field
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import require_writable, write_json
 from claim2source.core.records import sorted_languages
@@ -46,7 +46,7 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class TranslateConfig(ModelOptions):
-    """Settings of `scripts/translate.py`.
+    """Settings of `eval/translate.py`.
 
     Args:
         dataset: folder in BEIR layout.
@@ -244,9 +244,3 @@ def _counts(texts: Sequence[Foreign]) -> list[str]:
         parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
         said += [f"{len(chosen)} {what} to translate ({parts})"] if chosen else []
     return said
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Translate; print what was translated and what failed."""
-    config = read_config(TranslateConfig, argv, program="scripts/translate.py", description=__doc__)
-    translate(config)

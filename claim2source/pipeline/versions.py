@@ -10,9 +10,9 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.metrics import macro, score_languages
+from claim2source.metrics.metrics import macro, score_languages
 from claim2source.pipeline.evaluate import METRICS
-from claim2source.stages.llm_scores import VersionedStage
+from claim2source.stages.facts import VersionedScores
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stage, is_answered
 from claim2source.systems.system import StageResult, System
@@ -27,7 +27,7 @@ def each_version(stage: Stage) -> Iterator[Stage]:
     """Yield the stages that rank by one version alone; none where there is one only."""
     if isinstance(stage, Conditional):
         yield from (replace(stage, stage=version) for version in each_version(stage.stage))
-    elif isinstance(stage, VersionedStage):
+    elif isinstance(stage, VersionedScores):
         yield from stage.each_version()
 
 

@@ -13,7 +13,6 @@ from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.datasets.papers import first_day
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.reranker_manifest import trained_reranker
@@ -25,6 +24,7 @@ from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Runtime
 from claim2source.stages.yes_no import YesNo
 from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.clean import sentences_of
 from claim2source.text.views import claim_parts
 
 Kind = Literal["bm25", "cosine", "best_sentence", "max_sim", "cross_encoder", "yes_no", "year"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 
-from claim2source.core.config import Between, Settings, make, read_entries, require
+from claim2source.core.config import Between, Settings, make, options_of, require
+from claim2source.core.config_yaml import YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.shipped import shipped
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
@@ -31,6 +33,7 @@ from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.views import PassageConfig
 
+Entry = TypeVar("Entry")
 # The systems that the package ships.
 SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
 FIT = "fit"
@@ -148,6 +151,33 @@ def make_system(name: str, values: Mapping[str, Any]) -> System:
     """
     entry = make(SystemEntry, values)
     return _Reader({name: (entry, Path("system"))}).system(name)
+
+
+def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict[str, Entry]:
+    """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
+
+    A file with a key at its top that `kind` requires, or a list by one of its keys, is one entry,
+    named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
+    file, line and key.
+    """
+    named, keys = read_yaml(path := shipped(path, folder)), options_of(kind)
+    if not isinstance(named, YamlMapping):
+        raise InputError.at(path, why="must be names, each with its keys below it")
+    alone = (
+        name in keys and (isinstance(one, list) or keys[name].default is MISSING)
+        for name, one in named.items()
+    )
+    if any(alone):
+        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
+    made: dict[str, Entry] = {}
+    for name, values in named.items():
+        try:
+            made[name] = make(kind, values)
+        except ConfigError as error:
+            # A flag is no help in a file of entries.
+            why = f"{error.key}: {error.why}".partition("; give --")[0]
+            raise ConfigError(name, values, "", why).at(named.places[name]) from None
+    return made
 
 
 def _entries(path: Path) -> dict[str, SystemEntry]:

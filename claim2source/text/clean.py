@@ -17,6 +17,7 @@ EMOJI = re.compile(
     "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
 )
 _HANDLE = re.compile(r"(?<![\w@])@\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-zß-ÿ]|[\"'“(\[])")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 
@@ -84,6 +85,11 @@ _WORDS = """
 عليها عليهم عنه عنها إليه إليها معه معها أيضا فقط حيث حين عندما بينما بعدما أما إما إلا
 أكثر مما عما ممن بأن بما كذلك لذلك ضمن عبر أثناء تم يتم
 """
+
+
+def sentences_of(abstract: str) -> list[str]:
+    """Split an abstract where a sentence ends and a capital, a digit or a bracket follows."""
+    return [text for text in _SENTENCE_END.split(" ".join(abstract.split())) if text]
 
 
 def spelled(text: str) -> str:

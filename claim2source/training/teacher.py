@@ -16,7 +16,6 @@ from claim2source.core.config import require
 from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.io.store import Store
 from claim2source.io.trec import named_as, read_run
 from claim2source.mining import MinedRow, MiningConfig, Negative
@@ -30,6 +29,7 @@ from claim2source.models.projection import (
 )
 from claim2source.models.query_only import source_model
 from claim2source.text import Rendering
+from claim2source.text.clean import sentences_of
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
 from claim2source.training.losses import DistillationConfig

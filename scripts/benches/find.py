@@ -34,7 +34,6 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
-from claim2source.datasets.pool_pairs import sentences_of
 from claim2source.engines import open_engine
 from claim2source.engines.growing import opened
 from claim2source.engines.rows import Rows, half, stamp_of
@@ -43,6 +42,7 @@ from claim2source.models import ModelConfig
 from claim2source.pipeline.asking import Finder
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.retrieve.analyser import Analyser
+from claim2source.text.clean import sentences_of
 from scripts.benches.common import Bench, Measured, Watch, median, ratio_of, turns, zipf_texts
 from scripts.data_folder import REPOSITORY
 

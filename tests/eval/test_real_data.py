@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from claim2source.datasets import load
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import VectorIndex
 from eval import evaluate as program

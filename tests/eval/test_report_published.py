@@ -18,9 +18,9 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import evaluate, macro
-from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import write_trec_qrels, write_trec_run
+from claim2source.metrics.metrics import evaluate, macro
+from claim2source.metrics.significance import bootstrap_intervals
 from eval.report import main as report
 from tests.report_files import write_report
 

@@ -17,10 +17,10 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import MACRO, NotRun, Report
 from claim2source.datasets import write_beir
-from claim2source.evaluation.metrics import Scores
 from claim2source.evaluation.style_grid import StyleGrid, grid_tables, mean_scores
 from claim2source.io.store import Store
 from claim2source.llm import LLMConfig
+from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.pipeline import style_texts
 from claim2source.pipeline.style_grid import GridRun, with_cells

@@ -74,7 +74,7 @@ def test_other_results_are_not_timed() -> None:
         (["bm25", "--claims=3", "--sample=4"], "sample.*at most 3"),
         (["mining", "--documents=100"], "documents.*101"),
         (["training", "--texts", "ct26"], "texts.*ct25, short"),
-        (["chunks", "--chunks=2"], "--chunks"),
+        (["chunks", "--chunks=2"], "chunks: no such key"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words: list[str], said: str) -> None:

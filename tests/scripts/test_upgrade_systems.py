@@ -18,7 +18,7 @@ PARTS = "P: {retrieve: {bm25: {k1: 1.0}}}\nM: {retrieve: {dense: org/m}}\n"
     ("old", "new"),
     [
         ("A: {bm25: {k1: 2.0}, label: 'a, b'}", "{retrieve: {bm25: {k1: 2.0}}, label: 'a, b'}"),
-        ("A:\n  bm25: {k1: 2.0}", "{retrieve: {bm25: {k1: 2.0}}}"),
+        ("A:\n  <<: {bm25: {k1: 2.0}}", "{retrieve: {bm25: {k1: 2.0}}}"),
         ("A:\n  bm25:\n    k1: 2.0 # k1\n    b: 1.0", "{retrieve: {bm25: {k1: 2.0, b: 1.0}}}"),
         ("A:\n  bm25:\n  claims: paired", "{retrieve: {bm25: {}}, claims: paired}"),
         ("A:\n  tune: true # chosen\n  bm25: {b: 1}", "{retrieve: {bm25: {b: 1, k1: fit}}}"),
@@ -104,7 +104,6 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
         "A: {bm25: {}\n",
         "A:\n  tune: true\n",
         "A:\n  routes: {de: B}\n",
-        "A:\n  <<: {bm25: {}}\n",
         "A:\n  hybrid: {sparse: B}\n",
         "A:\n  stages:\n    - {retrieve: B, checkpoint: c}\n",
         "\xff",

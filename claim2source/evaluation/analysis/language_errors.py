@@ -153,11 +153,8 @@ def overlap_of(
     terms_here, terms_there = ({s for s in _stems(t) if s in stems} for t in (text, other))
     spelt = {**stems, **_stems(other)}
     rare = sorted(terms_there - terms_here, key=lambda s: (frequency.get(s, 0), s))
-    only = {
-        *(here - there),
-        *(numbers_here - numbers_there),
-        *(stems[s] for s in terms_here - terms_there),
-    }
+    only = (here - there) | (numbers_here - numbers_there)
+    only |= {stems[stem] for stem in terms_here - terms_there}
     kept = len(here & there) + len(numbers_here & numbers_there) + len(terms_here & terms_there)
     return Overlap(
         terms=tuple(spelt[stem] for stem in rare),
@@ -246,10 +243,9 @@ def lost_parts(report: LostReport) -> list[Part]:
     } | {"won by both": list(report.won_by_both)}
     rows: list[list[Cell]] = []
     for name, overlaps in groups.items():
-        counts = [
-            [*(len(getattr(o, kind)) for kind in (*_KINDS, "only_here")), o.kept] for o in overlaps
-        ]
-        means = [sum(c) / len(c) for c in zip(*counts, strict=True)] or [None] * 5
+        lists = (*_KINDS, "only_here")
+        counts = [[*(len(getattr(one, kind)) for kind in lists), one.kept] for one in overlaps]
+        means = np.mean(counts, axis=0).tolist() if counts else [None] * 5
         rows.append([name, len(overlaps), *means])
     common = []
     for kind in _KINDS:
@@ -258,11 +254,9 @@ def lost_parts(report: LostReport) -> list[Part]:
         common.append([kind, words or "none"])
     listed = [
         [
-            c.claim_id,
-            c.how,
+            *(c.claim_id, c.how),
             *(f"{r:.0f}" if np.isfinite(r) else "-" for r in (c.rank, c.other_rank)),
-            c.gold,
-            *(", ".join(getattr(c.lost, kind)) for kind in _KINDS),
+            *(c.gold, *(", ".join(getattr(c.lost, kind)) for kind in _KINDS)),
         ]
         for c in report.lost
     ]

@@ -14,7 +14,7 @@ from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC
 from claim2source.core.run import Run
-from claim2source.core.tables import TextTable
+from claim2source.core.tables import TextTable, text_of
 from claim2source.datasets import files_of
 from claim2source.evaluation.compare import read_scored
 from claim2source.evaluation.html.claims import (
@@ -137,6 +137,7 @@ def rendered(**values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["cell"] = lambda value: text_of(value).replace(" [", "\n[")
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     return environment.get_template(TEMPLATE).render(
         script=script,

@@ -6,7 +6,7 @@ import io
 import math
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 from xml.etree import ElementTree
@@ -263,16 +263,14 @@ def line_plot(
         axes.set_xticks(values, [_whole(value) for value in values])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    marks = {}
-    for name in sorted(lines, key=lambda name: name in shown):
+
+    def draw(name: str, place: int | None) -> Any:
         points = lines[name]
         tip = f"{name}: {', '.join(f'{up:.4f} at {at:g}' for at, up in points)}"
-        place = shown.index(name) if name in shown else None
-        found = drawing.mark(axes, place, tip, [at for at, _ in points], [up for _, up in points])
-        if place is not None:
-            marks[name] = found
-    drawing.legend({name: marks[name] for name in shown}, room)
-    return drawing.svg()
+        across, up = zip(*points, strict=True)
+        return drawing.mark(axes, place, tip, across, up)
+
+    return _filled(drawing, lines, shown, draw, room)
 
 
 @_styled
@@ -280,22 +278,34 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     """Draw one point a system with its interval, x on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    drawing, axes, room = _framed([name for name, spot in spots.items() if spot.named], x, y)
+    shown = [name for name, spot in spots.items() if spot.named]
+    drawing, axes, room = _framed(shown, x, y)
     axes.set_xscale("log")
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _whole(value)))
+
+    def draw(name: str, place: int | None) -> Any:
+        at, bar, _ = spots[name]
+        tip = f"{name}: {bar.value:.4f}, {at:g} {x}"
+        return drawing.dot(axes, place, tip, at, bar.value, bar, upright=True)
+
+    return _filled(drawing, spots, shown, draw, room)
+
+
+def _filled(
+    drawing: _Drawing,
+    names: Iterable[str],
+    shown: Sequence[str],
+    draw: Callable[[str, int | None], Any],
+    room: float,
+) -> str:
+    """Draw every system, those that are not `shown` behind and in grey, and name the others."""
     marks = {}
-    named = [name for name, spot in spots.items() if spot.named]
-    for name in sorted(spots, key=lambda name: name in named):
-        spot = spots[name]
-        tip = f"{name}: {spot.bar.value:.4f}, {spot.x:g} {x}"
-        place = named.index(name) if name in named else None
-        found = drawing.dot(axes, place, tip, spot.x, spot.bar.value, spot.bar, upright=True)
-        if place is not None:
-            marks[name] = found
-    drawing.legend({name: marks[name] for name in named}, room)
+    for name in sorted(names, key=lambda name: name in shown):
+        marks[name] = draw(name, shown.index(name) if name in shown else None)
+    drawing.legend({name: marks[name] for name in shown}, room)
     return drawing.svg()
 
 

@@ -20,7 +20,7 @@ from claim2source.core.report import (
     SystemReport,
     cost_cells,
 )
-from claim2source.core.tables import Cell, TextTable, text_of
+from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
@@ -32,11 +32,11 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
-from claim2source.evaluation.metrics import twins_in
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
 from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
+from claim2source.metrics.metrics import twins_in
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
@@ -83,14 +83,6 @@ class Compared:
         return len(self.bars) > 3
 
 
-class Numbers(NamedTuple):
-    """Hold a table of numbers with its heading and note; it is shown on demand."""
-
-    title: str
-    table: TextTable
-    note: str = ""
-
-
 class Shaded(NamedTuple):
     """Hold a table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
 
@@ -108,19 +100,22 @@ class Shaded(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Hold a heading with a plot, a note and tables, each where there is one."""
+    """Hold a heading with a plot, a note and tables, each where there is one.
+
+    `numbers` are tables that are shown on demand, by their headings, with `notes` on some.
+    """
 
     title: str
     svg: str = ""
     note: str = ""
-    numbers: Sequence[Numbers] = ()
+    numbers: Mapping[str, TextTable] = field(default_factory=dict)
     shaded: Sequence[Shaded] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tables(self) -> dict[str, TextTable]:
         """Name all tables."""
-        shaded = {shown.title: shown.table for shown in self.shaded}
-        return {shown.title: shown.table for shown in self.numbers} | shaded
+        return {**self.numbers, **{shown.title: shown.table for shown in self.shaded}}
 
 
 def sections_of(compared: Compared) -> list[Section]:
@@ -143,12 +138,9 @@ def sections_of(compared: Compared) -> list[Section]:
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
     """Show tables of the papers with our scores in them, where there are any."""
-    numbers = [Numbers(name, _texts(*table[:2]), note) for name, (table, note) in tables.items()]
-    return [Section("Published numbers", numbers=numbers)] if numbers else []
-
-
-def _texts(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
-    return TextTable(columns, [list(map(text_of, row)) for row in rows])
+    numbers = {name: table for name, (table, _) in tables.items()}
+    notes = {name: note for name, (_, note) in tables.items()}
+    return [Section("Published numbers", numbers=numbers, notes=notes)] if numbers else []
 
 
 def _by_language(compared: Compared) -> Section:
@@ -163,7 +155,7 @@ def _by_language(compared: Compared) -> Section:
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
         note += " Macro is the mean of the languages, micro that of the claims."
-    return Section(title, plot, note, [Numbers(title, _texts(["system", *bars], rows))])
+    return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
 
 
 def _tests(compared: Compared) -> Section:
@@ -186,38 +178,37 @@ def _tests(compared: Compared) -> Section:
         note += " Each language is a family of its own."
     if len(scored.runs) > 2:
         note += " The sentence at the top allows for all pairs of systems, so its p is larger."
-    numbers = [
-        Numbers(
-            f"Tests: {test.family}",
-            _texts(*family_table(test)[:2]),
-            f"{scored.metric} ({test.average}), {test.claims} claims of {test.groups} papers; the "
-            f"smallest possible p is {test.least_p:.2g}.",
-        )
+    numbers = {f"Tests: {test.family}": family_table(test) for test in tests}
+    notes = {
+        f"Tests: {test.family}": f"{scored.metric} ({test.average}), {test.claims} claims of "
+        f"{test.groups} papers; the smallest possible p is {test.least_p:.2g}."
         for test in tests
-    ]
+    }
     plot = interval_plot(bars, list(scored.runs), f"difference in {scored.metric}", zero=True)
-    return Section(title, plot, note, numbers)
+    return Section(title, plot, note, numbers, notes=notes)
 
 
 def _learning_curve(compared: Compared) -> Section:
-    lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
+    lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
-        # As eval/evaluate.py names them: the checkpoint, and what stands on it.
-        epoch = re.fullmatch(r"(?:.+-)?epoch-([0-9]+)(\+.+)?", system.report.system)
-        if epoch and not system.report.stage and system.report.style == "S0C0":
-            front = system.report.system[: -len(epoch[0])] if False else ""
-            key = (system.report_folder.resolve(), epoch[2] or "", system.report.claims)
-            lines.setdefault(key, []).append((float(epoch[1]), macro[name]))
+        # As eval/evaluate.py names them: a checkpoint, of several runs with its run's name in front,
+        # and what stands on it.
+        row = system.report
+        epoch = re.fullmatch(r"(.+-)?epoch-([0-9]+)(\+.+)?", row.system)
+        if epoch and not row.stage and row.style == "S0C0":
+            curve = f"{epoch[1] or ''}{(epoch[3] or '')[1:]}".strip("-")
+            key = system.report_folder.resolve(), ", ".join(filter(None, (curve, row.claims)))
+            lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:
         return Section(title)
-    folders = list(dict.fromkeys(folder for folder, _, _ in runs))
+    folders = list(dict.fromkeys(folder for folder, _ in runs))
     names = dict(zip(folders, distinct_ends(folders), strict=True))
-    curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
+    curves = {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
     metric = f"macro {compared.scored.metric}"
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
-    numbers = [Numbers(title, TextTable(["run", "epoch", metric], rows))]
+    numbers = {title: TextTable(["run", "epoch", metric], rows)}
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
 
@@ -236,7 +227,7 @@ def _chosen(compared: Compared) -> Section:
         f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
         "of others (unseen). On these was chosen, not on the claims that this page reports."
     )
-    numbers = [Numbers(name, _texts(*table[:2])) for name, table in tables.items() if table]
+    numbers = {name: table for name, table in tables.items() if table}
     return Section("Chosen on val", note=note, numbers=numbers)
 
 
@@ -254,8 +245,7 @@ def _twins(compared: Compared) -> Section:
         "Sources of the same title and abstract under another id. No text tells them apart; as one "
         f"is macro {MAIN_METRIC} if a gold and its twins counted as one source."
     )
-    numbers = [Numbers(title, _texts(columns, rows))] if rows else []
-    return Section(title, note=note, numbers=numbers)
+    return Section(title, note=note, numbers={title: TextTable(columns, rows)} if rows else {})
 
 
 def _recall(compared: Compared) -> Section:
@@ -270,8 +260,7 @@ def _recall(compared: Compared) -> Section:
     title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
     if not few:
         note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
-    table = _texts(["system", *map(str, DEPTHS)], rows)
-    return Section(title, plot, note, [Numbers(title, table)])
+    return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
 
 
 def _changes(compared: Compared) -> Section:
@@ -325,9 +314,8 @@ def _representations(compared: Compared) -> Section:
     if len(forms) < 2:
         return Section(title)
     values = np.array([[cells.get((name, form), np.nan) for form in forms] for name in names])
-    table = _texts(
-        ["system", *forms], [[name, *(cells.get((name, form)) for form in forms)] for name in names]
-    )
+    rows = [[name, *(cells.get((name, form)) for form in forms)] for name in names]
+    table = TextTable(["system", *forms], rows)
     low = float(np.nanmin(values))
     empty = [[""] * len(forms) for _ in names]
     return Section(title, shaded=[Shaded(title, table, shades(values, low), empty)])
@@ -344,11 +332,11 @@ def _styles(compared: Compared) -> Section:
     """Show the grids of text styles that the reports hold."""
     found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
     grids = {name: grid for name, grid in found.items() if grid is not None}
-    numbers = [
-        Numbers(f"Styles{f', {name}' * (len(grids) > 1)}: {kind}", _texts(*table[:2]))
+    numbers = {
+        f"Styles{f', {name}' * (len(grids) > 1)}: {kind}": table
         for name, grid in grids.items()
         for kind, table in grid_tables(grid).items()
-    ]
+    }
     return Section("Text styles", note=LEGEND, numbers=numbers)
 
 
@@ -363,14 +351,14 @@ def _left_out(compared: Compared) -> Section:
         for reason, claims in failures.items()
     ]
     left = [table for report in reports if (table := report.not_run_table()) is not None]
-    rows: list[Sequence[Cell]] = [row for table in left for row in table.rows]
+    missing = [row for table in left for row in table.rows]
     notes = dict.fromkeys(note for report in reports for note in report.notes)
-    tables: dict[str, tuple[list[str], Sequence[Sequence[Cell]]]] = {
-        "Not run": (["system", "claims", "why", "what to do"], rows),
-        "Failures": (["system", "why", "claims"], failed),
-        "Notes": (["note"], [[note] for note in notes]),
+    tables = {
+        "Not run": TextTable(left[0].columns if left else [], missing),
+        "Failures": TextTable(["system", "why", "claims"], failed),
+        "Notes": TextTable(["note"], [[note] for note in notes]),
     }
-    numbers = [Numbers(name, _texts(*table)) for name, table in tables.items() if table[1]]
+    numbers = {name: table for name, table in tables.items() if table.rows}
     return Section("Left out and failed", numbers=numbers)
 
 
@@ -382,36 +370,25 @@ def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
 
 def _cost(compared: Compared) -> Section:
     metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
+    costs = {name: system.report.cost for name, system in compared.systems.items()}
     bars, spots = compared.bars[MACRO], {}
-    for name, system in compared.systems.items():
-        if system.report.cost and system.report.cost.seconds:
-            bar = bars[name]._replace(filled=not system.report.cost.reused)
-            spots[name] = Spot(system.report.cost.seconds, bar)
-    if len(spots) > _MOST_NAMES:  # those are named that nothing cheaper equals
-        spots = {
-            name: spot._replace(
-                named=not any(
-                    other.x <= spot.x and other.bar.value > spot.bar.value
-                    for other in spots.values()
-                )
-            )
-            for name, spot in spots.items()
-        }
-    rows = [
-        [name, macro[name], *cost_cells(system.report.cost)]
-        for name, system in compared.systems.items()
-    ]
-    plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
+    for name, cost in costs.items():
+        if cost and cost.seconds:
+            spots[name] = Spot(cost.seconds, bars[name]._replace(filled=not cost.reused))
     notes = []
-    if any(
-        system.report.cost and system.report.cost.reused for system in compared.systems.values()
-    ):
+    if len(spots) > _MOST_NAMES:
+        notes.append("Named are the systems that no cheaper one beats.")
+        others = list(spots.values())
+        for name, spot in spots.items():
+            beaten = any(o.x <= spot.x and o.bar.value > spot.bar.value for o in others)
+            spots[name] = spot._replace(named=not beaten)
+    if any(cost and cost.reused for cost in costs.values()):
         notes.append(
             "Hollow and >: some vectors were in the store already, so the whole cost is higher."
         )
-    if not all(spot.named for spot in spots.values()):
-        notes.append("Named are the systems that no cheaper one beats.")
     if compared.subset:
         notes.append("Costs are of the claims in all languages.")
-    table = _texts(["system", metric, *COST_COLUMNS], rows)
-    return Section(title, plot, " ".join(notes), [Numbers(title, table)])
+    plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
+    rows = [[name, macro[name], *cost_cells(cost)] for name, cost in costs.items()]
+    table = TextTable(["system", metric, *COST_COLUMNS], rows)
+    return Section(title, plot, " ".join(notes), {title: table})

@@ -10,7 +10,7 @@ from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family
 from claim2source.evaluation.html.plots import Bar
-from claim2source.evaluation.metrics import language_masks, language_strata
+from claim2source.metrics.metrics import language_masks, language_strata
 
 _NAMED = 4  # comparisons that are told one by one; of more, they are counted
 
@@ -61,28 +61,21 @@ def p_text(p: float) -> str:
 
 def _beaten(own: Sequence[Comparison]) -> str:
     better = [found for found in own if found.verdict == "better"]
-    if len(better) > _NAMED:
-        least = min(found.difference for found in better)
-        worst = max(found.p_holm for found in better)
-        most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
-        whom = (
-            f"all {len(own)} others"
-            if len(better) == len(own)
-            else (f"{len(better)} of the {len(own)} others")
-        )
-        return f"beats {whom} by {least:.3f} or more, {most}"
-    told = [
-        f"{found.baseline} by {found.difference:.3f}, {p_text(found.p_holm)}" for found in better
-    ]
-    return f"beats {'; '.join(told)}" if told else "has the highest score"
+    if not better:
+        return "has the highest score"
+    if len(better) <= _NAMED:
+        told = (f"{one.baseline} by {one.difference:.3f}, {p_text(one.p_holm)}" for one in better)
+        return f"beats {'; '.join(told)}"
+    whom = f"all {len(own)}" if len(better) == len(own) else f"{len(better)} of the {len(own)}"
+    worst = max(found.p_holm for found in better)
+    most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
+    return f"beats {whom} others by {min(one.difference for one in better):.3f} or more, {most}"
 
 
 def _open(own: Sequence[Comparison]) -> str:
     told = []
     for kind, said in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
-        names = [found.baseline for found in own if found.verdict == kind]
-        if names:
-            shown = ", ".join(names[:_NAMED])
+        if names := [found.baseline for found in own if found.verdict == kind]:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            told.append(f"against {shown}{more} {said}")
+            told.append(f"against {', '.join(names[:_NAMED])}{more} {said}")
     return "; ".join(told)

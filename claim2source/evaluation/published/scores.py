@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,36 +23,18 @@ from claim2source.core.run import Run
 from claim2source.core.tables import Part, TextTable
 from claim2source.datasets import folder_of
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published.tables import Column, Row, Table
 from claim2source.evaluation.reports import LoadedSystem, runs_of
-from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import read_qrels
+from claim2source.metrics.metrics import cutoff, evaluate
+from claim2source.metrics.significance import bootstrap_intervals
 
 
-@dataclass(frozen=True)
-class OurScore:
-    """Hold our number for a published cell, in the paper's unit.
+class OurScore(NamedTuple):
+    """Hold our score beside a published cell, and the system that it is of."""
 
-    `low` and `high` bound it (95 %, by gold paper; None without runs and judgements). `same`
-    tells whether it is over as many claims as the paper's; else it is shown but not compared.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    same: bool
+    cell: PublishedScore
     system: LoadedSystem
-
-    def inside(self, published: float | None) -> str:
-        """Tell whether the published number is within our interval: yes, no or unknown."""
-        if self.low is None or self.high is None or published is None or not self.same:
-            return "unknown"
-        return "yes" if self.low <= published <= self.high else "no"
-
-    def difference(self, published: float | None) -> float | None:
-        """Subtract the published number; None where it is not over the same claims."""
-        return self.value - published if self.same and published is not None else None
 
 
 Cells = dict[tuple[str, str], OurScore]
@@ -72,11 +55,28 @@ def our_scores(
         for column in table.columns if mine else ():
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
-                score = scorer.score(column, system, _same_claims(column, system))
-                if score is not None:
-                    cells[row.name, column.name] = score
+                same = _same_claims(column, system)
+                if (bounded := scorer.score(column, system, same)) is not None:
+                    cell = _beside(table, row.name, column, bounded, same)
+                    cells[row.name, column.name] = OurScore(cell, system)
                     break
     return cells
+
+
+def _beside(
+    table: Table, row: str, column: Column, bounded: _Bounded, same: bool
+) -> PublishedScore:
+    """Set our score and its bounds beside a cell; other claims than the paper's: no difference."""
+    published = table.absolute(row, column.name)
+    ours, low, high = bounded
+    inside = "unknown"
+    if low is not None and high is not None and published is not None and same:
+        inside = "yes" if low <= published <= high else "no"
+    return PublishedScore(
+        *(table.id, row, column.name, published, table.reasons(row, column.name), ours),
+        *(ours - published if same and published is not None else None, low, high, inside, same),
+        digits=column.digits,
+    )
 
 
 def with_published(
@@ -85,24 +85,9 @@ def with_published(
     """Set every published score that one of the systems has a number for beside its row."""
     found: dict[str, list[PublishedScore]] = {system.name: [] for system in systems}
     for table in tables:
-        for (row, column), ours in our_scores(table, systems, {}, scorer).items():
-            published = table.absolute(row, column)
-            if published is not None:
-                cell = PublishedScore(
-                    table=table.id,
-                    row=row,
-                    column=column,
-                    published=published,
-                    unreliable=table.reasons(row, column),
-                    ours=ours.value,
-                    difference=ours.difference(published),
-                    low=ours.low,
-                    high=ours.high,
-                    inside=ours.inside(published),
-                    same_claims=ours.same,
-                    digits=table.column(column).digits,
-                )
-                found[ours.system.name].append(cell)
+        for ours in our_scores(table, systems, {}, scorer).values():
+            if ours.cell.published is not None:
+                found[ours.system.name].append(ours.cell)
     rows = {
         name: replace(row, published=tuple(found[name])) if name in found else row
         for name, row in report.systems.items()
@@ -210,21 +195,24 @@ class Scorer:
         self._scores: dict[tuple[int, str, str], _Bounded | None] = {}
         self._judgements_of: dict[tuple[str, str], Qrels] = {}
 
-    def score(self, column: Column, system: LoadedSystem, same: bool) -> OurScore | None:
-        """Return our score for a column; None where the report does not hold what it needs."""
+    def score(self, column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
+        """Return our score for a column and its bounds, in the paper's unit.
+
+        None where the report does not hold what it needs; no bounds without runs and judgements.
+        """
         metric, factor = str(column.metric), column.factor
         if metric == "seconds":
             # They are those of all claims that the system was given.
             fits = same and list(system.report.languages) == [column.language]
             cost = system.report.cost if fits else None
-            return None if cost is None else OurScore(cost.seconds, None, None, same, system)
+            return None if cost is None else (cost.seconds, None, None)
         key = id(system), column.language, metric
         if key not in self._scores:
             self._scores[key] = self._bounded(column.language, metric, system)
         if (bounded := self._scores[key]) is None:
             return None
-        value, low, high = (None if number is None else factor * number for number in bounded)
-        return None if value is None else OurScore(value, low, high, same, system)
+        low, high = (None if bound is None else factor * bound for bound in bounded[1:])
+        return factor * bounded[0], low, high
 
     def _bounded(self, language: str, metric: str, system: LoadedSystem) -> _Bounded | None:
         row = system.report.macro if language == MACRO else system.report.languages.get(language)

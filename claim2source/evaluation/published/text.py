@@ -22,22 +22,8 @@ from claim2source.io.trec import read_qrels
 Format = Literal["text", "markdown", "csv"]
 WIDEST = 10  # columns beside each other in a terminal
 CSV_COLUMNS = (
-    "table",
-    "row",
-    "column",
-    "metric",
-    "language",
-    "unit",
-    "published",
-    "unreliable",
-    "ours",
-    "difference",
-    "low",
-    "high",
-    "inside",
-    "same_claims",
-    "report",
-    *COST_COLUMNS,
+    *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
+    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
 )
 
 
@@ -170,11 +156,10 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
         mark = f"[{''.join(chr(97 + place) for place in places)}]" if places else ""
         printed.append(column.text(table.value(row.name, column.name)) + mark)
         ours.append(our_text(table, row, column, cells))
-        cell = cells.get((row.name, column.name))
-        published = table.absolute(row.name, column.name)
-        difference = cell.difference(published) if cell else None
+        found = cells.get((row.name, column.name))
+        difference = found.cell.difference if found else None
         differences.append("-" if difference is None else f"{difference:+.{column.digits}f}")
-        inside.append("-" if cell is None or difference is None else cell.inside(published))
+        inside.append("-" if found is None or difference is None else found.cell.inside)
     if not any(column.metric for column in columns):
         return [printed]
     if not any((row.name, column.name) in cells for column in columns):
@@ -184,14 +169,14 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
 
 def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
     """Format our number as the paper would print it: a difference where it prints one."""
-    cell = cells.get((row.name, column.name))
-    if cell is None:
+    found = cells.get((row.name, column.name))
+    if found is None:
         return "-"
-    value: float | None = cell.value
+    value: float | None = found.cell.ours
     if table.relative_to not in (None, column.name):
         base = cells.get((row.name, str(table.relative_to)))
-        value = cell.value - base.value if base else None
-    return column.text(value) + ("" if cell.same else "*")
+        value = found.cell.ours - base.cell.ours if base else None
+    return column.text(value) + ("" if found.cell.same_claims else "*")
 
 
 def notes(table: Table, cells: Cells) -> list[Part]:
@@ -201,7 +186,7 @@ def notes(table: Table, cells: Cells) -> list[Part]:
         lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
     if table.note:
         lines.append(f"Note: {table.note}")
-    others = (ours.system for ours in cells.values() if not ours.same)
+    others = (ours.system for ours in cells.values() if not ours.cell.same_claims)
     if other := sorted({f"{system.name}: {system.report.queries}" for system in others}):
         lines.append(f"* over other claims than the paper's, so not compared ({'; '.join(other)}).")
     return ["\n".join(lines)] if lines else []
@@ -243,26 +228,19 @@ def as_csv(tables: Sequence[Table], cells: Mapping[str, Cells]) -> str:
 
 def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
     """Return the texts for `CSV_COLUMNS` of one cell."""
-    place = row.name, column.name
-    value, published = table.value(*place), table.absolute(*place)
+    value = table.value(row.name, column.name)
     line = [
-        table.id,
-        *place,
-        column.metric or "",
-        column.language,
-        column.unit,
-        "" if value is None else column.text(value),
-        table.reasons(*place),
+        *(table.id, row.name, column.name, column.metric or "", column.language, column.unit),
+        *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
     ]
-    cell = cells.get(place)
-    if cell is None:
+    found = cells.get((row.name, column.name))
+    if found is None:
         return [*line, *[""] * (len(CSV_COLUMNS) - len(line))]
-    numbers = cell.value, cell.difference(published), cell.low, cell.high
+    cell, costs = found.cell, cost_cells(found.system.report.cost)
+    numbers = cell.ours, cell.difference, cell.low, cell.high
     return [
         *line,
         *("" if n is None else f"{n:.6f}" for n in numbers),
-        cell.inside(published),
-        "yes" if cell.same else "no",
-        str(cell.system.folder),
-        *("" if c is None else str(c) for c in cost_cells(cell.system.report.cost)),
+        *(cell.inside, "yes" if cell.same_claims else "no", str(found.system.folder)),
+        *("" if c is None else str(c) for c in costs),
     ]
