@@ -36,13 +36,13 @@ from claim2source.evaluation.checklist import checklist
 from claim2source.evaluation.compare import ScoredRuns, leaderboard, read_scored
 from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.html.page import html_report, require_page
-from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables
 from claim2source.evaluation.ranks import bucket_changes, changes_table, summarise
 from claim2source.evaluation.reports import named_reports, read_reports
 from claim2source.evaluation.slices import breakdown, rank_slices, slices_of, slices_table
 from claim2source.io.wandb import Tracking, require_tracking
+from claim2source.metrics.metrics import cutoff
 
 TRAIN_SPLIT = "train"  # golds of it count as seen
 PUBLISHED = {"text": "published.txt", "markdown": "published.md", "csv": "published.csv"}

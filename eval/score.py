@@ -21,7 +21,9 @@ from claim2source.core.run import Run
 from claim2source.core.tables import Cell, plain_table
 from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import (
+from claim2source.io.released import RankedBy, read_selections, with_selected
+from claim2source.io.trec import named_as, read_qrels, read_run, run_names
+from claim2source.metrics.metrics import (
     ALLOWED,
     Coverage,
     Scores,
@@ -31,9 +33,7 @@ from claim2source.evaluation.metrics import (
     evaluate,
     without_themselves,
 )
-from claim2source.evaluation.significance import PairedTest, paired_randomisation
-from claim2source.io.released import RankedBy, read_selections, with_selected
-from claim2source.io.trec import named_as, read_qrels, read_run, run_names
+from claim2source.metrics.significance import PairedTest, paired_randomisation
 from claim2source.retrieve.saved import complete_run
 
 METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]

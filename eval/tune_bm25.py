@@ -43,7 +43,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, carve_val, load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
-from claim2source.evaluation.metrics import cutoff, evaluate, judged_claims
+from claim2source.metrics.metrics import cutoff, evaluate, judged_claims
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,

@@ -34,9 +34,9 @@ from claim2source.core.tables import Cell, markdown_table, plain_table
 from claim2source.core.validate import read_json, validated
 from claim2source.datasets import load, write_beir
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import evaluate, language_table, macro
-from claim2source.evaluation.significance import paired_randomisation
 from claim2source.io.store import Store
+from claim2source.metrics.metrics import evaluate, language_table, macro
+from claim2source.metrics.significance import paired_randomisation
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering

@@ -11,7 +11,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
 # From the ground up; the last ones start the programs.
 ROOMS = (
-    *("core", "io", "datasets", "text", "llm", "models", "retrieve", "engines", "mining"),
+    *(
+        "core",
+        "io",
+        "datasets",
+        "text",
+        "metrics",
+        "llm",
+        "models",
+        "retrieve",
+        "engines",
+        "mining",
+    ),
     *("stages", "evaluation", "systems", "pipeline", "training", "serve"),
 )
 FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))

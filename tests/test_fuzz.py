@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 import eval.score
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.metrics import Coverage, coverage
+from claim2source.metrics.metrics import Coverage, coverage
 from scripts.fuzz import Config, hunt, run_one
 from tests.fuzzing.cases import Case, cases
 from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
 # Programs whose cases take a few hundredths of a second.
-CHEAP = ("score", "report", "tune_bm25", "checkpoint")
+CHEAP = ("score", "report", "tune_bm25", "evaluate")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
 VALID = [(name, argv) for name, program in PROGRAMS.items() for argv in program.commands]

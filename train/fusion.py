@@ -33,13 +33,13 @@ from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.metrics import language_strata
-from claim2source.evaluation.significance import (
+from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.metrics.metrics import language_strata
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     paired_randomisations,
 )
-from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
@@ -52,7 +52,7 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.staged import FIRST_STAGE
+from claim2source.pipeline.rows import FIRST_STAGE
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned, LearnedFusion

@@ -26,6 +26,13 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "pairs": "it helped nothing; docs/log.md has the figures",
     "store": "delete the store's folder: what it held is computed again",
     "soup": "write merge --checkpoints A B --out DIR",
+    "checkpoint": "write evaluate --checkpoint RUN --out DIR",
+    "baselines": "write evaluate --systems FILE --only NAME --claims FORM --out DIR",
+    "hybrid": "write evaluate --checkpoint RUN --systems configs/systems/hybrid.yaml --out DIR",
+    "rerank": "write evaluate --systems FILE --only NAME --out DIR; `mix: fit` chooses a mix",
+    "verify": "write evaluate --systems FILE --only NAME --vary stages.1.KEY=VALUE --out DIR; "
+    "`margin_below: fit` chooses a margin",
+    "pipeline": "write evaluate --systems FILE --out DIR, or --checkpoint RUN --stages FILE",
 }
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
 _GRID = "eval/style_grid.py"
@@ -50,7 +57,10 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     (_GRID, "rewritten"): "leave it out: it is the text that --claims reads",
     ("", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
-    ("train/finetune.py", "after."): "write these keys in a YAML file: --after FILE",
+    (
+        "train/finetune.py",
+        "after.",
+    ): "write keys of eval/evaluate.py in a YAML file: --after FILE",
     ("train/finetune.py", "refit"): "leave it out: a run stands for the checkpoint val chose",
     ("train/finetune.py", "teacher."): "leave it out: a teacher is read as its folder says",
     ("train/", "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",

@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.significance import draw_groups
+from claim2source.metrics.significance import draw_groups
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

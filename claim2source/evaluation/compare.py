@@ -29,7 +29,11 @@ from claim2source.evaluation.families import (
     family_parts,
     score_intervals,
 )
-from claim2source.evaluation.metrics import (
+from claim2source.evaluation.rankings import Ranking, result_of
+from claim2source.evaluation.ranks import first_ranks, summarise
+from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.slices import SliceScore
+from claim2source.metrics.metrics import (
     Scores,
     coverage,
     depth_notes,
@@ -38,11 +42,7 @@ from claim2source.evaluation.metrics import (
     language_masks,
     language_strata,
 )
-from claim2source.evaluation.rankings import Ranking, result_of
-from claim2source.evaluation.ranks import first_ranks, summarise
-from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.significance import claim_weights
-from claim2source.evaluation.slices import SliceScore
+from claim2source.metrics.significance import claim_weights
 
 
 @dataclass(frozen=True)

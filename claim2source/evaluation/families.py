@@ -21,8 +21,8 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import Scores, language_masks, language_strata
-from claim2source.evaluation.significance import (
+from claim2source.metrics.metrics import Scores, language_masks, language_strata
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,

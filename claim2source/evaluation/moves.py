@@ -9,8 +9,8 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.metrics import judged_claims, language_masks
 from claim2source.evaluation.ranks import first_ranks
+from claim2source.metrics.metrics import judged_claims, language_masks
 
 
 @dataclass(frozen=True)

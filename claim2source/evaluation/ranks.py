@@ -10,7 +10,7 @@ import numpy as np
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 
 # First and last rank of every bucket; what is deeper or absent is "101+" or "not found".
 BUCKETS: Mapping[str, tuple[int, float]] = {

@@ -15,8 +15,8 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.datasets import folder_of
-from claim2source.evaluation.metrics import coverage
 from claim2source.io.trec import read_run
+from claim2source.metrics.metrics import coverage
 
 
 @dataclass(frozen=True)

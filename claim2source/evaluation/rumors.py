@@ -12,8 +12,8 @@ from claim2source.core.report import MACRO, Intervals
 from claim2source.core.run import Run
 from claim2source.datasets.rumor_outputs import MOST, Verdicts
 from claim2source.datasets.rumors import UNVERIFIABLE, Rumors
-from claim2source.evaluation.metrics import evaluate
-from claim2source.evaluation.significance import draw_groups
+from claim2source.metrics.metrics import evaluate
+from claim2source.metrics.significance import draw_groups
 
 MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
 MACRO_F1, STRICT = "macro_f1", "strict_macro_f1"

@@ -11,9 +11,9 @@ import numpy as np
 from claim2source.core.records import Claim, Dataset, sorted_languages
 from claim2source.core.tables import Cell, TextTable
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import Scores, language_strata
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_of
-from claim2source.evaluation.significance import bootstrap_intervals
+from claim2source.metrics.metrics import Scores, language_strata
+from claim2source.metrics.significance import bootstrap_intervals
 
 HASHTAG = re.compile(r"(?<![\w#])#\w+")
 MENTION = re.compile(r"(?<![\w@])@\w+")

@@ -24,7 +24,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.families import family_parts
-from claim2source.evaluation.metrics import Scores, macro
+from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES
 
 if TYPE_CHECKING:

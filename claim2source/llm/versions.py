@@ -72,9 +72,8 @@ def write_versions(
 ) -> Versions:
     """Write `count` versions of every distinct text by a prompt with the variable post."""
     named = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
-    made = f"{prompt.name} {prompt.version}"
     requests = [
-        Request(name, prompt.messages({"post": text}), made, sample=sample)
+        Request.of(prompt, name, {"post": text}, sample=sample)
         for name, text in named.items()
         for sample in range(count)
     ]

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.llm.config import LLMConfig
-from claim2source.text.prompts import Message
+from claim2source.text.prompts import Message, Prompt
 
 Schema = Mapping[str, object]
+TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 # Answers that failed at the server or were never asked; they are not stored.
 NOT_ASKED, NO_REPLY = "not asked", "no reply"
+
+
+def object_schema(**properties: Schema) -> dict[str, object]:
+    """Describe a JSON object that has these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,11 @@ class Request:
     logprobs: int = 0
     max_tokens: int | None = None
     sample: int = 0
+
+    @classmethod
+    def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **more: Any) -> Self:
+        """Fill in a prompt; `more` are the other fields."""
+        return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **more)
 
 
 @dataclass(frozen=True)

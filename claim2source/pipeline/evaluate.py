@@ -29,9 +29,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.run import Result, Run
 from claim2source.datasets.checkthat2026 import written_index
-from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family, compare_families, score_intervals
-from claim2source.evaluation.metrics import Scores, judged_claims, language_table, macro
 from claim2source.evaluation.published.scores import Scorer, with_published
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rankings import Ranking, named_results
@@ -39,6 +37,8 @@ from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics import metrics as scoring
+from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
 from claim2source.retrieve import Dense
 from claim2source.systems.system import DEPTH, SystemResult
 from claim2source.text import Rendering

@@ -19,8 +19,8 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Run
 from claim2source.datasets.rumor_outputs import MOST
 from claim2source.datasets.rumors import Rumors
-from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.rumors import MACRO_F1, MAP, macro_f1
+from claim2source.metrics.metrics import evaluate
 from claim2source.pipeline.rumors import RumorResult, verdict_of
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.stages.stance import HIGHEST

@@ -21,11 +21,11 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.versions import Heat, Rewrites, require_versions
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
-from claim2source.stages.cosine import Cosine
 from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.facts import First, Relevance
+from claim2source.stages.max_sim import Cosine
 from claim2source.stages.nli import NLI
 from claim2source.stages.pairs import Pair
-from claim2source.stages.relevance import First, Relevance
 from claim2source.stages.stance import HIGHEST, LLMStance, ScoredStance, Stance
 
 RerankBy = Literal["none", "cosine", "cross_encoder", "llm"]

@@ -13,9 +13,7 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
-from claim2source.evaluation import metrics as scoring
 from claim2source.evaluation.families import Family, score_intervals
-from claim2source.evaluation.metrics import language_table, macro
 from claim2source.evaluation.style_grid import (
     CLAIM,
     SOURCE,
@@ -27,6 +25,8 @@ from claim2source.evaluation.style_grid import (
     mean_scores,
     write_grid,
 )
+from claim2source.metrics import metrics as scoring
+from claim2source.metrics.metrics import language_table, macro
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -199,7 +199,7 @@ class _Grid:
         if key not in self.views:
             self.views[key] = StyleViews.read(self.runner.reported, self.options, form)
         said = self.views[key].notes(self.runner.reported, self.options, form)
-        self.notes |= dict.fromkeys(f"Styles: {note}" for note in said)
+        self.notes |= dict.fromkeys(said)
         return self.views[key]
 
     def _cell(
@@ -263,7 +263,7 @@ class _Grid:
         report = replace(
             report,
             systems={**report.systems, **systems},
-            notes=(*report.notes, *self.notes),
+            notes=(*report.notes, *(f"Styles: {note}" for note in self.notes)),
             not_run=(*report.not_run, *self.not_run),
         )
         if not (dataset.golds and settings.repeats):
@@ -310,7 +310,7 @@ def add_styles(
     parts = [*grid.notes, *grid_parts(found, wide=True), *comparison_parts(found)]
     write_markdown(out / FOLDER, title, parts)
     tables = {f"styles {name}": table for name, table in grid_tables(found).items()}
-    return report, ["Styles:", *grid_parts(found)], tables
+    return report, ["Styles:", *grid.notes, *grid_parts(found)], tables
 
 
 def _has_grid(row: Row) -> bool:

@@ -1,1 +1,8 @@
 """Re-rank, verify or judge what a search found: each stage is one dataclass that a YAML names."""
+
+# A stage is the class of its name in the module of its name, but for those that share a module.
+SHARED = {
+    "cosine": "max_sim",
+    **dict.fromkeys(("attribution", "entities", "relevance"), "facts"),
+    **dict.fromkeys(("select", "order", "letters"), "verifier"),
+}

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.models.reranker_manifest import RerankerKind
-from claim2source.stages.batches import CHUNK, scored_alone, token_budget
 from claim2source.stages.load import LocalReranker, load_cross_encoder, said
-from claim2source.stages.pairs import Pair, Scored
+from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,8 @@ import numpy as np
 from claim2source.core.config import Between
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models.hub import one_line
-from claim2source.stages.batches import scored_alone
 from claim2source.stages.load import LocalReranker, load_with_code
-from claim2source.stages.pairs import Pair, Scored
+from claim2source.stages.pairs import Pair, Scored, scored_alone
 from claim2source.text.control import defused
 
 # Counted up when the same settings would give other scores.

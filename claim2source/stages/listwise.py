@@ -14,21 +14,17 @@ from typing import Annotated
 import numpy as np
 
 from claim2source.core.config import Between, require
-from claim2source.llm.work import Answer, Request
-from claim2source.stages.llm_scores import Asked, AskedStage, Listed, numbered, post_values
+from claim2source.llm.stage import LLMCost
+from claim2source.llm.work import Answer, Request, object_schema
+from claim2source.stages.llm_scores import Listed, LLMScores, numbered, post_values
 from claim2source.stages.pairs import DEEPEST
 from claim2source.text.prompts import Prompt, read_prompt
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {"order": {"type": "array", "items": {"type": "integer"}}},
-    "required": ["order"],
-    "additionalProperties": False,
-}
+_SCHEMA = object_schema(order={"type": "array", "items": {"type": "integer"}})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listwise(AskedStage):
+class Listwise(LLMScores):
     """Re-rank by an order that a language model gives, in a sliding window.
 
     Args:
@@ -54,7 +50,7 @@ class Listwise(AskedStage):
         """Name the prompt."""
         return (self.prompt,)
 
-    def fill(self, lists: Sequence[Listed], asked: Asked) -> None:
+    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Order the windows of all lists, the lowest ones of all first."""
         prompt = read_prompt(self.prompt)
         orders = [list(range(len(one.texts))) for one in lists]
@@ -67,9 +63,9 @@ class Listwise(AskedStage):
                     for place in due
                 ]
                 sizes = {lists[place].claim.id: plans[place][turn] for place in due}
-                check = partial(_why_not, sizes)
-                answers = llm.answer(requests, check, f"windows {turn + 1}")
-                for place, answer in zip(due, asked.count(answers), strict=True):
+                answers = llm.answer(requests, partial(_why_not, sizes), f"windows {turn + 1}")
+                cost.count(answers)
+                for place, answer in zip(due, answers, strict=True):
                     if answer.failure is not None:
                         lists[place].failures.append(answer.failure)
                         continue
@@ -86,13 +82,8 @@ class Listwise(AskedStage):
         self, prompt: Prompt, one: Listed, order: Sequence[int], window: tuple[int, int]
     ) -> Request:
         shown = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
-        values = {
-            "count": str(len(shown)),
-            "papers": numbered(shown),
-            **post_values(one.claim),
-        }
-        made = f"{prompt.name} {prompt.version}"
-        return Request(one.claim.id, prompt.messages(values), made, schema=_SCHEMA)
+        values = {"count": str(len(shown)), "papers": numbered(shown), **post_values(one.claim)}
+        return Request.of(prompt, one.claim.id, values, schema=_SCHEMA)
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:

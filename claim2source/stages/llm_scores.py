@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import Between, require
+from claim2source.core.config import Between
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
-from claim2source.llm.stage import LLMStage
-from claim2source.llm.versions import MOST_VERSIONS
-from claim2source.llm.work import Answer
+from claim2source.llm.stage import LLMCost, LLMStage
 from claim2source.stages.pairs import DEEPEST, ranked_by
 from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.views import SourceForm, render_claim, render_source
@@ -35,22 +33,8 @@ class Listed:
     failures: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Asked:
-    """Count the tokens of answers, whenever they were asked for, and those that were stored."""
-
-    tokens: int = 0
-    stored: int = 0
-
-    def count(self, answers: Sequence[Answer]) -> Sequence[Answer]:
-        """Count answers and return them."""
-        self.tokens += sum(answer.usage.total for answer in answers)
-        self.stored += sum(answer.stored for answer in answers)
-        return answers
-
-
 @dataclass(frozen=True, kw_only=True)
-class AskedStage(LLMStage, ABC):
+class LLMScores(LLMStage, ABC):
     """Rank the first sources of every claim by what a language model answers.
 
     Args:
@@ -74,57 +58,27 @@ class AskedStage(LLMStage, ABC):
         return {"prompts": [content_hash([repr(_without_path(one))]) for one in read]}
 
     @abstractmethod
-    def fill(self, lists: Sequence[Listed], asked: Asked) -> None:
+    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Give every list its scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; what fails keeps its order."""
         started = time.perf_counter()
         known = {source.id: source for source in sources}
-        lists, asked = [], Asked()
+        lists, spent = [], LLMCost()
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
             texts = [render_source(known[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
-        self.fill([one for one in lists if one.texts], asked)
+        self.fill([one for one in lists if one.texts], spent)
         ranked = {one.claim.id: ranked_by(one.before, one.scores) for one in lists}
         failures = [Failure(one.claim.id, why) for one in lists for why in one.failures]
         notes = {one.claim.id: one.note for one in lists if one.note}
         cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), asked.tokens, asked.stored
+            time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.stored
         )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionedStage(AskedStage):
-    """Ask several times; sources are ranked by the mean of what was found.
-
-    Args:
-        versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
-        version: rank by this version alone, from 1.
-    """
-
-    versions: Annotated[int, Between(1, MOST_VERSIONS)] = 1
-    version: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        good = self.version is None or 1 <= self.version <= self.versions
-        require(good, "version", self.version, f"1 to versions ({self.versions}), or null")
-
-    @property
-    def samples(self) -> range:
-        """Number the versions that are asked for, from 0."""
-        return (
-            range(self.versions) if self.version is None else range(self.version - 1, self.version)
-        )
-
-    def each_version(self) -> Iterator[Self]:
-        """Yield the stages that rank by one version alone; none where there is one only."""
-        for version in range(1, self.versions + 1) if self.versions > 1 else ():
-            yield replace(self, version=version)
 
 
 def post_values(claim: Claim) -> dict[str, str]:
@@ -136,15 +90,6 @@ def post_values(claim: Claim) -> dict[str, str]:
 def numbered(texts: Sequence[str]) -> str:
     """Number texts from 1, each on one line: none can pass for the next one's number."""
     return "\n".join(f"[{i}] {' '.join(text.split())}" for i, text in enumerate(texts, 1))
-
-
-def mean_known(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Average arrays [n], NaN left out; NaN where all are."""
-    stacked = np.stack(rows)
-    known = np.isfinite(stacked)
-    counts = known.sum(axis=0)
-    sums = np.where(known, stacked, 0.0).sum(axis=0)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def _without_path(prompt: Prompt) -> Prompt:

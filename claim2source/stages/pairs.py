@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.io.store import EmbeddingSpace, Store, pair_key, text_key
+from claim2source.models.hub import one_line
 from claim2source.text.views import (
     ClaimForm,
     PassageConfig,
@@ -26,12 +27,19 @@ from claim2source.text.views import (
     missing_translations,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 DEEPEST = 2000
 NOT_A_NUMBER = "the score is not a number"
 # Scores are written to the store after so many pairs or seconds: a killed run loses no more.
 _SHARD, _SECONDS = 2048, 30.0
-# Counted up when the same settings would rank otherwise.
-_FORMAT = 1
+# Pairs that are tokenized at once: enough that lengths within a batch are alike.
+CHUNK = 1024
+# Padded tokens of a forward pass: few enough for a CPU's cache, enough for a GPU.
+_CPU_TOKENS, _GPU_TOKENS = 2048, 2**15
+# Cost of one more batch, in padded tokens.
+_CPU_EXTRA, _GPU_EXTRA = 16, 2048
 
 
 class Pair(NamedTuple):
@@ -270,7 +278,7 @@ class Reranker(WithRuntime, ABC):
         if self.mix == 0:
             return scores
         if self.fusion == "linear":
-            return self.mix * _min_max(first) + (1 - self.mix) * _min_max(scores)
+            return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)
         ranks = np.empty(len(scores))
         ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores)) + 1
         own = self.mix / (self.rrf_k + np.arange(len(scores)) + 1)
@@ -306,7 +314,7 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
     return ranked
 
 
-def _min_max(scores: np.ndarray) -> np.ndarray:
+def min_max(scores: np.ndarray) -> np.ndarray:
     """Normalise to 0..1; scores that are all equal become 1."""
     low, high = scores.min(), scores.max()
     return (scores - low) / (high - low) if high > low else np.ones_like(scores)
@@ -328,3 +336,37 @@ def _write(
     """Store the scores that are numbers; a pair that failed is asked again."""
     good = [place for place in fresh if np.isfinite(scores[place])]
     space.put([keys[place] for place in good], scores[good][:, None])
+
+
+def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
+    """Return the padded tokens of a batch, and the cost of one more batch in such tokens."""
+    on_cpu = device.type == "cpu"
+    return asked or (_CPU_TOKENS if on_cpu else _GPU_TOKENS), _CPU_EXTRA if on_cpu else _GPU_EXTRA
+
+
+def scored_alone(
+    rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
+) -> Iterator[Scored]:
+    """Score a batch with `score`; what fails in it, or is no number, is scored again in parts.
+
+    A pair that fails alone has NaN and the error.
+    """
+    try:
+        scores = score(rows)
+    except RuntimeError as error:  # torch's, out of memory among them
+        if len(rows) == 1:
+            nothing = np.full(1, np.nan, dtype=np.float32)
+            yield Scored(rows, nothing, {rows[0]: one_line(error)[:200]}, tokens)
+            return
+        half = len(rows) // 2
+        yield from scored_alone(rows[:half], score, tokens)
+        yield from scored_alone(rows[half:], score)
+        return
+    bad = np.flatnonzero(~np.isfinite(scores)).tolist()
+    if bad and len(rows) > 1:
+        good = np.flatnonzero(np.isfinite(scores)).tolist()
+        yield Scored([rows[place] for place in good], scores[good], tokens=tokens)
+        for place in bad:
+            yield from scored_alone([rows[place]], score)
+        return
+    yield Scored(rows, scores, tokens=tokens)

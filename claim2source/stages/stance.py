@@ -17,11 +17,11 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.memory import peak_memory
 from claim2source.core.run import Cost
+from claim2source.llm.stage import LLMCost, Task
 from claim2source.llm.versions import RewritingStage
 from claim2source.llm.work import Request
-from claim2source.stages.llm_scores import Asked
+from claim2source.stages.facts import score_of, score_schema
 from claim2source.stages.pairs import Pair, Reranker
-from claim2source.stages.relevance import score_schema
 from claim2source.text.prompts import read_prompt
 
 HIGHEST = 2
@@ -91,39 +91,32 @@ class LLMStance(RewritingStage):
         The j-th version of one goes with the j-th of the other; where one has fewer good versions,
         they are used again.
         """
-        started, asked = time.perf_counter(), Asked()
+        started, spent = time.perf_counter(), LLMCost()
         texts = [text for pair in pairs for text in pair]
         if self.summaries:
             versions = self.versions(texts, self.summary_prompt, "summaries")
         else:
             versions = self.versions(texts)
-        asked.count(versions.answers)
-        prompt = read_prompt(self.prompt)
-        made, schema = f"{prompt.name} {prompt.version}", score_schema(-HIGHEST, HIGHEST)
-        requests: list[Request] = []
-        places: list[int] = []
-        why: dict[int, list[str]] = {}
+        spent.count(versions.answers)
+        prompt, schema = read_prompt(self.prompt), score_schema(-HIGHEST, HIGHEST)
+        tasks: list[Task[list[float]]] = []
+        found: list[list[float]] = [[] for _ in pairs]
+        why: dict[int, list[str]] = {place: [] for place in range(len(pairs))}
         for place, pair in enumerate(pairs):
             rumors, tweets = versions.of[pair.claim], versions.of[pair.source]
             for text in dict.fromkeys(pair):
-                why.setdefault(place, []).extend(versions.failures.get(text, ()))
+                why[place] += versions.failures.get(text, ())
             for number in range(max(len(rumors), len(tweets))):
                 values = {
                     "rumor": rumors[number % len(rumors)],
                     "tweet": tweets[number % len(tweets)],
                 }
-                name = f"pair {place + 1}"
-                requests.append(Request(name, prompt.messages(values), made, schema=schema))
-                places.append(place)
-        found: list[list[float]] = [[] for _ in pairs]
-        answers = asked.count(self.answers(requests, None, "stances"))
-        for place, answer in zip(places, answers, strict=True):
-            if answer.failure is not None:
-                why[place].append(answer.failure)
-            elif answer.data is not None:
-                found[place].append(float(str(answer.data["score"])))
+                request = Request.of(prompt, f"pair {place + 1}", values, schema=schema)
+                tasks.append(Task(found[place], why[place], request))
+        for scores, answer in self.good(tasks, spent, "stances"):
+            scores.append(score_of(answer))
         means = np.array([np.mean(scores) if scores else np.nan for scores in found])
         cost = Cost(
-            time.perf_counter() - started, len(pairs), peak_memory(), asked.tokens, asked.stored
+            time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.stored
         )
         return Stances(means, {place: reasons for place, reasons in why.items() if reasons}, cost)

@@ -1,12 +1,21 @@
-"""Have a language model choose among the first sources of every claim: what all verifiers share."""
+"""Have a language model choose among the first sources of every claim, as the 2026 paper's stage 3.
+
+`select` names one paper: by the published structured prompt, or by the short one (`reply: number`).
+`order` ranks all that are shown. `letters` reads the probabilities of one token.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+import re
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from string import ascii_uppercase
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -15,21 +24,27 @@ from claim2source.core.config import Between, Seed
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Result, Run
+from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
 from claim2source.llm.stage import LLMStage
-from claim2source.llm.work import is_unanswered
-from claim2source.stages.prompt_budget import fitted, papers_text
-from claim2source.stages.voting import Poll, shown_order
+from claim2source.llm.work import is_unanswered, object_schema, prompt_tokens
 from claim2source.text.prompts import Message, Prompt, read_prompt
-from claim2source.text.views import SourceForm, missing_translations
+from claim2source.text.views import SourceForm, missing_translations, render_source
 
 Shown = Literal["original", "translated", "bilingual"]
 DEEPEST = 100
 MOST_VOTES = 100
 OVER_BUDGET = "the prompt has more tokens than max_prompt_tokens"
+NO_NUMBER = "begins with no number of a paper, nor with None"
+REPEATED = "names a paper twice"
+NO_LOGPROBS = "no log-probabilities of the letters"
+# A server gives the log-probabilities of this many tokens at most: the papers' and that of none.
+MOST_TOKENS = 20
 _LONGEST_REASON = 400
+# Shares of abstracts that are tried, where a prompt is too long.
+_STEPS = 1000
+_NUMBER = re.compile(r"[\W_]*(?:paper\W*)?(?:(\d{1,4})(?![\d.,]*\d)|none\b)", re.IGNORECASE)
 
 
 class Vote(NamedTuple):
@@ -37,6 +52,82 @@ class Vote(NamedTuple):
 
     weights: np.ndarray
     reason: str = ""
+
+
+@dataclass
+class Poll:
+    """Collect the votes on a claim's first sources `ids`, by rank; the last vote is for none."""
+
+    claim: Claim
+    ids: list[str]
+    votes: np.ndarray = field(init=False)
+    asks: int = 0
+    good: int = 0
+    tokens: int = 0
+    closed: bool = False
+    # Shown places that were picked, and the last reasons for each rank.
+    places: Counter[int] = field(default_factory=Counter)
+    reasons: dict[int, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.votes = np.zeros(len(self.ids) + 1)
+        self.closed = len(self.ids) < 2
+
+    @property
+    def none(self) -> int:
+        """The place of the vote for none."""
+        return len(self.ids)
+
+    def count(self, weights: np.ndarray, order: list[int], reason: str) -> None:
+        """Count a vote, whose weights [n + 1] are by shown place, the last one for none."""
+        self.good += 1
+        self.votes[order] += weights[:-1]
+        self.votes[self.none] += weights[-1]
+        place = int(np.argmax(weights))
+        if place < self.none:
+            self.places[place] += 1
+            self.reasons[order[place]] = reason
+
+    def fail(self, reason: str, *, close: bool = False) -> None:
+        """Note that a vote failed, and whether more would."""
+        self.failures.append(Failure(self.claim.id, reason))
+        self.closed |= close
+
+    def lead(self) -> tuple[int | None, float]:
+        """Return what has most votes and its lead over all others; None where several have."""
+        first, second = np.sort(self.votes)[::-1][:2]
+        lead = float(first - second)
+        # Sums of probabilities in different orders are not exact.
+        return (int(np.argmax(self.votes)) if lead > 1e-9 else None), lead
+
+    def needed(self, most: int) -> int:
+        """Count the votes without which it cannot be settled, of `most` in all; 0: it is settled.
+
+        It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
+        the first source and none need not be ahead of all.
+        """
+        left = most - self.asks
+        if self.closed or left <= 0:
+            return 0
+        leader, lead = self.lead()
+        stays = leader in (0, self.none) or not self.votes.any()
+        if lead > left or (stays and self.votes.any() and lead >= left):
+            return 0
+        half = (left - lead) / 2
+        return min(left, max(1, math.ceil(half) if stays else math.floor(half) + 1))
+
+    def details(self) -> dict[str, float]:
+        """Give the numbers of the poll for reports; `none` and `share` are shares of the votes."""
+        total = float(self.votes.sum())
+        found: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
+        if total > 0:
+            found |= {
+                "none": float(self.votes[self.none]) / total,
+                "share": float(self.votes.max()) / total,
+                "shown": len(self.ids),
+            }
+        return found | {f"picked@{place + 1}": n for place, n in sorted(self.places.items())}
 
 
 @dataclass(frozen=True)
@@ -93,6 +184,11 @@ class Verifier(LLMStage):
     @cached_property
     def _prompt(self) -> Prompt:
         return read_prompt(self.prompt)
+
+    @property
+    def version(self) -> str:
+        """Name the prompt and its version."""
+        return f"{self._prompt.name} {self._prompt.version}"
 
     @property
     def is_shuffled(self) -> bool:
@@ -233,6 +329,197 @@ class Verifier(LLMStage):
         why = f": {reason}" if reason else ""
         how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
         return _to_first(kept, leader), how + why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Verifier):
+    """Move the paper that a language model chooses to the first rank; the rest keep their order.
+
+    Args:
+        reply: json is {"reasoning", "selected_paper"}; number a text that begins with the paper's
+            number or with None, as the released short prompt (`verify_short`) asks.
+    """
+
+    reply: Literal["json", "number"] = "json"
+
+    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+        """Ask for one paper."""
+        request = Request(id, messages, self.version)
+        if self.reply == "number":
+            return request
+        number = {"type": "integer", "minimum": 1, "maximum": count}
+        schema = object_schema(reasoning={"type": "string"}, selected_paper=number)
+        return replace(request, schema=schema)
+
+    def vote(self, answer: Answer, count: int) -> Vote | str:
+        """Read the number."""
+        weights = np.zeros(count + 1)
+        if self.reply == "json":
+            data = answer.data or {}
+            # 3.0 is an integer of JSON, too.
+            number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
+        elif (found := _NUMBER.match(answer.text)) is None:
+            return NO_NUMBER
+        else:
+            number, reason = int(found[1] or count + 1), ""
+            if found[1] and not 1 <= number <= count:
+                return f"chooses a paper that is not among 1 to {count}"
+        weights[number - 1] = 1
+        return Vote(weights, reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Verifier):
+    """Order the first papers as a language model does: {"reasoning", "ranking"}.
+
+    Papers that it does not name follow in their order. Several votes are joined by their ranks.
+    """
+
+    prompt: str = "verify_order"
+
+    @property
+    def ranks_all(self) -> bool:
+        """All papers are ordered."""
+        return True
+
+    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+        """Ask for the numbers of all papers, the best first."""
+        number = {"type": "integer", "minimum": 1, "maximum": count}
+        ranking = {"type": "array", "items": number, "minItems": 1, "maxItems": count}
+        schema = object_schema(reasoning={"type": "string"}, ranking=ranking)
+        return Request(id, messages, self.version, schema)
+
+    def vote(self, answer: Answer, count: int) -> Vote | str:
+        """Give n points to the first, n - 1 to the second, .., and 0 to those without a place."""
+        data = answer.data or {}
+        ranking = data["ranking"]
+        assert isinstance(ranking, Sequence)
+        places = [int(number) - 1 for number in ranking]
+        if len(set(places)) < len(places):
+            return REPEATED
+        weights = np.zeros(count + 1)
+        weights[places] = count - np.arange(len(places))
+        return Vote(weights, str(data["reasoning"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters(Verifier):
+    """Move the likeliest paper to the first rank, where it is likelier than none of them.
+
+    The papers are named A, B, ..; the letter after the last one means none. Several votes add up
+    their probabilities.
+
+    Args:
+        reorder: order all papers that were shown by their probabilities, not the first rank only.
+    """
+
+    depth: Annotated[int, Between(1, MOST_TOKENS - 1)] = 10
+    prompt: str = "verify_letters"
+    reorder: bool = False
+
+    @property
+    def ranks_all(self) -> bool:
+        """Tell whether all papers are ordered."""
+        return self.reorder
+
+    def labels(self, count: int) -> list[str]:
+        """Name papers A, B, .."""
+        return [*ascii_uppercase[:count]]
+
+    def names(self, count: int) -> dict[str, str]:
+        """Add the letters to the prompt's values."""
+        none = ascii_uppercase[count]
+        return super().names(count) | {"letters": ", ".join(self.labels(count)), "none": none}
+
+    def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
+        """Ask for one letter, with the log-probabilities of all."""
+        letters = tuple(self.labels(count + 1))
+        return Request(
+            id, messages, self.version, choices=letters, logprobs=MOST_TOKENS, max_tokens=1
+        )
+
+    def vote(self, answer: Answer, count: int) -> Vote | str:
+        """Read the probabilities of the last token that is a letter: thoughts go before."""
+        place = {letter: i for i, letter in enumerate(self.labels(count + 1))}
+        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in place), None)
+        if token is None:
+            return NO_LOGPROBS
+        weights = np.zeros(count + 1)
+        for text, logprob in {token.text: token.logprob, **token.top}.items():
+            if text.strip() in place:
+                weights[place[text.strip()]] += math.exp(min(logprob, 0.0))
+        total = weights.sum()
+        return Vote(weights / total) if total > 0 else NO_LOGPROBS
+
+
+def shown_order(claim: str, seed: int, draw: int, count: int) -> list[int]:
+    """Return the ranks in the order in which draw n shows them, by seed and claim.
+
+    The first `count` draws show every source at every place once.
+    """
+    order = list(range(count))
+    random.Random(f"{seed} {claim} {draw // count}").shuffle(order)
+    turn = draw % count
+    return order[turn:] + order[:turn]
+
+
+def papers_text(sources: Sequence[Source], names: Sequence[str], form: SourceForm) -> str:
+    """Write papers under their names: `Paper 1`, and its text below, each line indented.
+
+    A text cannot begin another paper: its line breaks are gone, and all its lines are indented.
+    """
+    blocks = []
+    for name, source in zip(names, sources, strict=True):
+        lines = render_source(flat(source), form).splitlines()
+        blocks.append("\n".join([f"Paper {name}", *(f"  {line}" for line in lines)]))
+    return "\n\n".join(blocks)
+
+
+def flat(source: Source) -> Source:
+    """Put each field of a source on one line."""
+    return replace(
+        source,
+        title=" ".join(source.title.split()),
+        abstract=" ".join(source.abstract.split()),
+        venue=" ".join(source.venue.split()),
+        authors=tuple(" ".join(author.split()) for author in source.authors),
+    )
+
+
+def fitted(
+    write: Callable[[Sequence[Source]], tuple[Message, ...]],
+    sources: Sequence[Source],
+    budget: int,
+) -> tuple[Message, ...] | None:
+    """Write a prompt of at most `budget` tokens, estimated; None where titles alone have more.
+
+    Authors are dropped first, then every abstract loses the same share.
+    """
+
+    def fits(messages: tuple[Message, ...]) -> bool:
+        return prompt_tokens(Request("", messages)) <= budget
+
+    if fits(messages := write(sources)):
+        return messages
+    bare = [replace(source, authors=()) for source in map(flat, sources)]
+    if fits(messages := write(bare)):
+        return messages
+    best, low, high = None, 0, _STEPS
+    while low < high:
+        middle = (low + high) // 2
+        messages = write([_cut(source, middle / _STEPS) for source in bare])
+        if fits(messages):
+            best, low = messages, middle + 1
+        else:
+            high = middle
+    return best
+
+
+def _cut(source: Source, share: float) -> Source:
+    """Shorten an abstract to a share of its characters, at a word's end."""
+    kept = source.abstract[: int(len(source.abstract) * share)]
+    words = kept.rpartition(" ")[0] or kept
+    return replace(source, abstract=f"{words} .." if words else "")
 
 
 def _to_first(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:

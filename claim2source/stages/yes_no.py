@@ -19,9 +19,8 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.reranker_manifest import RerankerKind
-from claim2source.stages.batches import CHUNK, scored_alone, token_budget
 from claim2source.stages.load import LocalReranker, load_causal, said
-from claim2source.stages.pairs import Pair, Scored
+from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
 from claim2source.text.control import defused
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import (
+from claim2source.metrics.metrics import (
     Scores,
     evaluate,
     judged_claims,
@@ -22,7 +22,7 @@ from claim2source.evaluation.metrics import (
     language_table,
     macro,
 )
-from claim2source.evaluation.significance import standard_errors
+from claim2source.metrics.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fuse import Fusion
 from claim2source.systems.when import MARGIN, WhenConfig

@@ -112,6 +112,15 @@ class Node:
         if self.unsupported is not None:
             raise UserError(self.unsupported)
 
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        return self.label if self.label is not None else self.shown
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose what is to be chosen, off the reported claims; nothing of a plain node."""
+        self.require_supported()
+        return self, []
+
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the node is run with where `form` is wanted."""
         return self.claims or form or "original"
@@ -173,13 +182,17 @@ class BM25Node(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseNode(Node):
-    """Rank by a dense model's vectors; a checkpoint has its own rendering."""
+    """Rank by a dense model's vectors; a checkpoint has its own rendering.
+
+    `other_sources` takes the place of the sources that it was trained with.
+    """
 
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
     vectors: IndexConfig | None = None
+    other_sources: SourceForm | None = None
 
     kind = "dense"
 
@@ -196,14 +209,11 @@ class DenseNode(Node):
         """Return a checkpoint's own rendering, else the node's."""
         self.require_supported()
         if self.rendering is not None:
-            return runtime.pool.load(self.model).rendering_for(self.rendering)
-        own = runtime.pool.facts(self.model).rendering
-        return own or Rendering("original", self.sources_form)
-
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Return the node as it is: nothing of it is chosen here."""
-        self.require_supported()
-        return self, []
+            own = runtime.pool.load(self.model).rendering_for(self.rendering)
+        else:
+            known = runtime.pool.facts(self.model).rendering
+            own = known or Rendering("original", self.sources_form)
+        return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def retriever(self, runtime: SystemRuntime, form: ClaimForm | None = None) -> Dense:
         """Make the retriever, as it is run with a claim form."""
@@ -235,12 +245,6 @@ class DenseNode(Node):
         """Return the name by which reports and published tables know it."""
         return self.label if self.label is not None else self.model.name
 
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the model."""
-        # With another model it is no longer what its label says.
-        bare = replace(self, label=None, unsupported=None, advice=None, rendering=None)
-        return replace(bare, model=self.model.for_checkpoint(Path(path)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunNode(Node):
@@ -249,11 +253,6 @@ class RunNode(Node):
     run: SavedRunConfig
 
     kind = "run"
-
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Return the node as it is: nothing of it is chosen here."""
-        self.require_supported()
-        return self, []
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
@@ -265,10 +264,6 @@ class RunNode(Node):
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read: that of a plain system."""
         return "title_abstract"
-
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        return self.label if self.label is not None else self.shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,11 +357,6 @@ class HybridNode(Node):
         # Fused with another BM25 than the papers' it is not their hybrid.
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{self.dense.label_of()}"
-
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the dense part's model."""
-        dense = with_checkpoint(self.dense, path)
-        return replace(self, dense=dense, label=None, unsupported=None, advice=None)
 
 
 class _Unwritten:
@@ -493,17 +483,6 @@ class RouteNode(Node):
         }
         return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
 
-    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> Self:
-        """Put a checkpoint in the place of every part's model, by `routes` others."""
-        routes = routes or {}
-        taken = {}
-        for language in dict.fromkeys((*self.routes, *routes)):
-            parts = self.candidates(language)
-            allowed = f"none: val chooses among several for {language}"
-            require(len(parts) == 1, "checkpoint", path, allowed)
-            taken[language] = (with_checkpoint(parts[0], routes.get(language, path)),)
-        return replace(self, routes=taken, label=None, unsupported=None, advice=None)
-
 
 @dataclass(frozen=True)
 class _RouteIndex(_Unwritten):
@@ -589,11 +568,3 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         trials=True,
         note=selection.note,
     )
-
-
-def with_checkpoint(node: AnyNode, path: str) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense model. Raises `ConfigError` without one."""
-    allowed = f"none: the first stage {node.shown} has no dense model"
-    require(isinstance(node, DenseNode | HybridNode | RouteNode), "checkpoint", path, allowed)
-    assert isinstance(node, DenseNode | HybridNode | RouteNode)
-    return node.on_checkpoint(path)

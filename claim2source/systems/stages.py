@@ -24,6 +24,7 @@ from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
+from claim2source.stages import SHARED
 from claim2source.stages.learned import Learned
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.when import MARGIN, Conditional, WhenConfig
@@ -302,7 +303,7 @@ def _stage_type(key: str, name: str) -> type:
     if "." in name:
         module, _, attribute = name.rpartition(".")
     else:
-        module = f"claim2source.stages.{name}"
+        module = f"claim2source.stages.{SHARED.get(name, name)}"
         attribute = "".join(part.capitalize() for part in name.split("_"))
     allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
     require(all(part.isidentifier() for part in name.split(".")), key, name, allowed)

@@ -354,6 +354,6 @@ class Finetuning(TrainingRun[FinetuneConfig, TrainingData]):
             logs.figure("scales_plot", plot_scales(report, self.run.path))
         logs.close()
         say(run_text(report))
-        evaluated = evaluate_after(self.config, self.run)
+        evaluated = evaluate_after(self.config, self.run.path)
         say(next_steps(self.config, chosen.folder, chosen.epoch > 0, evaluated))
         return report

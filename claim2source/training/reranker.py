@@ -19,7 +19,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.run import Result, join_results
 from claim2source.core.terminal import say
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 from claim2source.mining import MinedRow, read_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest

@@ -21,9 +21,9 @@ from claim2source.datasets import write_beir
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.html import page as report
 from claim2source.evaluation.html import sections
-from claim2source.evaluation.metrics import Scores
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics.metrics import Scores
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from eval.report import main
 from tests.report_files import write_report
@@ -196,18 +196,26 @@ def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> se
 def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(sections, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
-    folders = [f"{run}/evaluation/checkpoints/epoch-{i}" for run in ("r1", "r2") for i in (1, 0)]
-    systems = {folder: saved(folder) for folder in [*folders, "r3/checkpoints/epoch-0"]}
+    systems = {
+        f"{run} {epoch}": saved(f"{run}/evaluation", epoch)
+        for run in ("r1", "r2")
+        for epoch in ("epoch-1", "epoch-0")
+    }
+    systems["r3"] = saved("r3/evaluation", "epoch-0")  # one point is no curve
+    systems |= {f"H {i}": saved("r1/evaluation", f"epoch-{i}+H", "bilingual") for i in (0, 1)}
     macro = {name: i / 10 for i, name in enumerate(systems)}
     sections._learning_curve(compared_of(systems, macro))
     assert drawn == [
         {
-            "r1": [(0.0, 0.1), (1.0, 0.0)],
-            "r2": [(0.0, 0.3), (1.0, 0.2)],
+            "r1: original": [(0.0, 0.1), (1.0, 0.0)],
+            "r2: original": [(0.0, 0.3), (1.0, 0.2)],
+            "r1: H, bilingual": [(0.0, 0.5), (1.0, 0.6)],
         }
     ]
-    sections._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
-    assert list(drawn[1]) == ["checkpoints"]
+    sections._learning_curve(
+        compared_of({name: systems[name] for name in list(systems)[:2]}, macro)
+    )
+    assert list(drawn[1]) == ["evaluation: original"]
 
 
 def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(

@@ -18,9 +18,9 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import evaluate, macro
-from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import write_trec_qrels, write_trec_run
+from claim2source.metrics.metrics import evaluate, macro
+from claim2source.metrics.significance import bootstrap_intervals
 from eval.report import main as report
 from tests.report_files import write_report
 
@@ -43,7 +43,7 @@ def save(
     seed: int = 0,
     **more: Any,
 ) -> tuple[dict[str, Run], Qrels]:
-    """A report as eval/checkpoint.py writes it, its runs, and judgements of two claims a paper."""
+    """A report as eval/evaluate.py writes it, its runs, and judgements of two claims a paper."""
     rng = np.random.default_rng(seed)
     runs, golds, table = {}, {}, {}
     for lang, count in counts.items():

@@ -13,8 +13,8 @@ from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics.metrics import evaluate
 from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from eval.report import main
@@ -38,7 +38,7 @@ def runs(dev: Dataset) -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One report a representation, as eval/checkpoint.py writes them."""
+    """One report a representation, as eval/evaluate.py writes them."""
     root = tmp_path_factory.mktemp("compare")
     for form, run in runs.items():
         found = evaluate_result(run, dev, repeats=0)

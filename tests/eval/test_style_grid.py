@@ -72,8 +72,9 @@ def test_the_grid_is_written_as_table_csv_json_and_heat_map(
     assert "white-space" in rows["C1", "S0"]["unreliable"]
     assert sum(row["best"] == "yes" for row in rows.values()) == 1
     assert (out / "styles" / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
-    printed = capsys.readouterr().out
-    for text in (printed, (out / "styles" / "report.md").read_text(encoding="utf-8")):
+    printed, page = capsys.readouterr().out, (out / "styles" / "report.md").read_text("utf-8")
+    for text in (printed, page):
         assert "rewritten by rules, which stand in for a language model" in text
         assert "+0.0225?" in text and "texts rewritten by Llama-3.3-70B" in text
-        assert "^: the best cell" in text and "paired randomisation tests" in text
+        assert "^: the best cell" in text
+    assert "paired randomisation tests" in page

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from claim2source.core.config import read_config
+from claim2source.core.config import make
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load, write_beir
@@ -20,7 +20,6 @@ from claim2source.pipeline.evaluate import evaluate as evaluate_result
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.systems.choose import choose, weigh
 from eval import tune_bm25 as tune
-from eval.hybrid import HybridConfig
 from eval.tune_bm25 import main
 
 FAST = ["--k1", "1.2", "2.0", "--b", "0.75", "--title_weight", "2"]
@@ -80,13 +79,7 @@ def test_the_yaml_is_what_other_programs_take(done: Path) -> None:
     assert BM25Config(**said["bm25"]) == chosen
     assert all(getattr(BM25Config(), key) != value for key, value in said["bm25"].items())
     assert text.startswith("# BM25 for demo, chosen on ") and "of train" in text
-    read = read_config(
-        HybridConfig,
-        ["--config", str(done / "bm25.yaml"), "--checkpoint=m", "--out=o"],
-        program="t",
-        description="t",
-    )
-    assert read.bm25 == chosen
+    assert make(BM25Config, said["bm25"]) == chosen
 
 
 def test_both_settings_are_reported_with_their_runs(done: Path) -> None:

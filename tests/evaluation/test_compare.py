@@ -18,8 +18,8 @@ from claim2source.evaluation.families import (
     holm,
     score_intervals,
 )
-from claim2source.evaluation.metrics import evaluate, judged_claims, macro, score_languages
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics.metrics import evaluate, judged_claims, macro, score_languages
 
 EVIL = "<b>a & b</b>"
 

@@ -18,7 +18,7 @@ from claim2source.evaluation.families import (
     family_table,
     holm,
 )
-from claim2source.evaluation.significance import (
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     claim_weights,
     clustered_t_test,

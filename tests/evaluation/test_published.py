@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from claim2source.core.errors import InputError
-from claim2source.evaluation.metrics import cutoff
 from claim2source.evaluation.published.tables import Column, Table, load_published
+from claim2source.metrics.metrics import cutoff
 
 TABLES = {table.id: table for table in load_published()}
 STYLES = TABLES["2025-styles"]

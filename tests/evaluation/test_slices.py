@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.evaluation.metrics import evaluate
 from claim2source.evaluation.ranks import (
     BUCKETS,
     NOT_FOUND,
@@ -17,6 +16,7 @@ from claim2source.evaluation.ranks import (
     summarise,
 )
 from claim2source.evaluation.slices import breakdown, rank_slices, slices_of
+from claim2source.metrics.metrics import evaluate
 
 inf = np.inf
 

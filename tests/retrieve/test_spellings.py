@@ -18,7 +18,7 @@ from claim2source.io.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
-from claim2source.stages.entities import matched
+from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text.quality import quality
 

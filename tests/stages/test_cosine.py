@@ -10,7 +10,7 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
-from claim2source.stages.cosine import Cosine
+from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair
 from claim2source.systems.stages import load_stages
 from tests.models.test_dense_layer import save_t5

@@ -23,10 +23,9 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
-from claim2source.stages.batches import scored_alone
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import first_token_alone
-from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker
+from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, scored_alone
 from claim2source.systems.stages import load_stages
 from tests.models.mistral import declare_code
 from tests.stages.tiny import save_cross_encoder, save_qwen

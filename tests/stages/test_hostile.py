@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.stages.select import Select
+from claim2source.stages.verifier import Select
 from claim2source.systems.stages import load_stages
 from claim2source.text.prompts import PROMPTS
 from tests.llm_server import Chat, LLMServer

@@ -12,7 +12,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.llm import LLMConfig
-from claim2source.stages.cosine import Cosine
+from claim2source.stages.max_sim import Cosine
 from claim2source.stages.nli import NLI
 from claim2source.stages.pairs import Pair
 from claim2source.stages.stance import LLMStance, ScoredStance

@@ -17,11 +17,15 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
-from claim2source.stages.letters import NO_LOGPROBS
-from claim2source.stages.order import REPEATED
-from claim2source.stages.select import NO_NUMBER
-from claim2source.stages.verifier import OVER_BUDGET, Verifier
-from claim2source.stages.voting import Poll, shown_order
+from claim2source.stages.verifier import (
+    NO_LOGPROBS,
+    NO_NUMBER,
+    OVER_BUDGET,
+    REPEATED,
+    Poll,
+    Verifier,
+    shown_order,
+)
 from claim2source.systems.stages import apply_stage, load_stages
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.llm_server import verifiers as play

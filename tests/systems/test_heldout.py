@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse

@@ -11,7 +11,7 @@ from scipy.optimize import approx_fprime, minimize
 from claim2source.core.errors import UserError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.metrics import evaluate
+from claim2source.metrics.metrics import evaluate
 from claim2source.training.fusion import (
     Lists,
     deal_papers,

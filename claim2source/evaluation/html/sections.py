@@ -32,11 +32,11 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
-from claim2source.evaluation.metrics import twins_in
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
 from claim2source.evaluation.slices import breakdown, slices_of
 from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
+from claim2source.metrics.metrics import twins_in
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
@@ -189,21 +189,23 @@ def _tests(compared: Compared) -> Section:
 
 
 def _learning_curve(compared: Compared) -> Section:
-    lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
+    lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
-        # As eval/checkpoint.py names them: the checkpoint, its hybrid, another form of claims.
-        epoch = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
-        # Stages that are attached to a checkpoint are no curve of it.
-        if epoch and Path(system.report.runs).name == "runs":
-            key = (system.folder.resolve().parent, epoch[1] or "", epoch[3] or "")
+        # As eval/evaluate.py names them: a checkpoint, of several runs with its run's name in front,
+        # and what stands on it.
+        row = system.report
+        epoch = re.fullmatch(r"(.+-)?epoch-([0-9]+)(\+.+)?", row.system)
+        if epoch and not row.stage and row.style == "S0C0":
+            curve = f"{epoch[1] or ''}{(epoch[3] or '')[1:]}".strip("-")
+            key = system.report_folder.resolve(), ", ".join(filter(None, (curve, row.claims)))
             lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:
         return Section(title)
-    folders = list(dict.fromkeys(folder for folder, _, _ in runs))
+    folders = list(dict.fromkeys(folder for folder, _ in runs))
     names = dict(zip(folders, distinct_ends(folders), strict=True))
-    curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
+    curves = {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
     metric = f"macro {compared.scored.metric}"
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
     numbers = {title: TextTable(["run", "epoch", metric], rows)}

@@ -10,7 +10,7 @@ from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_family
 from claim2source.evaluation.html.plots import Bar
-from claim2source.evaluation.metrics import language_masks, language_strata
+from claim2source.metrics.metrics import language_masks, language_strata
 
 _NAMED = 4  # comparisons that are told one by one; of more, they are counted
 

@@ -23,11 +23,11 @@ from claim2source.core.run import Run
 from claim2source.core.tables import Part, TextTable
 from claim2source.datasets import folder_of
 from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.metrics import cutoff, evaluate
 from claim2source.evaluation.published.tables import Column, Row, Table
 from claim2source.evaluation.reports import LoadedSystem, runs_of
-from claim2source.evaluation.significance import bootstrap_intervals
 from claim2source.io.trec import read_qrels
+from claim2source.metrics.metrics import cutoff, evaluate
+from claim2source.metrics.significance import bootstrap_intervals
 
 
 class OurScore(NamedTuple):

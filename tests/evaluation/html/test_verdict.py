@@ -9,7 +9,7 @@ from claim2source.evaluation.compare import ScoredRuns
 from claim2source.evaluation.families import Family, compare_family
 from claim2source.evaluation.html.plots import Bar
 from claim2source.evaluation.html.verdict import verdict
-from claim2source.evaluation.metrics import Scores
+from claim2source.metrics.metrics import Scores
 
 CLAIMS = 60
 BEST = Bar(0.5, 0.4, 0.6)

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load, write_beir
-from claim2source.evaluation.metrics import evaluate
 from claim2source.io.store import Store
 from claim2source.io.trec import write_trec_run
+from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.retrieve import BM25, BM25Config

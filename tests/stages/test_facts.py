@@ -1,4 +1,4 @@
-"""Atomic facts, their support, and the six fusions; ranks computed by hand."""
+"""Facts and their support, entities, relevance: ranks and numbers by hand."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.stages.attribution import FUSIONS, Attribution
-from claim2source.stages.llm_scores import VersionedStage
+from claim2source.stages.facts import FUSIONS, Attribution, VersionedScores, matched, means
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import load_stages
@@ -44,9 +44,12 @@ def rule(chat: Chat) -> str:
     return json.dumps({"labels": [1] * supported + [0] * (4 - supported)})
 
 
-def applied(server: LLMServer, scores: Any = LOGITS, **settings: Any) -> Result:
-    llm = {"model": server.model, "url": server.url, "retries": 0}
-    ((_, stage),) = load_stages([{"rerank": "attribution", "llm": llm, "depth": 4, **settings}])
+def applied(
+    server: LLMServer, scores: Any = LOGITS, rerank: str = "attribution", **settings: Any
+) -> Result:
+    llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
+    llm |= settings.pop("llm", {})
+    ((_, stage),) = load_stages([{"rerank": rerank, "llm": llm, "depth": 4, **settings}])
     claim = Claim("0", "Ein Beitrag", "de", "A post")
     return stage.apply([claim], SOURCES, Run.from_lists({"0": scores}))
 
@@ -132,13 +135,15 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
 
 def test_settings_are_checked() -> None:
     cold = {"model": "m", "temperature": 0.0}
-    for wrong, said in (
-        ({"versions": 3, "extractor": cold}, "versions"),
-        ({"versions": 2, "version": 3}, "version"),
-        ({"extractor": {"url": "http://x"}}, "extractor"),
-    ):
+    wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("attribution", {"versions": 3, "extractor": cold}, "versions"),
+        ("attribution", {"versions": 2, "version": 3}, "version"),
+        ("attribution", {"extractor": {"url": "http://x"}}, "extractor"),
+        ("relevance", {"rewrites": 2, "temperature": 0}, "rewrites"),
+    )
+    for name, settings, said in wrong:
         with pytest.raises(ConfigError, match=said):
-            load_stages([{"rerank": "attribution", "llm": {"model": "m"}, **wrong}])
+            load_stages([{"rerank": name, "llm": {"model": "m"}, **settings}])
 
 
 def test_the_companion_papers_systems_are_there() -> None:
@@ -152,9 +157,118 @@ def test_the_companion_papers_systems_are_there() -> None:
         (_, before), (_, stage) = stages
         # q is P(yes): the logits of a yes/no re-ranker, not mixed.
         assert isinstance(before, YesNo) and before.mix == 0
-        assert isinstance(stage, VersionedStage) and (stage.depth, stage.versions) == (10, 3)
+        assert isinstance(stage, VersionedScores) and (stage.depth, stage.versions) == (10, 3)
         if isinstance(stage, Attribution):
             fusions[stage.fusion] = stage.alpha
             assert (stage.first, stage.extracting.temperature) == ("sigmoid", 0.1)
             assert stage.llm.temperature == 0
     assert {*fusions} == {*FUSIONS} and fusions["a*q+(1-a)*n"] == 0.7
+
+
+POST = ["Zinc", "48 %"]
+
+
+def reply(*held: list[str]) -> str:
+    documents = [{"document": i, "entities": names} for i, names in enumerate(held, 1)]
+    return json.dumps({"query_entities": POST, "documents": documents})
+
+
+def test_entities_are_counted_once_and_only_those_of_the_post() -> None:
+    data = json.loads(reply(["zinc ", "Zinc", "ZINC"], ["Copper", "Iron"], ["48  %", "zinc"]))
+    data["documents"] += [{"document": 9, "entities": POST}, {"document": 2, "entities": ["Zinc"]}]
+    assert matched(data, 4).tolist() == [1, 1, 2, 0]
+
+
+def test_sources_are_ordered_by_their_counts(llm_server: Start) -> None:
+    server = llm_server(lambda chat: reply([], ["Zinc"], ["zinc", "48 %"], ["48 %"]))
+    found = applied(server, rerank="entities")
+    # 0 1 2 1, ties as before, and e beyond the depth.
+    assert found.sources("0") == list("cbdae") and not found.failures
+    data = Chat(server.bodies[0]).data
+    assert data["documents"].split("\n")[3] == "[4] Title: paper d"
+    assert data["translation"] == "A post"
+
+
+def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
+    def rule(chat: Chat) -> str:
+        failing = "paper c" in chat.data["documents"]
+        return '{"query_entities": [], "documents": []}' if failing else reply([], ["Zinc"])
+
+    server = llm_server(rule)
+    found = applied(server, rerank="entities", chunk=2)
+    assert found.sources("0") == list("bacde")
+    assert found.failure_counts() == {"names no document": 1} and server.requests == 3
+
+
+def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:
+    replies = [reply([], ["Zinc"]), reply([], [], ["Zinc", "48 %"]), "nothing"]
+
+    def found(**settings: Any) -> list[str]:
+        server = llm_server(lambda chat: replies[min(chat.before, 2)])
+        return applied(server, rerank="entities", versions=2, **settings).sources("0")
+
+    # Means by hand: a 0, b 0.5, c 1, d 0.
+    assert found() == list("cbade")
+    assert found(version=1) == list("bacde")
+    assert means([[1.0, 2.0], [4.0], []]).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+
+
+TWEETS = [Source(name, abstract=f"tweet {name} says it") for name in "abcd"]
+BM25 = Run.from_lists({"c": [("a", 3.0), ("b", 2.5), ("c", 1.0), ("d", 0.5)]})
+
+
+def relevant(server: LLMServer, **settings: Any) -> Result:
+    llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
+    ((_, stage),) = load_stages([{"rerank": "relevance", "depth": 3, "llm": llm, **settings}])
+    return stage.apply([Claim("c", "A rumour")], TWEETS, BM25)
+
+
+def score(value: object) -> str:
+    return json.dumps({"score": value})
+
+
+def test_scores_are_added_to_those_before(llm_server: Start) -> None:
+    given = {"tweet a": 0, "tweet b": 1.25, "tweet c": 5}
+    server = llm_server(lambda chat: score(given[chat.data["tweet"][:7]]))
+    found = relevant(server)
+    # 3 + 0, 2.5 + 1.25, 1 + 5; d is beyond the depth.
+    assert found.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
+    assert list(found.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
+    assert Chat(server.bodies[0]).data["rumor"] == "A rumour"
+    scaled = relevant(
+        llm_server(lambda chat: score(given[chat.data["tweet"][:7]])), first="min_max"
+    )
+    # 1 + 0, 0.75 + 0.25, 0 + 1: equal ones keep their order.
+    assert scaled.sources("c") == ["a", "b", "c", "d"]
+    assert list(scaled.scored("c").values())[:3] == pytest.approx([1, 1, 1], abs=1e-5)
+
+
+def test_each_of_k_rewrites_is_scored_and_the_mean_taken(llm_server: Start) -> None:
+    def rule(chat: Chat) -> str:
+        if "post" in chat.data:
+            return f"{chat.data['post']}, version {chat.body['seed']}"
+        tweet = chat.data["tweet"]
+        return score(int(tweet[-1]) if "tweet b" in tweet else 0)
+
+    server = llm_server(rule)
+    llm = {"model": server.model, "url": server.url, "seed": 1, "concurrency": 1}
+    found = relevant(server, rewrites=3, llm=llm)
+    # 2.5 + (1 + 2 + 3) / 3; nine rewrites, nine scores.
+    assert found.scored("c")["b"] == pytest.approx(4.5) and server.requests == 18
+    assert {body["temperature"] for body in server.bodies if "seed" in body} == {0.0, 0.7}
+
+
+def test_tweets_that_fail_are_counted_and_keep_their_rank(llm_server: Start) -> None:
+    replies: dict[str, object] = {"tweet a": 7, "tweet b": "five", "tweet c": 4.5}
+    found = relevant(llm_server(lambda chat: score(replies[chat.data["tweet"][:7]])))
+    assert found.sources("c") == ["a", "b", "c", "d"]
+    assert found.scored("c")["c"] == pytest.approx(5.5)
+    assert found.failure_counts() == {"does not fit the schema": 2}
+
+    def refusing(chat: Chat) -> str:
+        return "I'm sorry, I cannot help with that." if "post" in chat.data else score(5)
+
+    found = relevant(llm_server(refusing), rewrites=2)
+    # The tweet itself is scored in place of its rewrites.
+    assert found.failure_counts() == {"rewrites: a refusal": 6}
+    assert found.scored("c")["c"] == pytest.approx(6)

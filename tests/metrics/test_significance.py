@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.evaluation import significance
-from claim2source.evaluation.significance import (
+from claim2source.metrics import significance
+from claim2source.metrics.significance import (
     bootstrap_intervals,
     paired_randomisation,
 )

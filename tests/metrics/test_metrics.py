@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Qrels
 from claim2source.core.run import Run
-from claim2source.evaluation.metrics import (
+from claim2source.metrics.metrics import (
     coverage,
     cutoff,
     evaluate,

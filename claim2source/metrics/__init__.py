@@ -1,0 +1,1 @@
+"""Compute metrics by claim, and test and bound them by gold paper."""

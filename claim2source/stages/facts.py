@@ -1,0 +1,302 @@
+"""Re-rank by what a language model finds of the post in each source: facts, entities, relevance.
+
+`attribution` (companion paper): the share of the post's atomic facts that a source supports, fused
+with the score of the stage before. `entities` (2026 companion paper): how many of the post's
+entities a source holds. `relevance` (Axolotl, 2024, section 3.4): a score from 0 to 5, added to the
+score of the stage before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
+
+import numpy as np
+
+from claim2source.core.config import Between, Share, require
+from claim2source.core.records import nfkc
+from claim2source.llm.config import LLMConfig
+from claim2source.llm.stage import LLMCost, Task
+from claim2source.llm.versions import MOST_VERSIONS, RewritingStage
+from claim2source.llm.work import TEXTS, Answer, Request, object_schema
+from claim2source.stages.llm_scores import Listed, LLMScores, numbered, post_values
+from claim2source.stages.pairs import DEEPEST, min_max
+from claim2source.text.prompts import read_prompt
+from claim2source.text.views import ClaimForm, SourceForm, render_claim
+
+Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
+First = Literal["as_is", "min_max"]
+FirstOrSigmoid = Literal["sigmoid", First]
+# Of q, n and a: the companion paper's six.
+FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
+    "q": lambda q, n, a: q,
+    "n": lambda q, n, a: n,
+    "q+n": lambda q, n, a: q + n,
+    "q*n": lambda q, n, a: q * n,
+    "q*(1+n)": lambda q, n, a: q * (1 + n),
+    "a*q+(1-a)*n": lambda q, n, a: a * q + (1 - a) * n,
+}
+_FACTS = object_schema(facts=TEXTS)
+_ENTITIES = object_schema(
+    query_entities=TEXTS,
+    documents={
+        "type": "array",
+        "items": object_schema(document={"type": "integer"}, entities=TEXTS),
+    },
+)
+# The papers' temperature of the extraction; its versions would else be the same.
+_TEMPERATURE = 0.1
+MOST_RELEVANT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionedScores(LLMScores):
+    """Ask several times; sources are ranked by the mean of what was found.
+
+    Args:
+        versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
+        version: rank by this version alone, from 1.
+    """
+
+    versions: Annotated[int, Between(1, MOST_VERSIONS)] = 1
+    version: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        good = self.version is None or 1 <= self.version <= self.versions
+        require(good, "version", self.version, f"1 to versions ({self.versions}), or null")
+
+    @property
+    def samples(self) -> range:
+        """Number the versions that are asked for, from 0."""
+        one = self.version
+        return range(self.versions) if one is None else range(one - 1, one)
+
+    def each_version(self) -> Iterator[Self]:
+        """Yield the stages that rank by one version alone; none where there is one only."""
+        for version in range(1, self.versions + 1) if self.versions > 1 else ():
+            yield replace(self, version=version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution(VersionedScores):
+    """Re-rank by the share of the post's atomic facts that a source supports.
+
+    Args:
+        extractor: the language model that takes posts apart; none: `llm`, which judges, at
+            temperature 0.1.
+        claims: the claim form that is taken apart.
+        fusion: how the score q of the stage before and the support rate n are fused: `q`, `n`,
+            `q+n`, `q*n`, `q*(1+n)` or `a*q+(1-a)*n`.
+        alpha: the last one's a.
+        first: what q is of the scores before: `sigmoid` of raw logits (a yes/no re-ranker's
+            P(yes)), `as_is`, or `min_max` over the sources that are judged.
+        facts_prompt: a prompt's name or YAML file with the variable post.
+        support_prompt: the same with count, facts and paper.
+    """
+
+    extractor: LLMConfig | None = None
+    claims: ClaimForm = "translated"
+    fusion: Fusion = "a*q+(1-a)*n"
+    alpha: Share = 0.7
+    first: FirstOrSigmoid = "sigmoid"
+    facts_prompt: str = "facts"
+    support_prompt: str = "support"
+
+    def check(self) -> None:
+        super().check()
+        llm = self.extracting
+        require(bool(llm.model.strip()), "extractor.model", llm.model, "its name at the server")
+        good = self.versions == 1 or llm.temperature > 0
+        require(good, "versions", self.versions, "1: at temperature 0 all versions are the same")
+
+    @property
+    def extracting(self) -> LLMConfig:
+        """Return the language model that takes posts apart."""
+        return self.extractor or replace(self.llm, temperature=_TEMPERATURE)
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Name both prompts."""
+        return self.facts_prompt, self.support_prompt
+
+    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+        """Judge every fact of every version by every source, and fuse what is supported."""
+        facts, prompt = self._facts(lists, cost), read_prompt(self.support_prompt)
+        tasks: list[Task[list[float]]] = []
+        # By list and source: the support rates of the versions.
+        rates: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        for one, versions, own in zip(lists, facts, rates, strict=True):
+            for found in versions:
+                label = {"type": "integer", "enum": [0, 1]}
+                count = {"minItems": len(found), "maxItems": len(found)}
+                schema = object_schema(labels={"type": "array", "items": label, **count})
+                for paper, record in zip(one.texts, own, strict=True):
+                    values = {"count": str(len(found)), "facts": numbered(found), "paper": paper}
+                    request = Request.of(prompt, one.claim.id, values, schema=schema)
+                    tasks.append(Task(record, one.failures, request))
+        for record, answer in self.good(tasks, cost, "facts and papers"):
+            labels = (answer.data or {})["labels"]
+            assert isinstance(labels, list)
+            record.append(float(np.mean([int(label) for label in labels])))
+        for one, own, versions in zip(lists, rates, facts, strict=True):
+            n = means(own)
+            q = first_scores(list(one.before.values())[: len(n)], self.first)
+            # What could not be judged keeps its rank, by whatever fusion.
+            one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
+            one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
+
+    def _facts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
+        """Take every post apart, once a version; a reply without facts leaves the post itself."""
+        prompt = read_prompt(self.facts_prompt)
+        tasks: list[Task[tuple[int, str]]] = []
+        for number, one in enumerate(lists):
+            post = render_claim(one.claim, self.claims)
+            for sample in self.samples:
+                request = Request.of(
+                    prompt, one.claim.id, {"post": post}, schema=_FACTS, sample=sample
+                )
+                tasks.append(Task((number, post), one.failures, request))
+        found: list[list[list[str]]] = [[] for _ in lists]
+        for (number, post), answer in self.good(tasks, cost, "facts", config=self.extracting):
+            texts = (answer.data or {})["facts"]
+            assert isinstance(texts, list)
+            distinct = dict.fromkeys(" ".join(str(text).split()) for text in texts)
+            found[number].append([text for text in distinct if text] or [post])
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entities(VersionedScores):
+    """Re-rank by the number of the post's entities that a source holds.
+
+    Args:
+        chunk: sources of one request; none: all.
+        prompt: a prompt's name or YAML file with the variables count, post, translation and
+            documents.
+    """
+
+    chunk: Annotated[int, Between(1, DEEPEST)] | None = None
+    prompt: str = "entities"
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Name the prompt."""
+        return (self.prompt,)
+
+    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+        """Count the entities of every source, as the mean over the versions."""
+        prompt = read_prompt(self.prompt)
+        tasks: list[Task[list[list[float]]]] = []
+        counts: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        for one, own in zip(lists, counts, strict=True):
+            size = self.chunk or len(one.texts)
+            for sample in self.samples:
+                for start in range(0, len(one.texts), size):
+                    texts = one.texts[start : start + size]
+                    values = {"count": str(len(texts)), "documents": numbered(texts)}
+                    values |= post_values(one.claim)
+                    request = Request.of(
+                        prompt, one.claim.id, values, schema=_ENTITIES, sample=sample
+                    )
+                    tasks.append(Task(own[start : start + size], one.failures, request))
+        for records, answer in self.good(tasks, cost, "entities", _names_documents):
+            for record, count in zip(
+                records, matched(answer.data or {}, len(records)), strict=True
+            ):
+                record.append(float(count))
+        for one, own in zip(lists, counts, strict=True):
+            one.scores = means(own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relevance(LLMScores, RewritingStage):
+    """Re-rank by the score before and a language model's score of relevance.
+
+    Each source is rewritten k times, so that one wording has less weight; the mean counts.
+
+    Args:
+        first: what the score before is: `as_is`, without bound beside 0 to 5, or `min_max` over
+            the sources that are scored, the model's score being divided by 5.
+        prompt: a prompt's name or YAML file with the variables rumor and tweet.
+    """
+
+    first: First = "as_is"
+    sources: SourceForm = "title_abstract"
+    prompt: str = "rumor_relevance"
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Name the prompts that are sent."""
+        return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
+
+    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+        """Score every version of every source; one without any good score keeps its rank."""
+        versions = self.versions([text for one in lists for text in one.texts])
+        cost.count(versions.answers)
+        prompt, schema = read_prompt(self.prompt), score_schema(0, MOST_RELEVANT)
+        tasks: list[Task[list[float]]] = []
+        scores: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        for one, own in zip(lists, scores, strict=True):
+            for text, record in zip(one.texts, own, strict=True):
+                one.failures += versions.failures.get(text, ())
+                for version in versions.of[text]:
+                    values = {"rumor": one.claim.text, "tweet": version}
+                    request = Request.of(prompt, one.claim.id, values, schema=schema)
+                    tasks.append(Task(record, one.failures, request))
+        for record, answer in self.good(tasks, cost, "relevance"):
+            record.append(score_of(answer))
+        for one, own in zip(lists, scores, strict=True):
+            found = means(own)
+            first = first_scores(list(one.before.values())[: len(found)], self.first)
+            one.scores = first + (found if self.first == "as_is" else found / MOST_RELEVANT)
+            one.note = f"relevance by {prompt.name}"
+
+
+def score_schema(low: int, high: int) -> dict[str, object]:
+    """Return the JSON schema of a reply that is a number between two others."""
+    return object_schema(score={"type": "number", "minimum": low, "maximum": high})
+
+
+def score_of(answer: Answer) -> float:
+    """Read the number of such a reply."""
+    return float(str((answer.data or {})["score"]))
+
+
+def means(found: Sequence[Sequence[float]]) -> np.ndarray:
+    """Average what was found for each source; NaN where nothing was."""
+    return np.array([np.mean(own) if own else np.nan for own in found])
+
+
+def first_scores(scores: Sequence[float], kind: FirstOrSigmoid) -> np.ndarray:
+    """Make q of the scores of the stage before."""
+    q = np.array(scores, dtype=np.float64)
+    if kind == "sigmoid":
+        return np.asarray(1 / (1 + np.exp(-np.clip(q, -700, 700))))
+    return min_max(q) if kind == "min_max" and len(q) else q
+
+
+def matched(data: Mapping[str, object], count: int) -> np.ndarray:
+    """Count the post's distinct entities in each of `count` sources, letter case aside.
+
+    What a source is said to hold and the post does not, is not counted.
+    """
+    wanted = _plain(data.get("query_entities"))
+    held: list[set[str]] = [set() for _ in range(count)]
+    documents = data.get("documents")
+    for entry in documents if isinstance(documents, list) else []:
+        number = int(entry["document"])
+        if 1 <= number <= count:
+            held[number - 1] |= _plain(entry["entities"]) & wanted
+    return np.array([len(one) for one in held], dtype=np.float64)
+
+
+def _plain(texts: object) -> set[str]:
+    found = texts if isinstance(texts, list) else []
+    return {" ".join(nfkc(str(text)).casefold().split()) for text in found} - {""}
+
+
+def _names_documents(request: Request, answer: Answer) -> str | None:
+    """Refuse a reply that passes over the documents."""
+    return None if (answer.data or {}).get("documents") else "names no document"
