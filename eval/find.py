@@ -47,6 +47,7 @@ class FindConfig(FinderOptions):
         venue: only papers of this venue.
         paper_lang: only papers in this language, such as en.
         k: papers to print.
+        at: version of the index to ask, as an earlier answer names it; none: the newest.
     """
 
     post: str | None = None
@@ -56,6 +57,7 @@ class FindConfig(FinderOptions):
     venue: str | None = None
     paper_lang: str | None = None
     k: Annotated[int, Between(1, 1_000)] = 10
+    at: Annotated[int, Between(1, 10**9)] | None = None
     json: bool = flag("print a list of papers as JSON; with --input one object a line")
     csv: bool = flag("print a row for each paper")
     bibtex: bool = flag("print every paper as BibTeX")
@@ -88,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print what is found."""
-    engine = open_engine(config.index or "")
+    engine = open_engine(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     if config.input is None:
         posts = iter([next(posts)])  # a post that cannot be read is known before a model is

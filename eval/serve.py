@@ -95,6 +95,7 @@ def serve(config: ServeConfig) -> None:
         import uvicorn
 
         from claim2source.serve.app import Service, make_app
+        from claim2source.serve.connections import CappedProtocol, quiet_loggers
         from claim2source.serve.desk import Desk
         from claim2source.serve.gate import LOCAL, GateSettings
         from claim2source.serve.schemas import CHARACTERS
@@ -110,10 +111,11 @@ def serve(config: ServeConfig) -> None:
     # Without a token other sites' pages must not get at it under a name of theirs.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
     gate = GateSettings(token, hosts, config.rate or None)
+    quiet_loggers()
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(Service(desk, config.log_posts, gate)),
-            http="h11",
+            http=CappedProtocol,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -170,7 +170,8 @@ def _made(address: str, id: str, found: PostParts) -> Post:
     date, plain = found.date, found.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
     known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
-    return Post(id, found.text, known, day, links=tuple(dict.fromkeys(found.links)))
+    links = dict.fromkeys(link for link in found.links if is_address(link))
+    return Post(id, found.text, known, day, links=tuple(links))
 
 
 def _text(answer: Mapping[str, Any], key: str, address: str) -> str:

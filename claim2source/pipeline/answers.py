@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
 from claim2source.datasets.papers import first_day
@@ -32,6 +33,11 @@ COLUMNS = (
     "present",
     "sentence",
     "reasoning",
+    "verdict",
+    "retracted",
+    "words",
+    "version",
+    "model",
 )
 _AUTHORS = 3
 # What a spreadsheet may take for a formula.
@@ -66,6 +72,10 @@ def plain(answer: Answer) -> list[dict[str, object]]:
             "parts": dict(match.parts),
             "sentence": match.sentence,
             "reasoning": answer.reasoning,
+            "verdict": answer.verdict,
+            "retracted": match.paper.retracted,
+            "words": {"post": list(match.words[0]), "paper": list(match.words[1])},
+            "index": None if answer.of is None else asdict(answer.of),
         }
         for match in answer.matches
     ]
@@ -89,7 +99,13 @@ def as_csv(answers: Iterable[Answer], header: bool = True) -> str:
         writer.writerow(COLUMNS)
     for answer in answers:
         for match, values in zip(answer.matches, plain(answer), strict=True):
-            values |= {"post": answer.post.id, "authors": "; ".join(match.paper.source.authors)}
+            values |= {
+                "post": answer.post.id,
+                "authors": "; ".join(match.paper.source.authors),
+                "words": "; ".join(match.words[1]),
+                "version": None if answer.of is None else answer.of.version,
+                "model": None if answer.of is None else answer.of.model,
+            }
             writer.writerow([_cell(values[column]) for column in COLUMNS])
     return text.getvalue()
 
@@ -123,6 +139,7 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
             "year": f"{year:04}" if year else "",
             "doi": paper.doi,
             "url": paper.link,
+            "note": paper.retracted.upper() if paper.is_retracted else paper.retracted,
         }
         lines = [f"  {name} = {{{_tex(text)}}}," for name, text in fields.items() if text.strip()]
         entries.append("\n".join([f"@article{{{key},", *lines, "}"]))
@@ -142,6 +159,8 @@ def as_text(answer: Answer, several: bool = False) -> str:
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
     shown = [_match(match) for match in answer.matches]
+    if answer.of is not None:
+        shown.append(f"index version {answer.of.version}, model {answer.of.model}")
     return "\n\n".join(["\n".join(map(printable_line, lines)), *shown])
 
 
@@ -151,8 +170,10 @@ def _verdict(answer: Answer) -> str:
         return f"{NONE_OF_THESE}." if answer.abstained else f"Of these the first fits best; {said}."
     share = f"{answer.present:.0%} that the paper is in the index"
     if answer.abstained:
-        return f"Probably {NONE_OF_THESE} ({share}). Nearest are:"
-    return f"Probably among these ({share}):"
+        return f"Not here: probably {NONE_OF_THESE} ({share}). Nearest are:"
+    if answer.verdict == "uncertain":
+        return f"Uncertain: it may be among these, or {NONE_OF_THESE} ({share}):"
+    return f"Found: probably among these ({share}):"
 
 
 def _match(match: Match) -> str:
@@ -161,9 +182,13 @@ def _match(match: Match) -> str:
     parts = ", ".join(f"{name} {score:.4g}" for name, score in match.parts.items())
     lines = [
         f"{match.rank:>2}. {source.title or source.id}",
+        f"!! {match.paper.retracted.upper()}" if match.paper.retracted else "",
         about,
         match.paper.link or f"id {source.id}",
         f'"{match.sentence}"' if match.sentence else "",
+        f"words: {', '.join(match.words[0])} ~ {', '.join(match.words[1])}"
+        if match.words[0]
+        else "",
         f"score {match.score:.4g} ({parts})",
     ]
     kept = [printable_line(line) for line in lines if line]

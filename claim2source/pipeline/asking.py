@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from claim2source.io.posts import Post
 from claim2source.io.store import Store
 from claim2source.models import resolve
 from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
-from claim2source.stages.abstain import DEEPEST, AbstainModel, abstained, presence
+from claim2source.pipeline.matching import MatchingWords, Words
+from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.stages import apply_stage, counts_terms, informed, over, with_runtime
 from claim2source.systems.system import System
@@ -30,6 +32,7 @@ from claim2source.text.language import detect
 
 log = logging.getLogger(__name__)
 
+Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
 # What `told` is told beside the names of stages.
@@ -46,7 +49,8 @@ class Match:
     """Hold a paper that a post may mean.
 
     `score` is the last stage's, `parts` are the scores of every stage that ranks it, `sentence`
-    is the one of its abstract that is nearest to the post.
+    is the one of its abstract that is nearest to the post. `words` are words of the post, and
+    those of the paper that they match: of title, abstract, authors or venue.
     """
 
     rank: int
@@ -54,6 +58,16 @@ class Match:
     score: float
     parts: Mapping[str, float]
     sentence: str
+    words: Words = ((), ())
+
+
+@dataclass(frozen=True)
+class AskedOf:
+    """Say of which state of an index an answer is, and how it was asked: it can be asked again."""
+
+    version: int
+    model: str
+    settings: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ class Answer:
     """Hold what was found for a post.
 
     `present` is the probability that its paper is in the index, None where nothing was fitted
-    to tell; where it is too low `abstained` says "none of these". `reasoning` is a verifier's.
+    to tell. `verdict` says "found", "uncertain" or "not here" by it, "" where nothing was fitted;
+    `abstained` is "not here". `reasoning` is a verifier's.
     """
 
     post: Post
@@ -70,6 +85,8 @@ class Answer:
     abstained: bool = False
     present: float | None = None
     reasoning: str = ""
+    verdict: Verdict = ""
+    of: AskedOf | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,7 @@ class Finder:
         self.sentences, self.threshold = sentences, threshold
         self.told: Callable[[str], None] = lambda part: None
         self.system = pipeline
+        self._abstain: tuple[object, AbstainModel] | None = None
         self._depth = DEEPEST
         self._pool: dict[str, Source] = {}
         self.stages: list[tuple[str, Stage]] = []
@@ -119,9 +137,6 @@ class Finder:
                 for name, stage in pipeline.loaded_stages()
             ]
             self._depth = max(DEEPEST, pipeline.first_depth(0))
-        fitted, self.abstain = engine.manifest.abstain, None
-        if fitted is not None:
-            self.abstain = AbstainModel.of_plain(fitted, Path(engine.where))
         unbuilt = engine.stats().unbuilt
         if unbuilt or engine.manifest.stale:
             log.warning(
@@ -129,6 +144,16 @@ class Finder:
                 "scores differ a little",
                 *(engine.where, unbuilt),
             )
+
+    @property
+    def abstain(self) -> AbstainModel | None:
+        """Read the model of abstention that was fitted to the index, as it is now."""
+        fitted = self.engine.manifest.abstain
+        if fitted is None:
+            return None
+        if self._abstain is None or self._abstain[0] is not fitted:
+            self._abstain = fitted, AbstainModel.of_plain(fitted, Path(self.engine.where))
+        return self._abstain[1]
 
     def _check(self, system: System) -> None:
         """Take a pipeline's fusion, and refuse another BM25, model or first stage."""
@@ -186,7 +211,10 @@ class Finder:
         }
         self.told(SENTENCES)
         nearest = self._nearest(found, shown, papers) if self.sentences else {}
-        marked = self._marked(claims, stages, present)
+        verdicts = self._verdicts(claims, stages, present)
+        listed_papers = list({one for ids in shown.values() for one in ids})
+        matching = MatchingWords(self.engine.manifest.bm25, [papers[one] for one in listed_papers])
+        of = AskedOf(self.engine.version, self.engine.manifest.model_hash, self._settings(where))
         scores = [(name, result.run) for name, result in stages.named]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
@@ -199,6 +227,7 @@ class Finder:
                     last[one],
                     {name: scored[one] for name, scored in listed if one in scored},
                     nearest.get((claim.id, one), ""),
+                    matching.of(claim, one),
                 )
                 for rank, one in enumerate(shown[claim.id], 1)
             )
@@ -207,9 +236,11 @@ class Finder:
                     post,
                     claim.lang,
                     matches,
-                    claim.id in marked,
+                    verdicts.get(claim.id) == "not here",
                     present.get(claim.id),
                     _reasoning(stages, claim),
+                    verdicts.get(claim.id, ""),
+                    of,
                 )
             )
         return answers
@@ -272,19 +303,39 @@ class Finder:
         if self.abstain is None:
             return {}
         ids = [claim.id for claim in claims]
-        features = self.abstain.design.features(ids, stages_of(stages.found))
-        return dict(zip(ids, self.abstain.probabilities(features).tolist(), strict=True))
+        shares = self.abstain.shares(ids, stages_of(stages.found))
+        return dict(zip(ids, shares.tolist(), strict=True))
 
-    def _marked(
+    def _verdicts(
         self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
-    ) -> set[str]:
+    ) -> dict[str, Verdict]:
+        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given."""
         own = [result for name, result in stages.named if name == _ABSTAIN]
-        if own and self.threshold is None:
-            return set(abstained(own[-1]))
-        least = self.threshold
-        if least is None:
-            least = 0.0 if self.abstain is None else self.abstain.threshold
-        return {claim for claim, share in present.items() if share < least}
+        marked = set(abstained(own[-1])) if own and self.threshold is None else set()
+        fitted = self.abstain
+        least, sure = (0.0, 0.0) if fitted is None else (fitted.threshold, fitted.sure)
+        if own:
+            least, sure = 0.0, SURE
+        if self.threshold is not None:
+            least, sure = self.threshold, max(sure, self.threshold)
+
+        def verdict(claim: str, share: float) -> Verdict:
+            if claim in marked or share < least:
+                return "not here"
+            return "found" if share >= sure else "uncertain"
+
+        return {claim: verdict(claim, share) for claim, share in present.items()}
+
+    def _settings(self, where: Where) -> dict[str, object]:
+        """List what an answer depends on beside the index."""
+        given = {name: value for name, value in asdict(where).items() if value is not None}
+        stages = [name for name, _ in self.stages]
+        return {
+            **given,
+            **({"stages": stages} if stages else {}),
+            **({} if self.threshold is None else {"threshold": self.threshold}),
+            "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
+        }
 
     def _nearest(
         self,

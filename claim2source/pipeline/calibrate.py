@@ -1,4 +1,4 @@
-"""Fit abstention to an index: claims whose papers are known, each once with and without them."""
+"""Fit abstention to an index: claims with and without their papers, and posts of other topics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from claim2source.datasets.grouping import connected_groups
 from claim2source.engines import Engine, Found
 from claim2source.evaluation.abstention import Outcomes
 from claim2source.pipeline.abstain import Asked, fit_abstention, papers_of_claims
+from claim2source.pipeline.elsewhere import posts_from_elsewhere
 from claim2source.retrieve import FusionConfig, fuse
-from claim2source.stages.abstain import DEEPEST, AbstainModel
+from claim2source.stages.abstain import DEEPEST, AbstainModel, Design, fit
 
 # Stages that abstention reads. Lists are as deep as its features look.
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
 # More claims tell little more.
 MOST = 1_000
+# Posts of other topics.
+FEWEST, MOST_ELSEWHERE = 100, 300
+# Probability below which a paper is not here; above, it is uncertain.
+NOT_HERE = 0.3
+# Of the model of topics.
+PENALTY = 1.0
 
 
 def stages_of(found: Found) -> dict[str, Result]:
@@ -50,8 +57,25 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
     )
     asked = _asked(claims, stages_of(found), stages_of(bare))
-    said = f" of {dataset.name}, {dataset.split}; {engine.stats().papers} in the index"
-    return fit_abstention(asked, seed=seed, said=said).model
+    languages = sorted({claim.lang for claim in claims} | {engine.manifest.bm25.language})
+    others = posts_from_elsewhere(languages, min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2)))
+    said = (
+        f" of {dataset.name}, {dataset.split}, and {len(others)} posts of other topics; "
+        f"{engine.stats().papers} in the index"
+    )
+    fitted = fit_abstention(asked, seed=seed, said=said).model
+    topic = _topic(asked, [one.id for one in others], stages_of(engine.find(others, DEEPEST)))
+    return replace(fitted, threshold=NOT_HERE, topic=topic)
+
+
+def _topic(asked: Asked, others: list[str], elsewhere: Mapping[str, Result]) -> AbstainModel:
+    """Tell claims, with their papers or without, from posts of other topics."""
+    first = elsewhere[DENSE].run.scores[[elsewhere[DENSE].run.rows(one).start for one in others]]
+    usual = tuple(round(float(score), 6) for score in first)
+    design = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
+    parts = [asked.features(design), design.features(others, elsewhere)]
+    here = np.arange(len(parts[0]) + len(others)) < len(parts[0])
+    return fit(design, np.concatenate(parts), here, PENALTY)
 
 
 def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:

@@ -24,7 +24,7 @@ class FinderOptions(ModelOptions):
     """Say which index is asked, and what follows it.
 
     Args:
-        index: folder of the index; none: CLAIM2SOURCE_INDEX.
+        index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
         system: which system of that file; none: the one that has stages.
         threshold: probability that the paper is there below which it is none of these; none: as

@@ -160,10 +160,16 @@ def _described(
 
 
 def _given(value: Any) -> Any:
-    """Drop what was not set, for a reader."""
+    """Drop what was not set, for a reader, and where servers are."""
+    if isinstance(value, list):
+        return [_given(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: _given(item) for key, item in value.items() if item not in (None, "", [], False)}
+    return {
+        key: _given(item)
+        for key, item in value.items()
+        if item not in (None, "", [], False) and key not in ("url", "key_env")
+    }
 
 
 def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from mcp_types import ToolAnnotations
 from claim2source import __version__
 from claim2source.pipeline.asking import Answer
 from claim2source.serve.desk import Unanswered
-from claim2source.serve.gate import MOST, GateSettings
+from claim2source.serve.gate import MCP, MOST, GateSettings
 from claim2source.serve.schemas import (
     AUTO,
     DEFAULT_PAPERS,
@@ -29,11 +29,10 @@ from claim2source.serve.schemas import (
     Venue,
 )
 
-PATH = "/mcp"
 ABOUT_TOOL = (
     "Find the scientific papers that a social media post may mean: the best first, each with "
     "scores, DOI link and the sentence of its abstract that is nearest to the post. `abstained` "
-    "is true where none of them probably is the one."
+    "is true where none of them probably is the one; `retracted` says what became of a paper."
 )
 
 
@@ -78,7 +77,7 @@ def add_tool(
         annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True),
     )
     served = tools.streamable_http_app(
-        streamable_http_path=PATH,
+        streamable_http_path=MCP,
         json_response=True,
         stateless_http=True,
         max_request_body_size=MOST,

@@ -29,6 +29,7 @@ SECONDS = 20
 # Addresses whose requests are counted at a time.
 ADDRESSES = 10_000
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
+MCP = "/mcp"
 # What needs no token, and what is not counted either.
 OPEN, FREE = ("/health", "/enter", "/static/"), ("/health", "/static/")
 CSP = (
@@ -140,6 +141,9 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return self.refusal(403, "another site's page may not ask", scope, close)
+        # The page itself may be led to, with a post in its form; it searches when it is told to.
+        if is_foreign(headers) and (scope["method"] != "GET" or path == MCP):
+            return self.refusal(403, "another site's page may not ask", scope, close)
         return None
 
     def _knows(self, headers: Headers) -> bool:
@@ -147,6 +151,11 @@ class Gate:
         kind, _, shown = headers.get("authorization", "").partition(" ")
         bearer = kind.lower() == "bearer" and same(shown.strip(), token)
         return bearer or same(_cookie(headers.get("cookie", "")), cookie_of(token))
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Tell whether another site's page started a request, as browsers say."""
+    return headers.get("sec-fetch-site") == "cross-site"
 
 
 def cookie_of(token: str) -> str:

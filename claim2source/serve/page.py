@@ -21,9 +21,10 @@ from starlette.types import Scope
 from claim2source import __version__
 from claim2source.pipeline.answers import as_bibtex
 from claim2source.pipeline.asking import SEARCH, SENTENCES, Answer, Finder, Match
+from claim2source.pipeline.matching import WORD
 from claim2source.retrieve.analyser import Analyser
 from claim2source.serve.desk import Told, Unanswered
-from claim2source.serve.gate import COOKIE, GateSettings, cookie_of, same
+from claim2source.serve.gate import COOKIE, GateSettings, cookie_of, is_foreign, same
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question
 
 FOLDER = Path(__file__).parent / "page"
@@ -31,8 +32,6 @@ STATIC = FOLDER / "static"
 # What is shown as a page where it is refused.
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
-# With accents that stand apart from their letters.
-_WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 _FIELDS = ("post", "lang", "date", "k")
 LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
@@ -98,7 +97,7 @@ class Page:
         given = {name: request.query_params.get(name, "") for name in _FIELDS}
         shown: dict[str, Any] = {"given": given, "found": None, "why": None}
         status, headers = 200, dict[str, str]()
-        if given["post"].strip():
+        if given["post"].strip() and not is_foreign(request.headers):
             try:
                 shown["found"] = await self.ask(question_of(given), lambda part: None)
             except ValidationError as error:
@@ -186,7 +185,7 @@ class Page:
 
     def _marked(self, text: str, terms: set[str]) -> list[Piece]:
         """Divide a text into words that have a term of the post, and what is between them."""
-        places = [found.span() for found in _WORD.finditer(text)]
+        places = [found.span() for found in WORD.finditer(text)]
         words = self._analyser.texts([text[start:end] for start, end in places])
         pieces, last = list[Piece](), 0
         for (start, end), own in zip(places, words, strict=True):

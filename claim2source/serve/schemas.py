@@ -195,6 +195,18 @@ class PaperFound(BaseModel):
     parts: Annotated[dict[str, float], Field(description="scores of every stage that ranks it")]
     sentence: Annotated[str, Field(description="of the abstract, nearest to the post")]
     reasoning: Annotated[str, Field(description="a verifier's")]
+    verdict: Annotated[str, Field(description="found, uncertain, not here; empty: not judged")]
+    retracted: Annotated[
+        str,
+        Field(description="retracted, withdrawn, expression of concern, corrected; empty: neither"),
+    ]
+    words: Annotated[
+        dict[str, list[str]], Field(description="words of the post, and of the paper, that match")
+    ]
+    index: Annotated[
+        dict[str, Any] | None,
+        Field(description="version of the index, hash of its model, settings: to ask it again"),
+    ]
 
 
 class AnswerOut(BaseModel):
@@ -205,6 +217,7 @@ class AnswerOut(BaseModel):
     abstained: bool
     present: float | None
     reasoning: str
+    verdict: str
     papers: list[PaperFound]
 
     @classmethod
@@ -217,6 +230,7 @@ class AnswerOut(BaseModel):
             abstained=answer.abstained,
             present=answer.present,
             reasoning=answer.reasoning,
+            verdict=answer.verdict,
             papers=papers,
         )
 

@@ -27,6 +27,8 @@ from claim2source.core.validate import read_json, validated
 
 NONE_OF_THESE = "none of these"
 DEEPEST = 100
+# Probability from which a paper counts as found, where nothing else was fitted.
+SURE = 0.7
 # Probabilities are no surer than this in log-odds.
 _SUREST = 1e-4
 # The name of a verifier's probability that none of its candidates is right, in `Result.details`.
@@ -37,12 +39,15 @@ NONE = "none"
 class Design:
     """Name the features: the first `scores` scores of each of `stages`, margins, agreements.
 
-    `none` adds the verifier's probability.
+    `none` adds the verifier's probability. `usual` adds how usual the first score of the stage
+    `of_usual` is: its place among these scores, which posts of other topics got.
     """
 
     stages: tuple[str, ...]
     scores: int = 5
     none: bool = False
+    of_usual: str = ""
+    usual: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < len(set(self.stages)) == len(self.stages):
@@ -57,7 +62,7 @@ class Design:
         found = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
         found += [f"{stage}: margin" for stage in self.stages]
         found += [f"{one} = {other}" for one, other in combinations(self.stages, 2)]
-        return found + ["none"] * self.none
+        return found + ["none"] * self.none + ["usual"] * bool(self.usual)
 
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
@@ -82,6 +87,11 @@ class Design:
         columns += [*margins, *agreed]
         if self.none:
             columns.append(_none_odds(claim_ids, stages))
+        if self.usual:
+            best, _ = _sorted_scores(stages[self.of_usual].run, claim_ids, 1)
+            above = np.searchsorted(np.sort(self.usual), best[:, 0])
+            share = (above + 0.5) / (len(self.usual) + 1)
+            columns.append(np.log(share / (1 - share)))
         return np.stack(columns, axis=1)
 
 
@@ -90,7 +100,8 @@ class AbstainModel:
     """Hold a fitted logistic model; it is a small JSON file.
 
     `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A claim whose
-    probability is below `threshold` is marked. `fitted` says on what, for who reads the file.
+    probability is below `threshold` is marked, and counts as found from `sure`. `fitted` says on
+    what, for who reads the file. `topic` tells posts of any of the topics from those of others.
     """
 
     design: Design
@@ -101,6 +112,8 @@ class AbstainModel:
     bias: float
     threshold: float = 0.5
     fitted: str = ""
+    sure: float = SURE
+    topic: AbstainModel | None = None
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
@@ -108,7 +121,7 @@ class AbstainModel:
             raise ValueError("features are not those of the design")
         if not len(self.mean) == len(self.scale) == len(self.weights) == len(self.features):
             raise ValueError("mean, scale and weights must have a number for each feature")
-        if not min(self.scale) > 0 or not 0 <= self.threshold <= 1:
+        if not min(self.scale) > 0 or not 0 <= self.threshold <= 1 or self.sure < 0:
             raise ValueError("scale must be above 0, and threshold from 0 to 1")
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
@@ -120,6 +133,14 @@ class AbstainModel:
         odds = standard @ np.array(self.weights) + self.bias
         found: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return found
+
+    def shares(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
+        """Return the probability by claim that its paper is there, by what stages gave, [claims].
+
+        It is that of being of these topics at all, times that of the paper where it is.
+        """
+        found = self.probabilities(self.design.features(claim_ids, stages))
+        return found if self.topic is None else found * self.topic.shares(claim_ids, stages)
 
     def plain(self) -> dict[str, object]:
         """Return the model as JSON values."""
@@ -191,7 +212,7 @@ class Abstain(Settings):
                 why = f"was fitted on the stage {name!r}; the stages before are {have}"
                 raise UserError(f"{self.model}: {why}")
         ids = [claim.id for claim in claims]
-        shares = model.probabilities(model.design.features(ids, stages)) if ids else np.empty(0)
+        shares = model.shares(ids, stages) if ids else np.empty(0)
         least = model.threshold if self.threshold is None else self.threshold
         notes = {
             claim: f"{'' if share >= least else f'{NONE_OF_THESE}: '}present {share:.4f}"

@@ -376,7 +376,7 @@ def test_rewritings_change_what_is_searched_and_the_key(
     told, plain = cell_of(tmp_path / "o", "BM25.original"), cell_of(out, "BM25.original")
     assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
     assert told["key"] != plain["key"]
-    styles = [system.style for system in read_reports([tmp_path / "o", out])]
+    styles = [system.report.style for system in read_reports([tmp_path / "o", out])]
     assert styles[0] == "rewritten" and set(styles[1:]) == {"S0C0"}
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match="no rewriting of a claim of dev"):

@@ -57,7 +57,11 @@ PAPERS = [
         )
         for i in range(12)
     ),
-    Paper(Source("@bad id'\"".replace(" ", "_"), NASTY, NASTY, ("=1+1",), "-V", "2020")),
+    Paper(
+        Source("@bad id'\"".replace(" ", "_"), NASTY, NASTY, ("=1+1",), "-V", "2020"),
+        url="javascript:alert(1)",
+        retracted="retracted, 2021-03-04, <b>",
+    ),
 ]
 POST = "the claim b works: masks cut outbreaks 3.7x"
 
@@ -190,8 +194,8 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
             share = 0.9526 if present else 0.0474
             assert found[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
-            assert ("Probably none of these (5%" in text) is not present
-            assert ("Probably among these (95%" in text) is present and "\n10. " in text
+            assert ("Not here: probably none of these (5%" in text) is not present
+            assert ("Found: probably among these (95%" in text) is present and "\n10. " in text
             found = json.loads(ask(POST, "--json", "--threshold", "0.99"))
             assert found[0]["abstained"]
     assert "was not judged" in ask(POST)
@@ -263,7 +267,7 @@ def test_no_text_leaves_its_place(ask: Callable[..., str]) -> None:
     table = ask(*words, "--csv")
     assert "\x1b" not in table
     rows = list(csv.reader(io.StringIO(table)))
-    assert len(rows) == 14 and {len(row) for row in rows} == {14}
+    assert len(rows) == 14 and {len(row) for row in rows} == {len(rows[0])}
     row = dict(zip(rows[0], next(row for row in rows if "HYPERLINK" in row[3]), strict=True))
     assert row["title"].startswith("'=HYPERLINK") and row["authors"] == "'=1+1"
     assert row["id"].startswith("'@bad") and row["venue"] == "'-V" and row["abstained"] == "false"
@@ -454,3 +458,47 @@ def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine.fetch = lambda ids: {k: v for k, v in whole(ids).items() if k != "p1"}  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
+
+
+def test_a_retraction_is_said_and_a_script_is_no_link_in_every_form(
+    ask: Callable[..., str],
+) -> None:
+    words = (NASTY, "--k", "13")
+    (bad,) = [one for one in json.loads(ask(*words, "--json")) if one["retracted"]]
+    assert bad["retracted"] == "retracted, 2021-03-04, <b>" and bad["link"] == ""
+    entry = next(one for one in ask(*words, "--bibtex").split("\n\n") if "HYPERLINK" in one)
+    assert "note = {RETRACTED, 2021-03-04, <B>}" in entry and "javascript" not in entry
+    text = ask(*words)
+    assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
+    assert "javascript" not in ask(*words, "--csv")
+
+
+def test_an_answer_says_what_matched_and_of_which_state_it_is(
+    ask: Callable[..., str], index: str
+) -> None:
+    first = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))[0]
+    assert first["words"]["post"] == ["Zola's", "Nature", "vaccines", "cut", "outbreak"]
+    assert first["words"]["paper"] == ["vaccine", "cut", "outbreaks", "Zola", "Nature"]
+    engine = open_engine(index)
+    said = first["index"]
+    assert (said["version"], said["model"]) == (engine.version, engine.manifest.model_hash)
+    again = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
+    assert again[0] == first
+    dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
+    assert dated[0]["index"]["settings"]["until"] == "2021"
+    with pytest.raises(UserError, match="there is no such version"):
+        ask(POST, "--at", "99")
+
+
+def test_three_answers_by_two_thresholds(ask: Callable[..., str], index: str) -> None:
+    model = replace(fitted(True), threshold=0.3, sure=0.99)
+    with knowing(index, model):
+        assert json.loads(ask(POST, "--json"))[0]["verdict"] == "uncertain"
+        assert "Uncertain: it may be among these" in ask(POST)
+    with knowing(index, replace(model, sure=0.7)):
+        assert json.loads(ask(POST, "--json"))[0]["verdict"] == "found"
+    off = replace(fitted(False), topic=None)
+    with knowing(index, replace(model, sure=0.7, topic=off)):
+        (answer, *_) = json.loads(ask(POST, "--json"))
+        assert answer["verdict"] == "not here" and answer["abstained"]
+        assert answer["present"] == pytest.approx(0.9526 * 0.0474, abs=1e-3)

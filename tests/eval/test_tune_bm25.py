@@ -85,7 +85,7 @@ def test_the_yaml_is_what_other_programs_take(done: Path) -> None:
 def test_both_settings_are_reported_with_their_runs(done: Path) -> None:
     report, dev = report_of(done), load("demo", "dev")
     assert list(report["systems"]) == ["bm25-tuned", "bm25-default"]
-    assert [s.model for s in read_reports([done])] == ["bm25-tuned", "bm25-default"]
+    assert [s.report.model for s in read_reports([done])] == ["bm25-tuned", "bm25-default"]
     for name, config in (
         ("bm25-tuned", setting(choice_of(done))),
         ("bm25-default", BM25Config()),

@@ -13,6 +13,7 @@ from claim2source.engines import Where
 from claim2source.io.posts import Post
 from claim2source.pipeline.asking import Answer, Finder
 from claim2source.serve.app import Service, make_app
+from claim2source.serve.connections import CappedProtocol
 from claim2source.serve.desk import Desk
 from claim2source.serve.gate import GateSettings
 
@@ -51,7 +52,9 @@ def serving(
     listening = socket.create_server(("127.0.0.1", 0))
     app = make_app(Service(desk, gate=settings))
     server = uvicorn.Server(
-        uvicorn.Config(app, http="h11", ws="none", lifespan="on", log_config=None, access_log=False)
+        uvicorn.Config(
+            app, http=CappedProtocol, ws="none", lifespan="on", log_config=None, access_log=False
+        )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

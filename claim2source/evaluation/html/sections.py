@@ -192,13 +192,12 @@ def _learning_curve(compared: Compared) -> Section:
     lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
-        # As eval/evaluate.py names them: a checkpoint, of several runs with its run's name in front,
-        # and what stands on it.
-        row = system.report
-        epoch = re.fullmatch(r"(.+-)?epoch-([0-9]+)(\+.+)?", row.system)
-        if epoch and not row.stage and row.style == "S0C0":
-            curve = f"{epoch[1] or ''}{(epoch[3] or '')[1:]}".strip("-")
-            key = system.report_folder.resolve(), ", ".join(filter(None, (curve, row.claims)))
+        # As eval/evaluate.py names rows: a checkpoint (of several runs with its run in front), what
+        # stands on it, and the claim form. Stages and cells of a grid are no curve.
+        pattern = r"(.+-)?epoch-([0-9]+)(\+[^.:]+)?(\.[a-z]+)?"
+        if epoch := re.fullmatch(pattern, system.report.name):
+            curve = f"{epoch[1] or ''}epochs{epoch[3] or ''}{epoch[4] or ''}"
+            key = system.report_folder.resolve(), curve
             lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:

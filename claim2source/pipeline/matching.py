@@ -1,0 +1,48 @@
+"""Say which words of a post match which words of a paper: by their terms, and by names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from claim2source.core.records import Claim
+from claim2source.datasets.papers import Paper
+from claim2source.engines.names import name_terms, names_of, plain_words
+from claim2source.retrieve import BM25Config
+from claim2source.retrieve.analyser import Analyser
+
+# With accents that stand apart from their letters.
+WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
+# Words of the post, and of the paper.
+Words = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class MatchingWords:
+    """Know the terms of the words of some papers; each word is analysed once."""
+
+    def __init__(self, bm25: BM25Config, papers: Sequence[Paper]) -> None:
+        self._analyser = Analyser(bm25)
+        texts = {one.source.id: f"{one.source.title}\n{one.source.abstract}" for one in papers}
+        self._words = {one: list(dict.fromkeys(WORD.findall(text))) for one, text in texts.items()}
+        distinct = list({word for words in self._words.values() for word in words})
+        self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
+        self._papers = {one.source.id: one for one in papers}
+
+    def of(self, claim: Claim, paper: str) -> Words:
+        """List the words of a claim, and of a paper, that match, each once in text order."""
+        texts = [claim.text, claim.translation or ""]
+        words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
+        sought = set(self._analyser.claim(claim))
+        own = [sought & {*terms} for terms in self._analyser.texts(words)]
+        theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
+        known = {term for word in theirs for term in self._terms[word]}
+        source = self._papers[paper].source
+        names = {*name_terms(claim.text)} & {*names_of(source)}
+        named = [word for text in (*source.authors, source.venue) for word in WORD.findall(text)]
+        theirs += [word for word in named if names & {*plain_words(word)} and word not in theirs]
+        mine = [
+            word
+            for word, terms in zip(words, own, strict=True)
+            if terms & known or names & {*plain_words(word)}
+        ]
+        return tuple(mine), tuple(theirs)

@@ -1,0 +1,99 @@
+"""Cap connections, close those that send no whole request, and log many refusals in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+log = logging.getLogger(__name__)
+
+# Seconds in which the line and headers of a request must have arrived, from the connection's begin
+# or the request's first byte; and connections that are open at a time.
+HEADERS_WITHIN, CONNECTIONS = 10.0, 200
+# Seconds for which lines that differ in their values only are counted, not written.
+QUIET = 60.0
+
+
+class CappedProtocol(H11Protocol):
+    """Speak HTTP as uvicorn does, for a bounded number of clients that do not dawdle."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or close it at once where too many are open."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            log.warning("more than %d connections: refused", CONNECTIONS)
+            transport.abort()
+            return
+        self._wait_for_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came; the clock runs while a request's headers are not whole."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._headers_came()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._wait_for_headers()
+
+    def on_response_complete(self) -> None:
+        """Go on with what the client has sent meanwhile."""
+        super().on_response_complete()
+        if self.conn.trailing_data[0] and self._deadline is None:
+            self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def _wait_for_headers(self) -> None:
+        self._deadline = self.loop.call_later(HEADERS_WITHIN, self._too_late)
+
+    def _headers_came(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering and not self.transport.is_closing():
+            log.warning("no whole request within %g s: closed", HEADERS_WITHIN)
+            self.transport.abort()
+
+
+class Sparse(logging.Filter):
+    """Let the first of many like lines through, and say later how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since: dict[str, float] = {}
+        self._more: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written."""
+        key, now = str(record.msg), time.monotonic()
+        if now - self._since.get(key, -QUIET) < QUIET:
+            self._more[key] += 1
+            return False
+        if len(self._since) > 1_000:
+            self._since.clear()
+        self._since[key] = now
+        if more := self._more.pop(key, 0):
+            record.msg = f"{record.getMessage().replace('%', '%%')} (and {more} more like it)"
+            record.args = ()
+            record.exc_info = None
+        return True
+
+
+def quiet_loggers() -> None:
+    """Write few lines whatever clients send."""
+    names: tuple[Any, ...] = (__name__, "uvicorn.error", "asyncio", "mcp", "h11")
+    for name in names:
+        logging.getLogger(name).addFilter(Sparse())
