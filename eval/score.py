@@ -18,7 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.run import Run
-from claim2source.core.tables import Cell, plain_table
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
 from claim2source.io.released import RankedBy, read_selections, with_selected
@@ -133,39 +133,27 @@ def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequen
 def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
     """Write the report as a table, a legend and, for two runs, the test."""
     first = next(iter(runs.values()))
+    columns = ["run", *first.scores.values, "missing", "repeated", "ignored"]
     rows: list[list[Cell]] = [
-        [
-            name,
-            *run.scores.means().values(),
-            run.coverage.missing,
-            run.repeated,
-            run.coverage.ignored,
-        ]
+        [name, *run.scores.means().values(), met.missing, run.repeated, met.ignored]
         for name, run in runs.items()
+        for met in [run.coverage]
     ]
-    lines = [
-        plain_table(
-            ["run", *first.scores.values, "missing", "repeated", "ignored"], rows, digits=6
-        ),
-        "",
-        f"{first.coverage.claims} claims with a gold. missing: claims without a "
-        "prediction (they count as 0); repeated:",
-        "sources listed again for a claim (dropped); ignored: claims of the run without a gold.",
-        *notes,
-    ]
+    legend = (
+        f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
+        "count as 0); repeated:\nsources listed again for a claim (dropped); ignored: claims of "
+        "the run without a gold."
+    )
+    parts: list[Part] = [TextTable(columns, rows, digits=6), "\n".join([legend, *notes])]
     if tests:
         test = next(iter(tests.values()))
-        lines += [
-            "",
+        head = (
             f"{' - '.join(runs)}: paired randomisation test, {test.repeats} repeats, "
-            f"by gold paper ({test.groups} of them)",
-            plain_table(
-                ["metric", "difference", "p"],
-                [[metric, test.difference, test.p_value] for metric, test in tests.items()],
-                digits=6,
-            ),
-        ]
-    return "\n".join(lines)
+            f"by gold paper ({test.groups} of them)"
+        )
+        rows = [[metric, test.difference, test.p_value] for metric, test in tests.items()]
+        parts += [head, TextTable(["metric", "difference", "p"], rows, digits=6)]
+    return render(parts)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from claim2source.core.files import atomic_folder, content_hash, write_json, wri
 from claim2source.core.folders import is_run
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
-from claim2source.core.tables import Cell, markdown_table, plain_table
+from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.validate import read_json, validated
 from claim2source.datasets import load, write_beir
 from claim2source.datasets.grouping import gold_groups
@@ -349,8 +349,8 @@ def ablate(config: AblateConfig) -> str:
         found = {row: ablation.run(row) for row in TABLES[name].rows}
         table = ablation.lines({row: one for row, one in found.items() if one is not None})
         title = f"{name}, MRR@5, seed {config.seed}"
-        texts.append(f"{title}\n{plain_table(*table)}")
-        text = f"{title}\n\n{markdown_table(*table)}\n"
+        texts.append(f"{title}\n{render([TextTable(*table)])}")
+        text = f"{title}\n\n{render([TextTable(*table)], 'markdown')}\n"
         write_text(config.out / f"{name}-{config.seed}.md", text)
     return "\n\n".join(texts)
 

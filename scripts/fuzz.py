@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from claim2source.core.config import Number, Settings, list_field, read_config, require
 from claim2source.core.errors import run_program
-from claim2source.core.tables import Cell, plain_table
+from claim2source.core.tables import Cell, TextTable, render
 from tests.fuzzing.cases import Case, cases
 from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ends = ["exit 0", "exit 2", "wrong"]
     names = [name for name in PROGRAMS if any(counts[name, end] for end in ends)]
     rows: list[list[Cell]] = [[name, *(counts[name, end] for end in ends)] for name in names]
-    print(plain_table(["program", *ends], rows))
+    print(render([TextTable(["program", *ends], rows)]))
     if failing:
         print(f"{len(failing)} ways to fail; the cases are in {config.kept}")
         sys.exit(1)

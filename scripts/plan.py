@@ -36,7 +36,7 @@ from transformers import (
 
 from claim2source.core.config import Between, PositiveShare, Settings, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.tables import Cell, plain_table
+from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
 from claim2source.models.config import Template
@@ -268,7 +268,7 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
     settled = found.settled
     lines = [
-        plain_table(columns, rows),
+        render([TextTable(columns, rows)]),
         "",
         f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.device} at {config.training_share:.0%} of its peak in training, "

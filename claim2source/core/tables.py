@@ -30,15 +30,16 @@ Part = str | TextTable  # of a text: a paragraph or a table
 def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = "plain") -> str:
     """Render paragraphs and tables; in HTML, everything is escaped.
 
-    Control characters are written as Python does: what is rendered ends in terminals.
+    Numbers stand to the right. Control characters are written as Python does: what is rendered
+    ends in terminals.
     """
     if style == "html":
         return "\n".join(
-            f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html_table(part)
+            f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html(part)
             for part in parts
         )
-    draw = plain_table if style == "plain" else markdown_table
-    return "\n\n".join(printable(p) if isinstance(p, str) else draw(*p) for p in parts)
+    draw = _plain if style == "plain" else _markdown
+    return "\n\n".join(printable(p) if isinstance(p, str) else draw(p) for p in parts)
 
 
 def text_of(cell: Cell, digits: int = 4) -> str:
@@ -48,59 +49,44 @@ def text_of(cell: Cell, digits: int = 4) -> str:
     return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
 
 
-def plain_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    digits: int = 4,
-    numeric: Sequence[bool] | None = None,
-) -> str:
-    """Align columns for a terminal, numbers to the right; arguments as in `TextTable`."""
-    texts, numeric = _texts(columns, rows, digits, numeric)
-    widths = [max(len(line[i]) for line in texts) for i in range(len(columns))]
+def _plain(table: TextTable) -> str:
+    lines, right = _texts(table)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in texts
+        for line in lines
     )
 
 
-def markdown_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    digits: int = 4,
-    numeric: Sequence[bool] | None = None,
-) -> str:
-    """Render Markdown, numbers to the right; a bar in a cell is escaped."""
-    texts, numeric = _texts(columns, rows, digits, numeric)
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in texts]
-    lines.insert(1, ["---:" if right else "---" for right in numeric])
+def _markdown(table: TextTable) -> str:
+    lines, right = _texts(table)
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    lines.insert(1, ["---:" if is_right else "---" for is_right in right])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _html_table(table: TextTable) -> str:
-    texts, numeric = _texts(*table)
-    align = [' style="text-align: right"' if right else "" for right in numeric]
-    lines = [
+def _html(table: TextTable) -> str:
+    lines, right = _texts(table)
+    align = [' style="text-align: right"' if is_right else "" for is_right in right]
+    rows = [
         "".join(f"<{tag}{a}>{escape(cell)}</{tag}>" for cell, a in zip(line, align, strict=True))
-        for tag, line in zip(["th", *["td"] * len(table.rows)], texts, strict=True)
+        for tag, line in zip(["th", *["td"] * len(table.rows)], lines, strict=True)
     ]
-    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+    return "<table>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
 
 
-def _texts(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    digits: int,
-    known: Sequence[bool] | None,
-) -> tuple[list[list[str]], Sequence[bool]]:
+def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
     """Return header and rows as texts of one line, and which columns hold numbers only."""
+    columns, rows, digits, right = table
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")
-    numeric = [
-        bool(rows) and all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))
-    ]
+    if right is None:
+        right = [
+            bool(rows) and not any(isinstance(row[i], str) for row in rows)
+            for i in range(len(columns))
+        ]
     lines = [columns, *([text_of(cell, digits) for cell in row] for row in rows)]
-    texts = [[printable_line(cell) for cell in line] for line in lines]
-    return texts, numeric if known is None else known
+    return [[printable_line(cell) for cell in line] for line in lines], right

@@ -18,7 +18,7 @@ from claim2source.core.report import (
     TrainingReport,
     Trial,
 )
-from claim2source.core.tables import Cell, TextTable, plain_table
+from claim2source.core.tables import Cell, TextTable, render
 from claim2source.evaluation.choices import choice_notes
 from claim2source.io.store import Store
 from claim2source.models import resolve
@@ -189,7 +189,7 @@ def run_text(report: Report) -> str:
             if table:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
                 rows.append([f"{part} golds, {name}", *cells])
-    lines = ["", plain_table(columns, rows), *_val_lines(training)]
+    lines = ["", render([TextTable(columns, rows)]), *_val_lines(training)]
     if training.skipped_steps:
         lines += ["", f"{training.skipped_steps} steps were skipped: loss or gradient not finite"]
     if training.chosen_epoch == 0:
@@ -214,7 +214,7 @@ def _val_lines(training: TrainingReport) -> list[str]:
             ]
             for entry in training.history
         ]
-        lines += ["", plain_table(columns, rows)]
+        lines += ["", render([TextTable(columns, rows)])]
     notes = choice_notes(training.choice) if training.choice else []
     return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines
 

@@ -35,6 +35,7 @@ def test_it_answers_as_a_dictionary(steps: list[tuple[bool, list[bytes]]]) -> No
         assert table.find([]).tolist() == []
 
 
+@pytest.mark.slow
 def test_a_key_takes_some_forty_bytes() -> None:
     count = 200_000
     table = KeyTable()
