@@ -35,7 +35,6 @@ PROGRAMS = {
     "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
     "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
     "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
-    "tune-bm25": ("eval.tune_bm25", "choose BM25's settings on training claims"),
     "score": ("eval.score", "score files of ranked lists against judgements"),
     "report": ("eval.report", "compare evaluated systems: as text, a page, beside the papers'"),
 }

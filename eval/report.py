@@ -38,9 +38,16 @@ from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables
-from claim2source.evaluation.ranks import bucket_changes, changes_table, summarise
 from claim2source.evaluation.reports import named_reports, read_reports
-from claim2source.evaluation.slices import breakdown, rank_slices, slices_of, slices_table
+from claim2source.evaluation.slices import (
+    breakdown,
+    bucket_changes,
+    changes_table,
+    rank_slices,
+    slices_of,
+    slices_table,
+    summarise,
+)
 from claim2source.io.wandb import Tracking, require_tracking
 from claim2source.metrics.metrics import cutoff
 

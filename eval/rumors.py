@@ -1,12 +1,12 @@
-"""Verify rumours: `python eval/rumors.py --config FILE --dataset FILE.json --out DIR`.
+"""Verify rumours: `python eval/rumors.py --systems FILE --dataset FILE.json --out DIR`.
 
 CheckThat! 2024 Task 5: up to five tweets of authorities as evidence, and a verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,37 +15,29 @@ import numpy as np
 from claim2source.core.config import (
     Between,
     Seed,
-    as_plain,
-    flag,
     list_field,
     read_config,
     require,
-    require_one_of,
 )
-from claim2source.core.errors import InputError, run_program
+from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.records import Qrels
-from claim2source.core.report import (
-    MACRO,
-    Choice,
-    Report,
-    StageReport,
-    SystemCost,
-    SystemReport,
-    Table,
-)
-from claim2source.core.run import Run
+from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, Table
+from claim2source.core.run import Cost, Run, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.datasets.rumor_outputs import (
+from claim2source.datasets.rumors import (
+    LABELS,
+    MOST,
+    Rumors,
     Verdicts,
+    load_rumors,
     read_evidence,
     read_verification,
     write_evidence,
     write_verification,
 )
-from claim2source.datasets.rumors import Rumors, load_rumors
 from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
 from claim2source.evaluation.choices import choice_notes, choice_text
 from claim2source.evaluation.published.scores import Scorer, published_parts, with_published
@@ -53,230 +45,268 @@ from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
-from claim2source.models.local import ModelOptions, with_local_models
-from claim2source.pipeline.evaluate import make_report
-from claim2source.pipeline.rumor_choices import (
-    RumorGrid,
-    choose_bm25,
-    choose_threshold,
-    cross_validated_bm25,
-    cross_validated_threshold,
-    try_bm25,
-)
-from claim2source.pipeline.rumors import (
-    RumorResult,
-    RumorSystem,
-    run_rumors,
-    without_unverifiable,
-)
+from claim2source.models.local import ModelOptions, local_models
+from claim2source.pipeline.evaluate import make_report, with_whole
 from claim2source.pipeline.views import write_markdown
-from claim2source.retrieve.fielded import FieldedConfig
+from claim2source.systems.heldout import ChoosingOn, HeldOut
+from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import SIMULATED
+from claim2source.systems.system import StageResult, System, SystemResult
 
+PROGRAM = "eval/rumors.py"
 EVIDENCE, VERIFICATION, ANOVA = "evidence.trec", "verification.json", "anova.json"
-BM25, THRESHOLD = "bm25", "threshold"
 # Tukey's HSD is not defined with fewer degrees of freedom.
 LEAST_FREEDOM = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class RumorsConfig(RumorSystem, ModelOptions):
+class RumorsConfig(ModelOptions):
     """Settings of `eval/rumors.py`.
 
     Args:
         dataset: the organisers' JSON: a list of rumours, or one on each line.
-        out: folder for the report, the evidence (`evidence.trec`) and the verdicts
-            (`verification.json`).
+        out: folder for the report and, for each system, its evidence (`evidence.trec`) and its
+            verdicts (`verification.json`).
         split: name of the split; none: as the file's name ends.
-        choose_on: another file of rumours to choose on; none: cross-validation.
-        grid: what is tried when BM25 is chosen, and how rumours are parted.
-        evidence: score this TREC run in place of a system; `name` names it.
-        verification: score these verdicts in place of a system.
+        choose_on: another file of rumours to choose on what is `fit`; none: cross-validation.
+        folds: parts of the rumours for cross-validation.
+        rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
+            to the default; or the `best`.
+        evidence: a TREC run of another program, to score beside the systems.
+        verification: its verdicts.
+        name: of that program, in reports.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
         device: none takes a GPU if there is one.
         repeats: draws of the intervals, by rumour; 0 for none.
-        seed: of the draws.
+        seed: of the draws, and of the folds.
     """
 
+    systems: list[Path] = list_field((), help="YAML files of systems")
+    only: list[str] | None = list_field(help="names of the systems to run")
     dataset: Path
     out: Path
     split: str | None = None
-    choose: list[str] = list_field(
-        (), help="bm25 (analysis, k1, b and boost), threshold (of the verdict), or both"
-    )
     choose_on: Path | None = None
-    grid: RumorGrid = field(default_factory=RumorGrid)
-    against: list[Path] | None = list_field(
-        help="folders of this program to compare with: ANOVA and Tukey's HSD"
-    )
+    folds: Annotated[int, Between(2, 1000)] = 8
+    rule: Rule = "one_se"
     evidence: Path | None = None
     verification: Path | None = None
+    name: str = "given"
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
     seed: Seed = 0
-    simulated: bool = flag("a made-up server has a part in it: it is compared with nothing")
 
     def check(self) -> None:
-        super().check()
-        for name in self.choose:
-            require_one_of("choose", name, (BM25, THRESHOLD))
-        own = self.index == "own" or BM25 not in self.choose
-        require(own, "index", self.index, "own where bm25 is chosen")
-        judged = self.stance.by != "none" or THRESHOLD not in self.choose
-        require(judged, "choose", self.choose, f"no {THRESHOLD} without a stance")
-        given = self.evidence is not None or self.verification is not None
-        require(not (given and self.choose), "choose", self.choose, "nothing for given outputs")
-
-    @property
-    def model(self) -> str:
-        """Name what the system is made of; what is chosen is not what was published."""
-        return "+".join([super().model, *(f"chosen-{name}" for name in self.choose)])
+        fit = self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable()
+        require(fit, "name", self.name, "a name that is fit for a folder")
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
-    """Hold what is scored: evidence, verdicts, and how they were made.
+class Row:
+    """Hold what a system gave: its evidence, its verdicts and its report.
 
     `named` is the evidence that the verdicts name, where that is another file's.
     """
 
+    report: SystemReport
     run: Run
     verdicts: Verdicts
-    result: RumorResult | None = None
-    choices: tuple[Choice, ...] = ()
     named: Run | None = None
+    scores: RumorScores | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the system or read its outputs, score them, write the folder, print the tables."""
-    config = read_config(RumorsConfig, argv, program="eval/rumors.py", description=__doc__)
+    """Run the systems, read given outputs, score all, write the folder, print the tables."""
+    config = read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__)
     say(verify_rumors(config))
 
 
-@with_local_models
 def verify_rumors(config: RumorsConfig) -> str:
     """Find evidence and verdicts, score them; write `config.out`, return the tables.
 
     Raises `UserError` for files, models and servers that cannot be used.
     """
+    systems: Systems = {}
+    names: list[str] = []
+    given = [one for one in (config.evidence, config.verification) if one is not None]
     require_output(config.out)
-    inputs = [config.dataset, *filter(None, (config.choose_on, config.evidence))]
-    for name, sign in ((EVIDENCE, "\tQ0\t"), (VERIFICATION, "predicted_label"), (ANOVA, "systems")):
-        refuse_input(config.out / name, [*inputs, *filter(None, [config.verification])])
-        require_output_file(config.out / name, sign)
+    require(bool(given or config.systems), "systems", config.systems, "one or more files")
+    if config.systems:
+        systems, names = named_systems(config.systems, config.only)
+    if given:
+        require(config.name not in names, "name", config.name, "another than the systems'")
+    require_outputs(config, [*names, *([config.name] if given else [])], given)
     rumors = load_rumors(config.dataset, config.split)
     others = None if config.choose_on is None else load_rumors(config.choose_on)
-    for one in (rumors if config.choose and others is None else None, others):
-        require(one is None or one.is_labelled, "choose", config.choose, "nothing without labels")
-    require(rumors.is_labelled or not config.against, "against", config.against, "none: no labels")
-    if others is not None and BM25 in config.choose:
-        judged = any(rumor.evidence for rumor in others.rumors)
-        allowed = f"rumours with evidence, where {BM25} is chosen"
-        require(judged, "choose_on", config.choose_on, allowed)
-    earlier = read_earlier(config.against or [], rumors)
-    require(config.name not in earlier, "name", config.name, "another than those in --against")
-    if config.evidence is not None or config.verification is not None:
-        outputs = read_outputs(config, rumors)
-    else:
-        outputs = run_system(config, rumors, others)
-    scores = None
+    fit = [name for name in names if systems[name].is_fit]
+    if fit:
+        labelled = (rumors if others is None else others).is_labelled
+        require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
+        fewest = others is not None or config.folds <= len(rumors.rumors)
+        require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
+    runtime = SystemRuntime(Store(config.store), config.models, config.device)
+    rows, not_run = [], []
+    with local_models(config.models, config.offline):
+        for name in names:
+            try:
+                found = run_system(systems[name], config, rumors, others, runtime)
+            except ConfigError:
+                raise
+            except UserError as error:
+                if len(names) == 1 and not given:
+                    raise
+                advice = systems[name].advice or "mend what the reason names, and run it again"
+                not_run.append(NotRun(name, "original", str(error), advice))
+                continue
+            rows.append(described(systems[name], found, rumors))
+    if given:
+        rows.append(read_outputs(config, rumors))
     if rumors.is_labelled:
-        scores = score_rumors(
-            rumors,
-            outputs.run,
-            outputs.verdicts,
-            config.repeats,
-            config.seed,
-            named=outputs.named,
-        )
-    report = make_rumor_report(config, rumors, outputs, scores)
-    parts = report_parts(report, config, scores)
-    write_evidence(outputs.run, config.out / EVIDENCE, config.name.replace(" ", "_"))
-    write_verification(rumors, outputs.run, outputs.verdicts, config.out / VERIFICATION)
-    if scores is not None and earlier and not config.simulated:
-        precision = {**earlier, config.name: scores.average_precision}
-        parts += compare_precision(precision, config.out / ANOVA)
-    write_markdown(config.out, f"Rumours: {config.name}", parts)
+        rows = [scored(row, rumors, config) for row in rows]
+    report = make_rumor_report(config, rumors, rows)
+    report = replace(report, not_run=tuple(not_run))
+    parts = report_parts(report, config, rows)
+    for row in rows:
+        folder = config.out / row.report.name
+        write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
+        write_verification(rumors, row.run, row.verdicts, folder / VERIFICATION)
+    parts += compare_precision(rows, config.out / ANOVA)
+    write_markdown(config.out, "Rumours", parts)
     report.write(config.out)
     return render(parts)
 
 
-def run_system(config: RumorsConfig, rumors: Rumors, others: Rumors | None) -> Outputs:
-    """Choose what is to be chosen, and run the system."""
-    store, choices = Store(config.store), []
-    system: RumorSystem = config
-    bm25_of: dict[str, FieldedConfig] = {}
-    chosen = config.bm25
-    if BM25 in config.choose and others is not None:
-        tried = try_bm25(others, config.bm25, config.grid)
-        chosen, choice = choose_bm25(others, tried, config.grid.rule)
-        system = replace(config, bm25=chosen)
-        choices.append(choice)
-    elif BM25 in config.choose:
-        bm25_of, chosen, choice = cross_validated_bm25(rumors, config.bm25, config.grid)
-        choices.append(choice)
-    result = run_rumors(system, rumors, store, config.device, bm25_of=bm25_of, progress=True)
-    used = set(bm25_of.values()) or {chosen}
-    results = dict.fromkeys(used, result) if len(used) == 1 else {}
-
-    def result_without(fold: frozenset[str]) -> RumorResult:
-        """Rank all rumours by the BM25 that was chosen without a fold, and judge them."""
-        bm25 = bm25_of.get(next(iter(fold), ""), chosen)
-        if bm25 not in results:
-            one = replace(system, bm25=bm25)
-            results[bm25] = run_rumors(one, rumors, store, config.device, progress=True)
-        return results[bm25]
-
-    threshold: float | Mapping[str, float] = config.verdict.threshold
-    if THRESHOLD in config.choose:
-        default = config.verdict.threshold
-        if others is None:
-            threshold, choice = cross_validated_threshold(
-                rumors, result_without, default, config.grid
-            )
-        else:
-            known = run_rumors(system, others, store, config.device, progress=True)
-            threshold, choice = choose_threshold(others, known, default)
-        choices.append(choice)
-    verdicts, run = result.verdicts(threshold), result.run
-    if config.verdict.drop_unverifiable:
-        run = without_unverifiable(run, verdicts)
-    return Outputs(run, verdicts, result, tuple(choices))
+def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:
+    """Check all that is written, before anything is run. Raises `UserError`."""
+    inputs = [config.dataset, *filter(None, [config.choose_on]), *given, *config.systems]
+    files = [(config.out / ANOVA, "systems")]
+    for name in names:
+        files.append((config.out / name / EVIDENCE, "\tQ0\t"))
+        files.append((config.out / name / VERIFICATION, "predicted_label"))
+    for file, sign in files:
+        refuse_input(file, inputs)
+        require_output_file(file, sign)
 
 
-def read_outputs(config: RumorsConfig, rumors: Rumors) -> Outputs:
+def run_system(
+    system: System,
+    config: RumorsConfig,
+    rumors: Rumors,
+    others: Rumors | None,
+    runtime: SystemRuntime,
+) -> SystemResult:
+    """Choose what is to be chosen, on other rumours or on the other folds, and run the system."""
+    data, on = rumors.dataset, rumors if others is None else others
+    choosing = ChoosingOn(rule=config.rule)
+    held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
+    whole = system.fit(runtime, held_out, data.languages)
+    if others is not None or not system.is_fit:
+        return whole.index(data.sources).search(data.claims, MOST)
+    folds = folds_of(rumors, config.folds, config.seed)
+    parts = []
+    for fold in folds:
+        fitted = system.fit(runtime, held_out.without(fold), data.languages)
+        claims = [claim for claim in data.claims if claim.id in fold]
+        parts.append(fitted.index(data.sources).search(claims, MOST))
+    choices = []
+    for place, choice in enumerate(whole.choices):
+        different = len({repr(part.choices[place].settings) for part in parts})
+        note = (
+            f"the report's scores are cross-validated: {len(folds)} folds, each ranked and judged "
+            f"by what was chosen on the others ({different} different settings)"
+        )
+        choices.append(replace(choice, note=note))
+    stages = []
+    for place, (name, first) in enumerate((one.name, one.result) for one in parts[0].stages):
+        joined = join_results([part.stages[place].result for part in parts], data.claims)
+        stages.append(StageResult(name, replace(joined, settings=first.settings)))
+    cost = sum((part.cost for part in parts), Cost())
+    return replace(parts[0], stages=tuple(stages), cost=cost, choices=tuple(choices))
+
+
+def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
+    """Part rumours at random in folds of alike labels."""
+    order = np.random.default_rng(seed).permutation(len(rumors.rumors))
+    by_label = sorted((rumors.rumors[place] for place in order), key=lambda rumor: str(rumor.label))
+    return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
+
+
+def described(system: System, found: SystemResult, rumors: Rumors) -> Row:
+    """Describe what a system gave; a verdict is the last stage's note."""
+    label = system.label_of()
+    simulated = any(entry.get(SIMULATED) for entry in system.stages)
+    failures = {
+        f"{stage.name}: {why}": count
+        for stage in found.stages
+        for why, count in stage.result.failure_counts().items()
+    }
+    report = SystemReport(
+        system.name, label, system.name, failures=failures, runs=system.name, simulated=simulated
+    )
+    notes = found.result.notes
+    verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]
+    return Row(with_whole(report, found, rumors.dataset), found.result.run, verdicts)
+
+
+def read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
     """Read the evidence and verdicts of another program."""
-    verdicts: Verdicts = {}
+    report = SystemReport(config.name, config.name, config.name, runs=config.name)
     run = None if config.evidence is None else read_evidence(config.evidence, rumors)
     if config.verification is None:
         assert run is not None
-        return Outputs(run, verdicts)
+        return Row(report, run, {})
     verdicts, named = read_verification(config.verification, rumors)
-    return Outputs(named if run is None else run, verdicts, named=named)
+    return Row(report, named if run is None else run, verdicts, named)
 
 
-def read_earlier(folders: Sequence[Path], rumors: Rumors) -> dict[str, Mapping[str, float]]:
-    """Read average precision by rumour of systems that this program ran; simulated ones are not.
-
-    Raises `InputError` where a folder is of other rumours, or a name is there twice.
-    """
-    found: dict[str, Mapping[str, float]] = {}
-    for folder in folders:
-        report = Report.read(folder)
-        if rumors.dataset.fingerprint not in report.provenance.data.values():
-            raise InputError.at(folder, field="dataset", why="is of other rumours")
-        (system,) = report.systems.values()
-        if system.name in found:
-            raise InputError.at(folder, field="systems", why=f"{system.name!r} is there twice")
-        if not system.simulated:
-            run = read_evidence(folder / EVIDENCE, rumors)
-            found[system.name] = score_rumors(rumors, run, {}).average_precision
-    return found
+def scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
+    """Score a row."""
+    scores = score_rumors(
+        rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
+    )
+    table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
+    report = replace(
+        row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals
+    )
+    return replace(row, report=report, scores=scores)
 
 
-def compare_precision(precision: Mapping[str, Mapping[str, float]], file: Path) -> list[Part]:
+def make_rumor_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:
+    """Put the systems into a report; the first one's scores stand at its top."""
+    systems = {row.report.name: row.report for row in rows}
+    main = next(iter(rows), None)
+    report = make_report(
+        rumors.dataset,
+        systems,
+        None if main is None else main.report.name,
+        name=str(config.dataset),
+        program=PROGRAM,
+    )
+    first = None if main is None else main.scores
+    headline = {name: None if first is None else first.values[name] for name in HEADLINE}
+    known = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
+    notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in known))
+    report = replace(report, headline=headline, notes=notes)
+    loaded = [
+        LoadedSystem(row.report, config.out, report.dataset, report.split)
+        for row in rows
+        if not row.report.simulated
+    ]
+    scorer = Scorer(Qrels(), max(config.repeats, 1), config.seed)
+    return with_published(report, load_published(), loaded, scorer)
+
+
+def compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
     """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
-    values = {name: np.array([*own.values()]) for name, own in precision.items()}
+    values = {
+        row.report.name: np.array([*row.scores.average_precision.values()])
+        for row in rows
+        if row.scores is not None and not row.report.simulated
+    }
+    if len(values) < 2:
+        return []
     rumors = len(next(iter(values.values())))
     heading = f"Average precision of {len(values)} systems on {rumors} rumours"
     if (len(values) - 1) * (rumors - 1) < LEAST_FREEDOM:
@@ -286,91 +316,50 @@ def compare_precision(precision: Mapping[str, Mapping[str, float]], file: Path) 
     return [f"{heading}:", *anova_parts(anova)]
 
 
-def make_rumor_report(
-    config: RumorsConfig, rumors: Rumors, outputs: Outputs, scores: RumorScores | None
-) -> Report:
-    """Put scores, stages, costs, choices and settings into a report."""
-    known = {} if scores is None else scores.known
-    table: Table = {}
-    if known:
-        table = {rumors.language: {**known, "queries": len(rumors.rumors)}}
-    result = outputs.result
-    system = SystemReport(
-        config.name,
-        config.model if result is not None else config.name,
-        config.name,
-        languages=table,
-        macro=next(iter(table.values()), {}),
-        intervals=None if scores is None else scores.intervals,
-        cost=None if result is None else SystemCost.of(result.cost),
-        stages=() if result is None else result.stages,
-        choices=outputs.choices,
-        failures=all_failures(() if result is None else result.stages),
-        settings={} if result is None else as_plain(system_of(config)),
-        simulated=config.simulated,
-    )
-    report = make_report(
-        rumors.dataset,
-        {config.name: system},
-        config.name,
-        name=str(config.dataset),
-        program="eval/rumors.py",
-    )
-    headline = {name: None if scores is None else scores.values[name] for name in HEADLINE}
-    notes = [f"{name}: {DEFINITIONS[name]}." for name in known]
-    report = replace(report, headline=headline, notes=(*report.notes, *notes))
-    if config.simulated:
-        return report
-    loaded = LoadedSystem(system, config.out, report.dataset, report.split)
-    scorer = Scorer(Qrels(), max(config.repeats, 1), config.seed)
-    return with_published(report, load_published(), [loaded], scorer)
-
-
-def system_of(config: RumorsConfig) -> RumorSystem:
-    """Return the system's settings alone."""
-    names = RumorSystem.__dataclass_fields__
-    return RumorSystem(**{name: getattr(config, name) for name in names})
-
-
-def all_failures(stages: Sequence[StageReport]) -> dict[str, int]:
-    """Count the failures of all stages, by stage and reason."""
-    return {f"{s.name}: {why}": count for s in stages for why, count in s.failures.items()}
-
-
-def report_parts(report: Report, config: RumorsConfig, scores: RumorScores | None) -> list[Part]:
+def report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> list[Part]:
     """Tabulate scores with their definitions, stages, choices and published numbers."""
-    (system,) = report.systems.values()
-    simulated = " (simulated: a made-up server has a part in it)" if system.simulated else ""
-    parts: list[Part] = [f"{config.dataset}, {report.split}: {config.name}{simulated}"]
-    if scores is None:
-        parts.append("No labels: nothing to score.")
+    parts: list[Part] = [f"{config.dataset}, {report.split}"]
+    cells: list[list[Cell]] = []
+    for row in rows if any(row.scores for row in rows) else ():
+        bounds = row.report.intervals.of(HEADLINE[0], MACRO) if row.report.intervals else None
+        interval = None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
+        values = [row.scores.values[name] if row.scores else None for name in HEADLINE]
+        cells.append([shown(row), *values, interval])
+    if cells:
+        table = TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
+        parts += [table, "\n".join(report.notes)]
     else:
-        rows: list[list[Cell]] = []
-        for name, value in scores.values.items():
-            bounds = scores.intervals.of(name, MACRO) if scores.intervals else None
-            interval = None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
-            rows.append([name, value, interval])
-        parts.append(TextTable(["measure", "value", "95 %, by rumour"], rows))
-        parts.append("\n".join(report.notes))
-    if system.stages:
-        rows = [
-            [
-                stage.name,
-                f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
-                stage.cost.tokens or None,
-                "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
-            ]
-            for stage in system.stages
+        parts.append("No labels: nothing to score.")
+    cells = [
+        [
+            row.report.name,
+            stage.name,
+            f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
+            stage.cost.tokens or None,
+            "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
         ]
-        numeric = [False, True, True, False]
-        parts.append(TextTable(["stage", "seconds", "tokens", "failures"], rows, numeric=numeric))
-    for choice in system.choices:
-        said = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
-        parts.append(
-            f"Chosen among {choice.compared} on {choice.claims} rumours of {choice.split}: "
-            f"{choice_text(choice)} ({said})."
-        )
+        for row in rows
+        for stage in row.report.stages
+    ]
+    if cells:
+        numeric = [False, False, True, True, False]
+        head = ["system", "stage", "seconds", "tokens", "failures"]
+        parts.append(TextTable(head, cells, numeric=numeric))
+    for row in rows:
+        for choice in row.report.choices:
+            said = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
+            parts.append(
+                f"{row.report.name}: chosen among {choice.compared} on {choice.claims} rumours of "
+                f"{choice.split}: {choice_text(choice)} ({said})."
+            )
+    if (left := report.not_run_table()) is not None:
+        parts += [f"Not run ({len(report.not_run)}):", left]
     return [*parts, *published_parts(report.systems)]
+
+
+def shown(row: Row) -> str:
+    """Name a row, and say where a made-up server has a part in it."""
+    return row.report.name + (" (simulated)" if row.report.simulated else "")
 
 
 if __name__ == "__main__":

@@ -43,13 +43,13 @@ from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.run_folder import resumable
-from scripts.data_folder import REPOSITORY, data_folder
 
 METRIC = "mrr@5"
 # Claims to train on in a small set, and the sources of its pool.
 SMALL_CLAIMS, SMALL_PAPERS, SMALL_FACT_CHECKS = 320, 400, 1000
 Value = bool | int | float | str | None | list[str] | list[float]
 TABLE_FILE = Path(__file__).with_suffix(".yaml")
+TRAINER = Path(__file__).resolve().parents[1] / "train" / "finetune.py"
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class Ablation:
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
 
     def data(self, name: str) -> str:
-        """Locate a data set; `demo` is part of the package, small ones are made in `out`."""
+        """Name a data set; small ones are made in `out`."""
         if name.startswith("small-"):
             return str(make_small(name, self.config.out / "data"))
-        return name if name == "demo" else str(data_folder(name))
+        return name
 
     def arguments(self, row: str) -> list[str]:
         """Give the arguments of train/finetune.py for a row."""
@@ -271,7 +271,7 @@ def train(folder: Path, words: list[str]) -> Outcome:
     resume = resumable(config)
     # A run with other settings is not this row: it starts again.
     how = ["--resume"] if resume else ["--overwrite"] if is_run(folder) else []
-    program = str(REPOSITORY / "train" / "finetune.py")
+    program = str(TRAINER)
     started = time.perf_counter()
     done = subprocess.run([sys.executable, program, *words, *how], check=False)
     if done.returncode:
@@ -305,11 +305,11 @@ def make_small(name: str, root: Path) -> Path:
     if folder.is_dir():
         return folder
     if name == "small-fact-checks":
-        dev = load(data_folder("tweets-factchecks"), "dev")
+        dev = load("tweets-factchecks", "dev")
         parts = [replace(dev, sources=some_sources(dev.sources, dev.golds, SMALL_FACT_CHECKS))]
     else:
         demo = [some_claims(load("demo", "train", ["de", "fr"])), load("demo", "test")]
-        train, dev = (load(data_folder("ct25"), split) for split in ("train", "dev"))
+        train, dev = (load("ct25", split) for split in ("train", "dev"))
         train = some_claims(train)
         pool = some_sources(train.sources, train.golds | dev.golds, SMALL_PAPERS)
         ct25 = [replace(part, sources=pool) for part in (train, dev)]

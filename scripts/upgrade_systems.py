@@ -15,6 +15,7 @@ import yaml
 
 BESIDE = ("sources", "rendering", "passages", "index")
 FIRST = ("bm25", "model", "hybrid", "run", "routes", "tune", *BESIDE)
+RUMORS = {"rerank", "stance", "verdict", "choose"}
 Values = Mapping[str, Any]
 
 
@@ -41,11 +42,41 @@ def upgrade(text: str) -> str:
     if not isinstance(values, dict):
         raise ValueError("holds no systems")
     alone = isinstance(values.get("stages"), list)
-    made = _system(values) if alone else {name: _system(one) for name, one in values.items()}
+    if isinstance(values.get("name"), str) or RUMORS & {*values}:
+        made = {values.get("name", "BM25"): _rumors(values)}
+    else:
+        made = _system(values) if alone else {name: _system(one) for name, one in values.items()}
     comments = [f"{found.strip()}\n" for found in re.findall(r"(?m)(?:^|\s)#.*$", text)]
     return yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
         comments
     )
+
+
+def _rumors(values: Values) -> dict[str, Any]:
+    """Make a system of a config of `eval/rumors.py`."""
+    if values.get("index", "own") != "own":
+        raise ValueError("index: shared is gone: write {bm25: ..} for one index of all timelines")
+    fielded, verdict = dict(values.get("bm25") or {}), dict(values.get("verdict") or {})
+    choose, llm = values.get("choose") or [], values.get("llm")
+    if "bm25" in choose:
+        grid = values.get("grid") or {}
+        lists = {key: grid[key] for key in ("k1", "b", "boost", "shortest") if key in grid}
+        first = {key: [fielded[key]] if key in fielded else [] for key in lists}
+        fielded |= {} if "k1" in lists else {"k1": "fit"}
+        fielded |= {key: [*dict.fromkeys([*first[key], *lists[key]])] for key in lists}
+    stages: list[dict[str, Any]] = []
+    rerank, stance = dict(values.get("rerank") or {}), dict(values.get("stance") or {})
+    asks = {"llm": llm} if llm else {}
+    if (by := rerank.pop("by", "none")) != "none":
+        stage = {"rerank": "relevance" if by == "llm" else by, "depth": values.get("depth", 10)}
+        texts = {"claims": "original", "sources": "title_abstract"}
+        stages.append({**stage, **({**rerank, **asks} if by == "llm" else {**texts, **rerank})})
+    if (by := stance.pop("by", "none")) != "none":
+        kept = {"depth": values["keep"]} if "keep" in values else {}
+        verdict |= {"threshold": "fit"} if "threshold" in choose else {}
+        own = asks if by == "llm" else {}
+        stages.append({"verify": "stance", "by": by, **stance, **kept, **verdict, **own})
+    return {"retrieve": {"fielded": fielded}, **({"stages": stages} if stages else {})}
 
 
 def _system(given: Values) -> dict[str, Any]:

@@ -52,6 +52,15 @@ OPEN = rumor("r3", "A star was seen over the port", {"31": "The port is open"}, 
 RUMORS = [DENIED, CONFIRMED, OPEN]
 
 
+def with_tags(evidence_by_tag: Sequence[bool]) -> list[dict[str, Any]]:
+    """Rumours whose evidence a high boost finds first, or which it hides."""
+    tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
+    return [
+        rumor(f"r{i}", "dam news #Basra", tweets, "REFUTES", ["1" if by_tag else "2"])
+        for i, by_tag in enumerate(evidence_by_tag)
+    ]
+
+
 def write_rumors(path: Path, rumors: Sequence[Mapping[str, Any]] = RUMORS) -> Path:
     path.write_text(json.dumps(rumors, ensure_ascii=False), encoding="utf-8")
     return path

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.data_folder import REPOSITORY, data_folder
+REPOSITORY = Path(__file__).resolve().parent.parent
 
-__all__ = ["REPOSITORY", "set_data_folder", "shared"]
+
+def data_folder(name: str = "") -> Path:
+    """Give the folder of a data set, whether it exists; a relative one starts at the repository."""
+    root = os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data"
+    return (REPOSITORY / root / name).resolve()
 
 
 def set_data_folder() -> None:

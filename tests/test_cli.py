@@ -19,7 +19,7 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         assert name == module.rpartition(".")[2].replace("_", "-")
         assert callable(import_module(f"claim2source.{module}").main)
     with pytest.raises(SystemExit) as ended:
-        main(["tune_bm25", "--help"])
+        main(["style_grid", "--help"])
     assert ended.value.code == 0 and capsys.readouterr().out.startswith("usage: ")
     for words in ([], ["-h"], ["--help"]):
         main(words)

@@ -102,7 +102,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     wheel: Path, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
     said = run(["claim2source", "--help"], wheel, tmp_path)
-    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  tune-bm25 " in said
+    assert said.startswith("usage: claim2source SUBCOMMAND") and "\n  style-grid " in said
     (tmp_path / "q.tsv").write_text("q1 0 d1 1\nq2 0 d2 1\n")
     (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
     score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]

@@ -20,6 +20,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -28,7 +29,15 @@ from typing import (
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.config_yaml import NO_TEXT, Place, YamlMapping, read_yaml
+from claim2source.core.config_yaml import (
+    NO_TEXT,
+    Place,
+    YamlMapping,
+    at,
+    overlaid,
+    read_mapping,
+    read_yaml,
+)
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
 from claim2source.core.old_names import always_holds, successor
@@ -38,7 +47,6 @@ from claim2source.core.shipped import shipped
 cached: Any = cache  # of classes too, which mypy takes for unhashable
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
-Values = dict[str, tuple[Any, Place | None]]  # dotted key -> its value, and what set it
 MOST = 10**9  # of what is only counted
 _NO_OPTION = "is no option; --help explains every key"
 _PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
@@ -86,7 +94,7 @@ def flag(help: str, default: bool = False) -> Any:
 
 
 def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
-    """Declare a dataclass field of several values: `--name a b`, or `--name a --name b`."""
+    """Declare a dataclass field of several values: `--name a b`."""
     if default is None:
         return dataclasses.field(default=None, metadata={"help": help})
     return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help})
@@ -108,7 +116,7 @@ def read_config(
     `--help` print and exit. With `common`, the most usual keys, `--help` explains these alone, and
     `--help=all` every key.
     """
-    words, options = list(sys.argv[1:] if argv is None else argv), _OWN | options_of(kind)
+    words, options = list(sys.argv[1:] if argv is None else argv), options_of(kind)
     if {"-h", "--help", "--help=all"} & {*words}:
         print(_help(program, description or "", options, () if "--help=all" in words else common))
         sys.exit(0)
@@ -121,34 +129,30 @@ def read_config(
             flags[-1][1].append(word)
         else:
             raise UserError(f"config: {word}: {_NO_OPTION}")
+    prints = ("print_config", []) in flags
+    flags = [flag for flag in flags if flag != ("print_config", [])]
     # Files come before flags, and a group's file before its keys.
     flags.sort(key=lambda flag: -1 if flag[0] == "config" else flag[0].count("."))
-    values: Values = {}
+    values = YamlMapping()
     for key, texts in flags:
-        given = _read_flag(options, key, texts)
-        for path in given.pop("config", ()):
-            content = read_yaml(file := shipped(Path(path), program))
-            if content is not None:
-                _merge(values, options_of(kind), content, (str(file), 1), program)
-        given.pop("print_config", None)
-        _merge(values, options_of(kind), given, None, program)
-    config = _made(kind, values)
-    if "--print_config" in words:
+        if key != "config" or not texts:
+            values = overlaid(values, _read_flag(options, key, texts))
+        for file in texts if key == "config" else ():
+            values = overlaid(values, read_mapping(shipped(Path(file), program)))
+    config = _made(kind, values, program)
+    if prints:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
 
 
-def make(kind: type[Config], given: Mapping[str, Any], prefix: str = "") -> Config:
+def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
     """Make a dataclass of plain values, or of a YAML file's: mappings for its groups.
 
     Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
     """
-    values: Values = {}
     try:
-        plain = given if isinstance(given, YamlMapping) else as_plain(given)
-        _merge(values, options_of(kind), plain, None)
-        return _made(kind, values)
+        return _made(kind, values if isinstance(values, YamlMapping) else as_plain(values))
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
 
@@ -186,13 +190,6 @@ class Option:
     help: str
     group: Any = None  # the dataclass of a group
     is_flag: bool = True  # whether the command line takes `--key`
-
-
-_FILES = "YAML files with what differs from the defaults; of several the later ones win"
-_OWN = {
-    "config": Option(list[Path], None, _FILES),
-    "print_config": Option(bool, False, "print every key and its value"),
-}
 
 
 @cached
@@ -278,7 +275,7 @@ def _bounds(of: Interval) -> str:
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
     """Write the help of every flag, or of the keys in `common` alone."""
     command, gap = command_of(program), " " * 6
-    lines = [f"usage: {command} [--config FILE] [--key value ...]", ""]
+    lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     if common:
         lines.append(
@@ -302,27 +299,30 @@ def _shown(default: object) -> str:
     return json.dumps(default) if default in (None, "", True, False) else str(default)
 
 
-def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
-    """Read a flag as a mapping of one key: a list, a group's YAML file, or a value as in YAML."""
+def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
+    """Read a flag as a YAML file of its one key."""
     name = key if key in options else key.removeprefix("no_")
-    option = options.get(name)
-    if option is None:  # refused where keys are
-        return YamlMapping({key: words})
-    if option.hint is bool and not words:
-        return YamlMapping({name: name == key})
-    if not option.is_flag:
+    option, value, place = options.get(name), cast(Any, words), None
+    if option is None:  # in a mapping; else refused where all keys are looked up
+        name, value = key, _read_word(key, Any, words[0]) if len(words) == 1 else words
+    elif option.hint is bool and not words:
+        value = name == key
+    elif not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
-    if not words:
+    elif not words:
         raise UserError(f"config: --{key}: needs a value")
-    item = _item_of(option.hint)
-    if item is not None and not (len(words) == 1 and words[0].startswith("[")):
-        return YamlMapping({key: [_read_word(key, item, word) for word in words]})
-    if len(words) > 1:
+    elif (item := _item_of(option.hint)) is not None and not words[0].startswith("["):
+        value = [_read_word(key, item, word) for word in words]
+    elif len(words) > 1:
         raise UserError(f"config: {words[1]}: {_NO_OPTION}")
-    if option.group is not None and words[0] != "null" and not words[0].startswith("{"):
+    elif option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
-        return YamlMapping({key: read_yaml(file) or {}}, {key: (str(file), 1)})
-    return YamlMapping({key: _read_word(key, option.hint, words[0])})
+        value, place = read_mapping(file), (str(file), 1)
+    else:
+        value = _read_word(key, option.hint, words[0])
+    for part in reversed(name.split(".")):
+        value = YamlMapping({part: value}, {part: place})
+    return value
 
 
 def _read_word(key: str, hint: Any, word: str) -> Any:
@@ -334,54 +334,46 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
 
-def _merge(
-    into: Values,
+def _checked(
     options: Mapping[str, Option],
     given: Any,
-    place: Place | None,
-    program: str = "",
+    program: str,
     prefix: str = "",
-) -> None:
-    """Set the keys of nested values over others; a flag that is given again adds to its list."""
+    place: Place | None = None,
+) -> dict[str, Any]:
+    """Look up all keys; return their values as their types want them written."""
     if not isinstance(given, dict):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
         raise ConfigError(prefix[:-1], given, "", why).at(place)
+    values: dict[str, Any] = {}
     for name, value in given.items():
         key, place = f"{prefix}{name}", getattr(given, "places", {}).get(name)
-        option = options.get(key)
-        nested = isinstance(value, dict)
+        option, nested = options.get(key), isinstance(value, dict)
         if option is None or nested and option.group is None:
             if place is not None and always_holds(key, value):
                 continue
             if now := successor(program, f"{key}." if nested else key):
                 raise ConfigError(key, value, "", f"is gone; {now}").at(place)
         if option is None:
-            allowed = _names_in(options, key[: key.rfind(".") + 1])
+            allowed = _names_in(options, prefix)
             why = f"no such key; {did_you_mean(key, options)}allowed: {allowed}"
             raise ConfigError(key, value, allowed, why).at(place)
-        null = value is None and NoneType in parts_of(option.hint)
-        if option.group is not None and not null:
-            if into.get(key, (None,))[0] is None:
-                into[key] = ({}, place)
-            _merge(into, options, value, place, program, f"{key}.")
-            continue
-        for below in [below for below in into if below.startswith(f"{key}.")]:
-            del into[below]
-        if isinstance(value, list) and key in into and into[key][1] is place is None:
-            value = [*(into[key][0] or []), *value]
-        into[key] = (_as_written(value, option.hint), place)
+        if value is None and NoneType in parts_of(option.hint):
+            values[name] = None
+        elif option.group is not None:
+            values[name] = _checked(options, value, program, f"{key}.", place)
+        elif value is not None or option.default is not None:  # null: as if it were not there
+            values[name] = _as_written(value, option.hint)
         texts = value if isinstance(value, list) else [value]
         named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
         if named and any(isinstance(text, str) and not text.strip() for text in texts):
             raise ConfigError(key, value, "a name or path; the current folder is .").at(place)
-        if value is None is option.default and not null:  # as if it were not there
-            del into[key]
+    return values
 
 
 def _names_in(options: Mapping[str, Option], group: str) -> str:
-    """List the keys of a group that ends in a dot, or those of none; all where it is unknown."""
-    inside = [key for key in options if group == key[: key.rfind(".") + 1]] or options
-    return ", ".join(key.removeprefix(group) for key in inside)
+    names = (key.removeprefix(group) for key in options if key.startswith(group))
+    return ", ".join(name for name in names if "." not in name)
 
 
 def _as_written(value: Any, hint: Any) -> Any:
@@ -399,26 +391,18 @@ def _check_type(hint: Any, key: str, value: Any) -> None:
         raise ConfigError(key, value, allowed_words(hint)) from None
 
 
-def _made(kind: type[Config], values: Values) -> Config:
-    """Make a dataclass of keys' values. Raises `UserError` by the place that set the key."""
-    nested: dict[str, Any] = {}
-    for key, (value, _) in values.items():
-        node, (*groups, name) = nested, key.split(".")
-        for group in groups:
-            node[group] = node.get(group) or {}
-            node = node[group]
-        node.setdefault(name, value)
+def _made(kind: type[Config], given: Any, program: str = "") -> Config:
+    """Make a dataclass of nested values. Raises `UserError` by the place that set the key."""
+    text = json.dumps([_checked(options_of(kind), given, program)])
     try:
-        made: list[Config] = _adapter(list[kind]).validate_json(  # type: ignore[valid-type]
-            json.dumps([nested]), strict=True
-        )
+        made: list[Config] = _adapter(list[kind]).validate_json(text, strict=True)  # type: ignore[valid-type]
         return made[0]
     except ValueError as error:  # of pydantic
-        refused = _worded(options_of(kind), values, error)
-    raise refused.at(values.get(refused.key, (None, None))[1])
+        refused = _worded(options_of(kind), given, error)
+    raise refused.at(at(given, refused.key)[1])
 
 
-def _worded(options: Mapping[str, Option], values: Values, error: Any) -> ConfigError:
+def _worded(options: Mapping[str, Option], values: Any, error: Any) -> ConfigError:
     """Say an error of pydantic's as the key, its value and what is allowed."""
     first = error.errors(include_url=False)[0]
     names, rule = [str(part) for part in first["loc"][1:]], first.get("ctx", {}).get("error")
@@ -432,7 +416,7 @@ def _worded(options: Mapping[str, Option], values: Values, error: Any) -> Config
     while key and key not in options:
         key = key.rpartition(".")[0]
     allowed = str(rule) if rule is not None or not key else allowed_words(options[key].hint)
-    return ConfigError(key, values.get(key, (first["input"],))[0], allowed)
+    return ConfigError(key, at(values, key)[0] if key else values, allowed)
 
 
 @cached

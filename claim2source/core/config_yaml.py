@@ -20,13 +20,30 @@ Place = tuple[str, int]  # file and line
 
 
 class YamlMapping(dict[str, Any]):
-    """Hold the values of a YAML mapping, and the place of each key."""
+    """Hold the values of a YAML mapping, and the place of each key; None of what no file set."""
 
     def __init__(
         self, values: Mapping[str, Any] = {}, places: Mapping[str, Place | None] = {}
     ) -> None:
         super().__init__(values)
-        self.places: dict[str, Place | None] = dict(places)
+        self.places = {**dict.fromkeys(values), **places}
+
+
+def overlaid(under: Any, over: Any) -> Any:
+    """Lay a mapping over another, key by key; of all else `over` stands."""
+    if not (isinstance(under, YamlMapping) and isinstance(over, YamlMapping)):
+        return over
+    values = {name: overlaid(under.get(name), value) for name, value in over.items()}
+    return YamlMapping({**under, **values}, {**under.places, **over.places})
+
+
+def at(values: Any, key: str) -> tuple[Any, Place | None]:
+    """Look up what a dotted key is set to, and where; None for what is not there."""
+    place: Place | None = None
+    for name in key.split("."):
+        place = getattr(values, "places", {}).get(name)
+        values = values.get(name) if isinstance(values, dict) else None
+    return values, place
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,8 +102,6 @@ def read_yaml(source: Path | str) -> Any:
         if next(islice(json.JSONEncoder().iterencode(value), 4 * MOST_VALUES, None), None) is None:
             return value
         why = f"holds more than {MOST_VALUES} values"
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
     except UnicodeDecodeError:
         why = "not UTF-8"
     except yaml.YAMLError as error:
@@ -98,3 +113,11 @@ def read_yaml(source: Path | str) -> Any:
     except (TypeError, ValueError):
         why = "holds more than plain values: a set, bytes, or itself"
     raise InputError.at(name, line, why=why)
+
+
+def read_mapping(path: Path) -> YamlMapping:
+    """Read a YAML file of keys; an empty one has none. Raises `InputError`."""
+    values = read_yaml(path)
+    if values is not None and not isinstance(values, YamlMapping):
+        raise InputError.at(path, 1, why="must be `key: value` lines")
+    return values or YamlMapping()

@@ -11,6 +11,7 @@ from claim2source.core.errors import UserError, shown
 
 _COPY = "an index is a folder, and a copy of the folder is a copy of it: cp -r INDEX COPY"
 _TEACHER = "a student learns by losses.distillation.scores, or by teacher.name"
+_RUMORS = "a file of systems says it: scripts/upgrade_systems.py FILE prints it; --systems FILE"
 _ON_VAL = "a fusion is chosen on val of a tuned model, and on all of train of an untrained one"
 # Subcommand -> what to do now.
 OLD_PROGRAMS: Mapping[str, str] = {
@@ -33,6 +34,7 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "verify": "write evaluate --systems FILE --only NAME --vary stages.1.KEY=VALUE --out DIR; "
     "`margin_below: fit` chooses a margin",
     "pipeline": "write evaluate --systems FILE --out DIR, or --checkpoint RUN --stages FILE",
+    "tune-bm25": "write {bm25: {k1: fit}} in a file of systems, evaluate --systems FILE --out DIR",
 }
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
 _GRID = "eval/style_grid.py"
@@ -43,6 +45,14 @@ _REPLACED = "leave it out: a rewriting replaces its text; --rewrites FILE append
 OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/report.py", "baseline"): "write --against NAME",
     ("eval/index.py", "no_check"): "write --no_read_first",
+    ("eval/rumors.py", "against"): "name the systems together: --only A B",
+    **{
+        ("eval/rumors.py", key): _RUMORS
+        for key in (
+            *("bm25.", "index", "depth", "keep", "rerank.", "stance.", "verdict.", "llm."),
+            *("choose", "grid.", "simulated"),
+        )
+    },
     ("eval/", "index."): "write `index:` beside `model:` in the YAML of a system",
     ("eval/", "train_split"): _VAL,
     ("eval/", "val_share"): _VAL,

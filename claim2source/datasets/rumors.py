@@ -1,27 +1,43 @@
-"""Read the rumours of CheckThat! 2024 Task 5: each with a timeline of authorities' tweets."""
+"""Read the rumours of CheckThat! 2024 Task 5, and read and write what systems hand in for them.
+
+A rumour has a timeline of authorities' tweets. Evidence is a TREC run of at most five tweets a
+rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicted_label",
+"predicted_evidence"}.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
 
-from claim2source.core.errors import Problems
+from claim2source.core.errors import InputError, Problems
+from claim2source.core.files import write_json
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Run
 from claim2source.io.jsonl import Row, parse_json
 from claim2source.io.text_files import read_lines
+from claim2source.io.trec import read_run, write_trec_run
 
 Label = Literal["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"]
 LABELS: tuple[Label, ...] = get_args(Label)
 SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
 TWEET = ("account", "id", "text")
+MOST = 5
+# The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
+NOTHING = "-1"
 _KEYS = ("id", "rumor", "timeline", "label", "evidence")
 _GIVEN_WITH_LABELS = _KEYS[3:]
+_OF_OUTPUT = ("id", "predicted_label", "predicted_evidence")
+_EVIDENCE = (*TWEET, "score")
 _ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
 Language = Literal["en", "ar"]
+Verdicts = Mapping[str, Label | None]
 
 
 class Tweet(NamedTuple):
@@ -70,17 +86,23 @@ class Rumors:
     def dataset(self) -> Dataset:
         """Return rumours as claims and tweets as sources, whose ids `source_id` makes.
 
-        Two rumours may have one tweet in their timelines: it is a source of each.
+        A claim's candidates are its rumour's timeline. Two rumours may have one tweet in their
+        timelines: it is a source of each.
         """
-        claims = tuple(map(self.claim, self.rumors))
+        claims = tuple(map(self._claim, self.rumors))
         sources = tuple(source for rumor in self.rumors for source in self.sources(rumor))
         grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
         return Dataset(claims, sources, Qrels(grades), self.split, self.name)
 
-    def claim(self, rumor: Rumor) -> Claim:
-        """Return a rumour as a claim."""
+    @property
+    def labels(self) -> dict[str, str]:
+        """Map rumours to their labels, where these are known."""
+        return {rumor.id: rumor.label for rumor in self.rumors if rumor.label is not None}
+
+    def _claim(self, rumor: Rumor) -> Claim:
         golds = tuple(source_id(rumor.id, tweet) for tweet in rumor.evidence)
-        return Claim(rumor.id, rumor.text, self.language, golds=golds)
+        timeline = tuple(source_id(rumor.id, tweet.id) for tweet in rumor.timeline)
+        return Claim(rumor.id, rumor.text, self.language, golds=golds, candidates=timeline)
 
     @staticmethod
     def sources(rumor: Rumor) -> list[Source]:
@@ -88,12 +110,6 @@ class Rumors:
         return [
             Source(source_id(rumor.id, tweet.id), abstract=tweet.text) for tweet in rumor.timeline
         ]
-
-    def of(self, ids: Iterable[str]) -> Rumors:
-        """Keep these rumours, in file order."""
-        kept = set(ids)
-        rumors = tuple(rumor for rumor in self.rumors if rumor.id in kept)
-        return Rumors(rumors, self.name, self.split, self.language)
 
 
 def source_id(rumor_id: str, tweet_id: str) -> str:
@@ -114,12 +130,12 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
     which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
     """
     path, problems = Path(path), Problems()
-    records = read_list(path, problems)
+    records = _read_list(path, problems)
     rumors: list[Rumor] = []
     place_of: dict[str, int] = {}
     labelled: int | None = None
     for place, record in enumerate(records):
-        row = object_row(record, path, problems, str(place), _KEYS)
+        row = _object_row(record, path, problems, str(place), _KEYS)
         if row is None:
             continue
         given = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
@@ -155,7 +171,7 @@ def split_of(path: Path) -> str:
     return found[1].lower() if found else path.stem
 
 
-def read_list(path: Path, problems: Problems) -> Sequence[object]:
+def _read_list(path: Path, problems: Problems) -> Sequence[object]:
     """Read a JSON list, or JSON lines. Raises `InputError`."""
     lines = read_lines(path)
     if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
@@ -174,7 +190,7 @@ def read_list(path: Path, problems: Problems) -> Sequence[object]:
     return cast(list[object], records)
 
 
-def object_row(
+def _object_row(
     record: object, path: Path, problems: Problems, place: str, keys: Sequence[str]
 ) -> Row | None:
     """Make the reader of a record's fields; None, and a problem, where it is no object."""
@@ -235,3 +251,127 @@ def _language(rumors: Iterable[Rumor]) -> Language:
     text = "".join(rumor.text for rumor in rumors)
     letters = sum(character.isalpha() for character in text)
     return "ar" if 2 * len(_ARABIC.findall(text)) > letters else "en"
+
+
+def write_evidence(run: Run, path: str | Path, tag: str) -> None:
+    """Write the evidence of every rumour, best first, at most five tweets."""
+    top = run.top(MOST)
+    rows = [(claim, tweet_id(source), score) for claim, source, score in top]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    write_trec_run(Run.from_rows(*columns), path, tag, separator="\t")
+
+
+def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str | Path) -> None:
+    """Write label and evidence of every rumour; a system without verdicts has null for a label."""
+    entries = [
+        {
+            "id": rumor.id,
+            "predicted_label": verdicts.get(rumor.id),
+            "predicted_evidence": [
+                [*rumor.tweets[tweet_id(source)], score]
+                for source, score in list(run.scored(rumor.id).items())[:MOST]
+            ],
+        }
+        for rumor in rumors.rumors
+    ]
+    write_json(path, entries)
+
+
+def read_evidence(path: str | Path, rumors: Rumors) -> Run:
+    """Read a run of evidence; its sources are named as `Rumors.dataset` does.
+
+    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line for each
+    problem: a rumour that is not there, more than five tweets, one that is not in its timeline.
+    """
+    path, problems = Path(path), Problems()
+    file = read_run(path)
+    if file.repeated:
+        problems.add(path, None, "authority_tweet_id", f"{file.repeated} rows repeat a tweet")
+    ranked = {claim: list(file.run.scored(claim).items()) for claim in file.run.claim_ids}
+    return _checked(ranked, path, rumors, problems)
+
+
+def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label | None], Run]:
+    """Read the verdict of every rumour, and the evidence that it names.
+
+    A system without verdicts has null in all entries. Raises `InputError` with a line for each
+    problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
+    or not there, another label, evidence as for `read_evidence`.
+    """
+    path, problems = Path(path), Problems()
+    labels: dict[str, Label | None] = {}
+    silent: list[Row] = []
+    ranked: dict[str, list[tuple[str, float]]] = {}
+    for place, record in enumerate(_read_list(path, problems)):
+        row = _object_row(record, path, problems, str(place), _OF_OUTPUT)
+        if row is None:
+            continue
+        key = row.as_id("id", row.record.get("id")) or ""
+        if key in labels:
+            row.complain("id", f"{key!r} is there already")
+        label = row.record.get("predicted_label")
+        if "predicted_label" not in row.record:
+            row.complain("predicted_label", "is missing")
+        elif label is None:
+            silent.append(row)
+        elif label not in LABELS:
+            row.complain("predicted_label", f"{_shown(label)} is not one of {', '.join(LABELS)}")
+        labels[key] = cast("Label | None", label)
+        evidence = row.record.get("predicted_evidence")
+        if not isinstance(evidence, list):
+            row.complain("predicted_evidence", "is missing or not a list of tweets")
+            evidence = []
+        ranked[key] = []
+        for number, cells in enumerate(evidence):
+            where = f"predicted_evidence.{number}"
+            if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
+                row.complain(where, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+                continue
+            tweet, score = row.as_id(f"{where}.id", cells[1]), cells[3]
+            if type(score) not in (int, float) or not math.isfinite(score):
+                row.complain(f"{where}.score", f"{_shown(score)} is not a number")
+            elif tweet is not None:
+                ranked[key].append((tweet, float(score)))
+    if any(label is not None for label in labels.values()):
+        for row in silent:
+            why = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            row.complain("predicted_label", why)
+    problems.raise_if_any()
+    missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
+    if missing:
+        raise InputError.at(
+            path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
+        )
+    return labels, _checked(ranked, path, rumors, problems)
+
+
+def _shown(value: object) -> str:
+    """Write a value as it stands in the file, shortened."""
+    return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
+
+
+def _checked(
+    ranked: Mapping[str, list[tuple[str, float]]], path: Path, rumors: Rumors, problems: Problems
+) -> Run:
+    """Check rumours and tweets against the data; name the tweets as sources."""
+    known = {rumor.id: rumor for rumor in rumors.rumors}
+    named: dict[str, list[tuple[str, float]]] = {claim: [] for claim in known}
+    for claim, tweets in ranked.items():
+        if claim not in known:
+            problems.add(path, None, claim, f"no such rumour in {rumors.name}")
+            continue
+        ids = [tweet for tweet, _ in tweets]
+        if ids == [NOTHING]:
+            continue
+        if len(ids) > MOST:
+            problems.add(path, None, claim, f"{len(ids)} tweets; {MOST} at most")
+        for tweet in dict.fromkeys(ids):
+            if tweet not in known[claim].tweets:
+                problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
+            elif ids.count(tweet) > 1:
+                problems.add(
+                    path, None, claim, f"tweet {tweet!r} is there {ids.count(tweet)} times"
+                )
+        named[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
+    problems.raise_if_any()
+    return Run.from_lists(named)

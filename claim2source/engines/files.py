@@ -225,9 +225,9 @@ class BucketLock:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self._own = {"host": _this_machine(), "pid": os.getpid(), "key": secrets.token_hex(8)}
-        self._written, self._lost, self._beat = time.monotonic(), False, 0
-        self._done = threading.Event()
+        self._lost, self._beat, self._done = False, 0, threading.Event()
         self._tag = self._taken()
+        self._written = time.monotonic()
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
     def _put(self, mode: Any) -> str:
@@ -246,20 +246,20 @@ class BucketLock:
                 return self._put("create")
             except AlreadyExistsError:
                 pass
+            holder = Holder()
             try:
                 found = obstore.get(self.bucket.store, LOCK_FILE)
                 tag, text = (
                     str(found.meta["e_tag"]),
                     bytes(found.bytes()).decode("utf-8", "replace"),
                 )
+                holder = Holder.read(text) or holder
+                if not (holder.host == _this_machine() and _is_gone(holder.pid)):
+                    self._wait_until_stale(holder, tag)
+                made = self._put({"e_tag": tag})
             except FileNotFoundError:  # released meanwhile
                 return self._taken()
-            holder = Holder.read(text) or Holder()
-            if not (holder.host == _this_machine() and _is_gone(holder.pid)):
-                self._wait_until_stale(holder, tag)
-            try:
-                made = self._put({"e_tag": tag})
-            except (PreconditionError, NotModifiedError, FileNotFoundError):
+            except (PreconditionError, NotModifiedError):
                 raise self._held(holder) from None
         log.warning("%s: locked by %s, which is gone; taken over", self.bucket.uri, holder)
         return made

@@ -8,6 +8,7 @@ from typing import Any
 from claim2source.core.report import MAIN_METRIC, Choice, Settings, SystemReport
 from claim2source.core.tables import Cell, TextTable
 
+MOST_SHOWN = 10
 RULES = {"one_se": "within one standard error of the best, the nearest to the default"}
 
 
@@ -15,7 +16,10 @@ def choice_text(choice: Choice) -> str:
     """Describe chosen settings of BM25, of a fusion or of a checkpoint in one phrase."""
     chosen = choice.settings
     if choice.what == "bm25":
-        return f"BM25 k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
+        usual = f"k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
+        varied = choice.tried[0].settings if choice.tried else {}
+        more = {key: chosen[key] for key in varied if key not in ("k1", "b", "title_weight")}
+        return f"BM25 {usual}" + (f", {settings_text(more)}" if more else "")
     if choice.what == "fusion":
         return fusion_text(chosen)
     if choice.what in ("checkpoint", "fielded BM25", "threshold"):
@@ -60,13 +64,20 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 
 
 def tried_table(choice: Choice) -> TextTable | None:
-    """Tabulate what a choice was made from, with the scores to choose by; None where not kept."""
-    marks = {settings_text(choice.best): "best", settings_text(choice.settings): "chosen"}
-    rows: list[list[Cell]] = [
-        [settings_text(trial.settings), trial.score, marks.get(settings_text(trial.settings))]
-        for trial in choice.tried
-    ]
-    return TextTable([choice.what, f"{MAIN_METRIC} to choose by", ""], rows) if rows else None
+    """Tabulate what a choice was made from, with the scores to choose by; None where not kept.
+
+    Of many settings the best ones and the chosen one are shown, best first.
+    """
+    marks = {"best": choice.best, "chosen": choice.settings}
+    rows: list[list[Cell]] = []
+    for trial in choice.tried:
+        same = (name for name, one in marks.items() if trial.settings.items() <= one.items())
+        said = ", ".join([*same, *filter(None, [trial.verdict])])
+        rows.append([settings_text(trial.settings), trial.score, said or None])
+    if len(rows) > MOST_SHOWN:
+        rows.sort(key=lambda row: -float(str(row[1])))
+        rows = [row for place, row in enumerate(rows) if place < MOST_SHOWN or row[2]]
+    return TextTable([choice.what, f"{choice.metric} to choose by", ""], rows) if rows else None
 
 
 def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:

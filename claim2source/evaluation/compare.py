@@ -30,9 +30,8 @@ from claim2source.evaluation.families import (
     score_intervals,
 )
 from claim2source.evaluation.rankings import Ranking, result_of
-from claim2source.evaluation.ranks import first_ranks, summarise
 from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.slices import SliceScore
+from claim2source.evaluation.slices import SliceScore, first_ranks, summarise
 from claim2source.metrics.metrics import (
     Scores,
     coverage,

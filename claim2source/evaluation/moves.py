@@ -9,7 +9,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.ranks import first_ranks
+from claim2source.evaluation.slices import first_ranks
 from claim2source.metrics.metrics import judged_claims, language_masks
 
 

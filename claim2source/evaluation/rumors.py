@@ -10,8 +10,7 @@ import numpy as np
 
 from claim2source.core.report import MACRO, Intervals
 from claim2source.core.run import Run
-from claim2source.datasets.rumor_outputs import MOST, Verdicts
-from claim2source.datasets.rumors import UNVERIFIABLE, Rumors
+from claim2source.datasets.rumors import MOST, UNVERIFIABLE, Rumors, Verdicts
 from claim2source.metrics.metrics import evaluate
 from claim2source.metrics.significance import draw_groups
 

@@ -111,7 +111,7 @@ def refusal(status: int, content: bytes) -> Refused:
     return Refused(status, why, codes[:_LONGEST_WORDS])
 
 
-def shown(words: str) -> str:
+def short_line(words: str) -> str:
     """Make one short line of a server's words."""
     return shortened(printable_line(words), _LONGEST_WORDS)
 

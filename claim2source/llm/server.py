@@ -22,7 +22,7 @@ from claim2source.llm.http import (
     bounded_client,
     other_shape,
     refusal,
-    shown,
+    short_line,
 )
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 
@@ -179,7 +179,7 @@ class Server:
 
     def _shown(self, refused: Refused) -> Refused:
         """Make one line of a refusal's words, without the key."""
-        return Refused(refused.status, shown(self._hidden(refused.why)), refused.codes)
+        return Refused(refused.status, short_line(self._hidden(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
         """Say which key of the config a server does not take."""
@@ -256,7 +256,7 @@ class Server:
             )
             for token in logprobs
         )
-        finish = finish and shown(self._hidden(finish))
+        finish = finish and short_line(self._hidden(finish))
         return Reply(text, finish, Usage(prompt, completion), tokens)
 
     def _hidden(self, text: str) -> str:

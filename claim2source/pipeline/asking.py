@@ -26,7 +26,13 @@ from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
 from claim2source.pipeline.matching import MatchingWords, Words
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
-from claim2source.systems.stages import apply_stage, counts_terms, informed, over, with_runtime
+from claim2source.systems.stages import (
+    apply_stage,
+    counts_terms,
+    with_corpus_stats,
+    with_history,
+    with_runtime,
+)
 from claim2source.systems.system import System
 from claim2source.text.language import detect
 
@@ -263,7 +269,7 @@ class Finder:
         for name, stage in self.stages:
             self.told(name)
             result = apply_stage(
-                informed(stage, named, claims),
+                with_history(stage, named, claims),
                 claims,
                 sources,
                 named[-1][1],
@@ -292,7 +298,7 @@ class Finder:
         stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
         self._pool = {one.id: one for one in (*stored, *sources)}
         pool = list(self._pool.values())
-        self.stages = [(name, over(stage, pool)) for name, stage in self.stages]
+        self.stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self.stages]
 
     def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
         """Tell how probably each post's paper is there, by the pipeline or the index's model."""

@@ -8,7 +8,15 @@ from typing import Any
 
 from claim2source.core.files import write_text
 from claim2source.core.records import sorted_languages
-from claim2source.core.report import COST_COLUMNS, MACRO, MAIN_METRIC, TWINS, Report, cost_cells
+from claim2source.core.report import (
+    COST_COLUMNS,
+    MACRO,
+    MAIN_METRIC,
+    TWINS,
+    Choice,
+    Report,
+    cost_cells,
+)
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import printable_line
 from claim2source.evaluation.choices import choice_notes, choice_text, tried_table, val_table
@@ -76,8 +84,16 @@ def choices_parts(report: Report) -> list[Part]:
             lines.append(f"- {name}: {'; '.join(texts)}")
     head = "Chosen on claims that nothing is reported on:\n"
     parts: list[Part] = [head + "\n".join(lines)] if lines else []
-    tried = tried_table(trained) if trained else None
-    found = {"Compared by the training on val:": tried, "Scores on val:": val_table(report.systems)}
+    found: dict[str, TextTable | None] = {}
+    shown: list[Choice] = []
+    for name, choices in named:
+        # A hybrid's BM25 may be a system of its own: one table is enough.
+        for choice in (one for one in choices if one.tried and one not in shown):
+            shown.append(choice)
+            title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
+            found[title] = tried_table(choice)
+    found["Compared by the training on val:"] = tried_table(trained) if trained else None
+    found["Scores on val:"] = val_table(report.systems)
     return parts + [part for title, table in found.items() if table for part in (title, table)]
 
 

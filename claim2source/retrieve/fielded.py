@@ -7,15 +7,21 @@ they are, as a Lucene BooleanQuery of two queries does.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, cast
 
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
+from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source, nfkc
-from claim2source.retrieve.bm25 import SPELLERS, BM25Config, BM25Index, Language
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.stage import Claims, as_claims
+from claim2source.retrieve.bm25 import NO_TERM, SPELLERS, BM25Config, BM25Index, Language
 from claim2source.text.clean import TweetFields, tweet_fields
 
 
@@ -53,25 +59,49 @@ class FieldedConfig(Settings):
 
 
 class FieldedIndex:
-    """Search tweets by their text and their hashtags.
+    """Search tweets by their text and their hashtags; a source's tweet is its abstract.
 
-    Document frequencies and mean lengths are those of these sources alone. A source's tweet is
-    its abstract. Raises ValueError on a source id that repeats.
+    A claim with `candidates` is ranked in an index of these alone, whose document frequencies and
+    mean lengths they make up.
     """
 
+    def __init__(self, sources: Sequence[Source], config: FieldedConfig | None = None) -> None:
+        self.config = config or FieldedConfig()
+        self.sources: Mapping[str, Source] = {source.id: source for source in sources}
+
+    def timeline(self, claim: Claim) -> Timeline:
+        """Index what a claim may choose from."""
+        ids = self.sources if claim.candidates is None else claim.candidates
+        language = cast(Language, claim.lang)
+        own = [self.sources[source] for source in ids if source in self.sources]
+        return Timeline(own, self.config, language)
+
+    def search(self, claims: Claims, k: int = 100) -> Result:
+        """Rank the best `k` sources of every claim."""
+        started, claims = time.perf_counter(), as_claims(claims)
+        reset_peak_memory()
+        lists = {claim.id: self.timeline(claim).search(claim, k) for claim in claims}
+        failures = tuple(Failure(claim, NO_TERM) for claim, found in lists.items() if not found)
+        cost = Cost(time.perf_counter() - started, len(lists), peak_memory(gpu=False))
+        return Result(Run.from_lists(lists), failures=failures, cost=cost)
+
+    def save(self, folder: str | Path) -> None:
+        """Refuse: every claim has an index of its own."""
+        raise UserError(f"{folder}: an index of fields is not written")
+
+
+class Timeline:
+    """Hold both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
+
     def __init__(
-        self,
-        sources: Sequence[Source],
-        config: FieldedConfig | None = None,
-        language: Language = "en",
+        self, sources: Sequence[Source], config: FieldedConfig, language: Language = "en"
     ) -> None:
-        self.config, self.language = config or FieldedConfig(), language
+        self.config, self.language = config, language
         self.source_ids = [source.id for source in sources]
         fields = [self._fields(source.abstract) for source in sources]
-        of_field = self.config.of_field(language)
         self.text, self.hashtags = (
-            BM25Index(list(map(_source, self.source_ids, texts)), of_field)
-            for texts in zip(*map(_texts, fields), strict=True)
+            BM25Index(list(map(_source, self.source_ids, texts)), config.of_field(language))
+            for texts in ([one.text for one in fields], [_joined(one) for one in fields])
         )
 
     def _fields(self, tweet: str) -> TweetFields:
@@ -81,7 +111,7 @@ class FieldedIndex:
             spelled, keep_words=self.config.hashtag_words, shortest=self.config.shortest
         )
 
-    def reweighted(self, k1: float, b: float) -> FieldedIndex:
+    def reweighted(self, k1: float, b: float) -> Timeline:
         """The same index under another k1 and b, without analysing the sources again."""
         other = copy.copy(self)
         other.config = replace(self.config, k1=k1, b=b)
@@ -93,10 +123,10 @@ class FieldedIndex:
     def field_scores(self, claim: Claim) -> np.ndarray:
         """Score every source by either field, [2, sources] float64; 0: no term in common."""
         found = np.zeros((2, len(self.source_ids)))
-        parts = _texts(self._fields(claim.text))
-        for row, index, text in zip(found, (self.text, self.hashtags), parts, strict=True):
-            asked = [Claim(claim.id, text, claim.lang)]
-            (places,), (scores,) = index.top(asked, len(row))
+        query = self._fields(claim.text)
+        parts = (self.text, query.text), (self.hashtags, _joined(query))
+        for row, (index, text) in zip(found, parts, strict=True):
+            (places,), (scores,) = index.top([Claim(claim.id, text, claim.lang)], len(row))
             row[places[places >= 0]] = scores[places >= 0]
         return found
 
@@ -121,5 +151,5 @@ def _source(source_id: str, text: str) -> Source:
     return Source(source_id, abstract=text)
 
 
-def _texts(fields: TweetFields) -> tuple[str, str]:
-    return fields.text, " ".join(fields.hashtags)
+def _joined(fields: TweetFields) -> str:
+    return " ".join(fields.hashtags)

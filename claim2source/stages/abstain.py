@@ -189,7 +189,7 @@ class Abstain(Settings):
         seen = [[name, [*map(list, one.run)], dict(one.details)] for name, one in stages.items()]
         return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
 
-    def after(self, stages: Mapping[str, Result]) -> Self:
+    def with_history(self, stages: Mapping[str, Result]) -> Self:
         """Return the same stage, which knows what the stages before it gave."""
         copy = replace(self)
         copy.__dict__["_stages"] = dict(stages)

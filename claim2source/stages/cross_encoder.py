@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from claim2source.models.reranker_manifest import RerankerKind
-from claim2source.stages.load import LocalReranker, load_cross_encoder, said
+from claim2source.stages.load import LocalReranker, checkpoint_setting, load_cross_encoder
 from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class CrossEncoder(LocalReranker):
         return "cross_encoder"
 
     @cached_property
-    def told(self) -> tuple[int | None, str | None]:
+    def prompt_settings(self) -> tuple[int | None, str | None]:
         """Return the length of a pair and the instruction; a checkpoint says both."""
         if self.trained is None:
             return self.max_length, self.instruction
         own = self.trained[1].reranker
         return (
-            said(self, "max_length", own.max_length),
-            said(self, "instruction", own.instruction),
+            checkpoint_setting(self, "max_length", own.max_length),
+            checkpoint_setting(self, "instruction", own.instruction),
         )
 
     @cached_property
@@ -68,7 +68,7 @@ class CrossEncoder(LocalReranker):
     def network(self) -> Model:
         """Load the model."""
         folder, _, settings = self._files
-        return load_cross_encoder(folder, settings, self.told[0])
+        return load_cross_encoder(folder, settings, self.prompt_settings[0])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Turn what the network gives for some pairs into their scores, [rows].
@@ -93,7 +93,7 @@ class CrossEncoder(LocalReranker):
 
         model = self.network
         texts: list[Any] = [tuple(pairs[row]) for row in chunk]
-        features = model.preprocess(texts, prompt=self.told[1])
+        features = model.preprocess(texts, prompt=self.prompt_settings[1])
         mask = features["attention_mask"]
         lengths = mask.sum(dim=1).tolist()
         padded = int(mask.shape[1])

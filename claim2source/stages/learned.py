@@ -158,7 +158,7 @@ class Learned(WithRuntime):
         """Tell whether its scores depend on how rare terms are in the whole pool."""
         return any(one.view.score == "bm25" for one in self.fusion.views)
 
-    def over(self, pool: Sequence[Source]) -> Self:
+    def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
         """Return the same stage, which counts terms over this pool, whatever it is given.
 
         What it is given must be in the pool. It is asked again and again: all models are held.

@@ -116,7 +116,10 @@ class LocalReranker(Reranker):
         if self.trained is None:
             return super().rendering
         own = self.trained[1].rendering
-        return Rendering(said(self, "claims", own.claims), said(self, "sources", own.sources))
+        return Rendering(
+            checkpoint_setting(self, "claims", own.claims),
+            checkpoint_setting(self, "sources", own.sources),
+        )
 
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, what identifies them, and how to load them."""
@@ -165,7 +168,7 @@ class LocalReranker(Reranker):
         return folder, identity, settings
 
 
-def said(stage: Reranker, key: str, trained: Any) -> Any:
+def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
     """Return what a checkpoint says of a setting. Raises `ConfigError` where a stage contradicts.
 
     A stage that leaves the setting at its default does not contradict.

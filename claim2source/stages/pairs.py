@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import numpy as np
 
@@ -135,10 +135,8 @@ class Reranker(WithRuntime, ABC):
             without, or another of `rendering.sources`.
         passages: how long sources are cut, of which the best passage is the score; none: a pair is
             cut at the model's length.
-        mix: weight of the first stage, 0 to 1; 0 leaves the raw scores in the run.
-        fusion: what is mixed: `linear`, both scores, min-max normalised over the sources that
-            are scored; `rrf`, reciprocal ranks.
-        rrf_k: constant of reciprocal ranks.
+        mix: weight of the first stage, 0 to 1, both scores being min-max normalised over the
+            sources that are scored; 0 leaves the raw scores in the run.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 100
@@ -146,8 +144,6 @@ class Reranker(WithRuntime, ABC):
     sources: SourceForm = "metadata"
     passages: PassageConfig | None = None
     mix: Share = 0.0
-    fusion: Literal["linear", "rrf"] = "linear"
-    rrf_k: Annotated[int, Between(1, 10**6)] = 60
 
     @property
     @abstractmethod
@@ -277,12 +273,7 @@ class Reranker(WithRuntime, ABC):
         """Mix the first stage's scores, best first, with a re-ranker's, [n]."""
         if self.mix == 0:
             return scores
-        if self.fusion == "linear":
-            return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)
-        ranks = np.empty(len(scores))
-        ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores)) + 1
-        own = self.mix / (self.rrf_k + np.arange(len(scores)) + 1)
-        return own + (1 - self.mix) / (self.rrf_k + ranks)
+        return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)
 
 
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:

@@ -1,30 +1,41 @@
-"""Judge whether a post supports or denies a rumour, -2 to 2 (Axolotl, 2024, section 3.5).
+"""Judge whether posts support or deny a rumour, and give a verdict (Axolotl, 2024, section 3.5).
 
-Three ways: the cosine of two embeddings, as the paper has it, which says how alike two texts are
-and never denies anything; a language model; and, ours, a cross-encoder for natural language
-inference (`nli.py`).
+A stance, -2 to 2, is judged in three ways: the cosine of two embeddings, as the paper has it, which
+says how alike two texts are and never denies anything; a language model; and, ours, a cross-encoder
+for natural language inference (`nli.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Literal, Self
 
 import numpy as np
 
-from claim2source.core.config import require
-from claim2source.core.memory import peak_memory
-from claim2source.core.run import Cost
+from claim2source.core.config import Between, require
+from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.datasets.rumors import MOST, REFUTES, SUPPORTS, UNVERIFIABLE, Label
+from claim2source.io.store import Store
 from claim2source.llm.stage import LLMCost, Task
 from claim2source.llm.versions import RewritingStage
 from claim2source.llm.work import Request
 from claim2source.stages.facts import score_of, score_schema
-from claim2source.stages.pairs import Pair, Reranker
+from claim2source.stages.max_sim import Cosine
+from claim2source.stages.nli import NLI
+from claim2source.stages.pairs import Pair, Runtime
 from claim2source.text.prompts import read_prompt
 
 HIGHEST = 2
+Weights = Literal["raw", "positive", "min_max", "equal"]
+MEAN = "stance"  # in a result's details
+NO_STANCE = "no stance for any evidence"
+NO_WEIGHT = "weights of stances that sum to 0"
+_SCORERS: Mapping[str, type[Cosine] | type[NLI]] = {"cosine": Cosine, "nli": NLI}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,25 +50,106 @@ class Stances:
     cost: Cost = Cost()
 
 
-class Stance(Protocol):
-    """Judge the stance of posts towards rumours."""
+@dataclass(frozen=True, kw_only=True)
+class Stance(RewritingStage):
+    """Give a verdict on a claim by the stances of its first sources.
+
+    The mean of stances, weighted by the scores of the ranking, is SUPPORTS from `threshold` on,
+    REFUTES from minus `threshold` down, else NOT ENOUGH INFO. The result holds the first `depth`
+    sources; a claim's note is its verdict, its detail `stance` the mean.
+
+    Args:
+        by: `cosine` of embeddings, as published, which cannot deny; `llm`, the mean over its
+            versions of both texts; `nli`, a cross-encoder for natural language inference.
+        model: the encoder or cross-encoder; none: that stage's own default.
+        depth: sources that are evidence.
+        threshold: above 0, at most 2; `fit` chooses it on other claims with verdicts.
+        weights: scores as they are, negative ones too (`raw`, as published). Our repairs, since a
+            score below 0 turns its stance round: below 0 counts as 0 (`positive`), scaled over a
+            claim's evidence to 0 to 1 (`min_max`), or all `equal`.
+        drop_unverifiable: give no evidence where the verdict is NOT ENOUGH INFO.
+        summaries: versions are summaries.
+        summary_prompt: a prompt's name or YAML file with the variable post.
+        prompt: the same with rumor and tweet.
+    """
+
+    by: Literal["cosine", "llm", "nli"] = "llm"
+    model: str | None = None
+    depth: Annotated[int, Between(1, MOST)] = MOST
+    threshold: Annotated[float, Between(0, HIGHEST, above=True)] = 0.4
+    weights: Weights = "raw"
+    drop_unverifiable: bool = False
+    summaries: bool = False
+    summary_prompt: str = "rumor_summary"
+    prompt: str = "rumor_stance"
+
+    def check(self) -> None:
+        if self.by == "llm":
+            super().check()
+            require(self.model is None, "model", self.model, "none by llm: `llm.model` names it")
+        good = self.rewrites > 0 or not self.summaries
+        require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
+
+    def with_runtime(self, store: Store | None, device: str | None, progress: bool = False) -> Self:
+        """Return the same stage, which keeps answers and scores in the store."""
+        copy = super().with_runtime(store, device, progress)
+        copy.__dict__["_runtime"] = Runtime(store, device, progress)
+        return copy
+
+    @cached_property
+    def scorer(self) -> Cosine | NLI | None:
+        """Make what scores pairs; None where a language model does."""
+        kind = _SCORERS.get(self.by)
+        if kind is None:
+            return None
+        runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
+        made = kind() if self.model is None else kind(model=self.model)
+        return made.with_runtime(runtime.store, runtime.device, runtime.progress)
+
+    @cached_property
+    def identity(self) -> Mapping[str, object] | None:
+        """Describe the encoder or cross-encoder; None of a language model."""
+        return None if self.scorer is None else self.scorer.identity
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Judge the first sources of every claim and give its verdict."""
+        reset_peak_memory()
+        run = run.top(self.depth)
+        texts = {source.id: source.abstract for source in sources}
+        rows = [(c, Pair(c.text, texts[source])) for c in claims for source in run.sources(c.id)]
+        judged = self.stances([pair for _, pair in rows])
+        failures = [
+            Failure(rows[place][0].id, why) for place, whys in judged.why.items() for why in whys
+        ]
+        values = iter(judged.values.tolist())
+        notes: dict[str, str] = {}
+        details: dict[str, dict[str, float]] = {}
+        for claim in claims:
+            scores = list(run.scored(claim.id).values())
+            own = [next(values) for _ in scores]
+            mean = mean_stance(own, scores, self.weights)
+            if mean is not None:
+                details[claim.id] = {MEAN: mean}
+            elif own:
+                failures.append(Failure(claim.id, NO_STANCE if np.isnan(own).all() else NO_WEIGHT))
+            notes[claim.id] = verdict_of(mean, self.threshold)
+        if self.drop_unverifiable:
+            lists = {
+                claim: [] if notes.get(claim) == UNVERIFIABLE else [*run.scored(claim).items()]
+                for claim in run.claim_ids
+            }
+            run = Run.from_lists(lists, pool=run.pool)
+        cost = replace(judged.cost, items=len(claims))
+        return Result(run, notes, tuple(failures), cost, details=details)
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
         """Judge pairs of a rumour and a post."""
-        ...
+        return self._asked(pairs) if self.scorer is None else self._scored(pairs, self.scorer)
 
-
-@dataclass(frozen=True)
-class ScoredStance:
-    """Take the scores of pairs for stances: cosines, or an inference model's."""
-
-    scorer: Reranker
-
-    def stances(self, pairs: Sequence[Pair]) -> Stances:
-        """Judge pairs of a rumour and a post."""
+    def _scored(self, pairs: Sequence[Pair], scorer: Cosine | NLI) -> Stances:
         started = time.perf_counter()
         distinct = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-        found = self.scorer.pair_scores(list(distinct))
+        found = scorer.pair_scores(list(distinct))
         rows = [distinct[pair] for pair in pairs]
         why = {place: [found.why[row]] for place, row in enumerate(rows) if row in found.why}
         cost = Cost(
@@ -65,31 +157,11 @@ class ScoredStance:
         )
         return Stances(found.scores[rows].astype(np.float64), why, cost)
 
+    def _asked(self, pairs: Sequence[Pair]) -> Stances:
+        """Ask the language model.
 
-@dataclass(frozen=True, kw_only=True)
-class LLMStance(RewritingStage):
-    """Have a language model judge stances; the mean over k versions of both texts is taken.
-
-    Args:
-        summaries: versions are summaries.
-        summary_prompt: a prompt's name or YAML file with the variable post.
-        prompt: the same with rumor and tweet.
-    """
-
-    summaries: bool = False
-    summary_prompt: str = "rumor_summary"
-    prompt: str = "rumor_stance"
-
-    def check(self) -> None:
-        super().check()
-        good = self.rewrites > 0 or not self.summaries
-        require(good, "summaries", self.summaries, "false without rewrites: it says how to rewrite")
-
-    def stances(self, pairs: Sequence[Pair]) -> Stances:
-        """Judge pairs of a rumour and a post.
-
-        The j-th version of one goes with the j-th of the other; where one has fewer good versions,
-        they are used again.
+        The j-th version of one text goes with the j-th of the other; where one has fewer good
+        versions, they are used again.
         """
         started, spent = time.perf_counter(), LLMCost()
         texts = [text for pair in pairs for text in pair]
@@ -120,3 +192,30 @@ class LLMStance(RewritingStage):
             time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.stored
         )
         return Stances(means, {place: reasons for place, reasons in why.items() if reasons}, cost)
+
+
+def verdict_of(mean: float | None, threshold: float) -> Label:
+    """Give a verdict by the weighted mean of stances."""
+    if mean is None or -threshold < mean < threshold:
+        return UNVERIFIABLE
+    return SUPPORTS if mean > 0 else REFUTES
+
+
+def mean_stance(
+    stances: Sequence[float], scores: Sequence[float], weights: Weights
+) -> float | None:
+    """Average stances by the scores of their tweets; None where the weights sum to 0.
+
+    NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
+    """
+    own, given = np.array(stances, np.float64), np.array(scores, np.float64)
+    own, given = own[~np.isnan(own)], given[~np.isnan(own)]
+    if weights == "equal":
+        given = np.ones_like(given)
+    elif weights == "min_max" and len(given):
+        low, high = given.min(), given.max()
+        given = (given - low) / (high - low) if high > low else np.ones_like(given)
+    elif weights == "positive":
+        given = np.maximum(given, 0.0)
+    total = given.sum()
+    return float(own @ given / total) if total else None

@@ -19,7 +19,7 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.reranker_manifest import RerankerKind
-from claim2source.stages.load import LocalReranker, load_causal, said
+from claim2source.stages.load import LocalReranker, checkpoint_setting, load_causal
 from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
 from claim2source.text.control import defused
 
@@ -89,14 +89,14 @@ class YesNo(LocalReranker):
         return "yes_no"
 
     @cached_property
-    def told(self) -> tuple[int, str, Ending]:
+    def prompt_settings(self) -> tuple[int, str, Ending]:
         """Return the prompt's length, its instruction and its form; a checkpoint says them."""
         length, instruction, template = self.max_length, self.instruction, self.template
         if self.trained is not None:
             own = self.trained[1].reranker
-            length = said(self, "max_length", own.max_length)
-            instruction = said(self, "instruction", own.instruction)
-            template = said(self, "template", own.template)
+            length = checkpoint_setting(self, "max_length", own.max_length)
+            instruction = checkpoint_setting(self, "instruction", own.instruction)
+            template = checkpoint_setting(self, "template", own.template)
         return length or 0, instruction, template
 
     @cached_property
@@ -121,7 +121,7 @@ class YesNo(LocalReranker):
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
         """Write a pair's prompt: what is before the instruction, what holds texts, the end."""
-        _, instruction, template = self.told
+        _, instruction, template = self.prompt_settings
         told = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
@@ -144,7 +144,9 @@ class YesNo(LocalReranker):
         bodies = [self.prompt(pair)[1] for pair in pairs]
         claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
         plain = {"add_special_tokens": False, "split_special_tokens": True}
-        length = min(self.told[0], positions_of(self.network[0]) or self.told[0])
+        length = min(
+            self.prompt_settings[0], positions_of(self.network[0]) or self.prompt_settings[0]
+        )
         room = length - len(first) - len(last)
         found = []
         rows = tokenizer(bodies, **plain)["input_ids"]

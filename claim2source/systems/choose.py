@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, TypeVar
@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.records import Dataset
+from claim2source.core.progress import watched
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import gold_groups
+from claim2source.evaluation.families import Family, compare_family, language_strata
 from claim2source.metrics.metrics import (
     Scores,
     evaluate,
@@ -24,16 +26,29 @@ from claim2source.metrics.metrics import (
 )
 from claim2source.metrics.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.retrieve.fuse import Fusion
 from claim2source.systems.when import MARGIN, WhenConfig
 
-# As deep as the metric that settings are chosen by.
+# As deep as the metrics that settings are chosen by.
 CUT = 5
-# The usual settings first: of equal ones the first is taken.
-BM25_K1 = (1.2, 0.9, 1.5, 2.0, 0.6)
-BM25_B = (0.75, 0.5, 0.9, 0.3)
-BM25_TITLE_WEIGHT = (1, 2, 3)
-BM25_GRID = tuple((k1, b, weight) for weight, k1, b in product(BM25_TITLE_WEIGHT, BM25_K1, BM25_B))
+MAP = "map"
+# Setting -> values to try, the default first. What an index need not be made anew for comes last.
+Grid = tuple[tuple[str, tuple[Any, ...]], ...]
+BM25_GRID: Grid = (
+    ("title_weight", (1, 2, 3)),
+    ("k1", (1.2, 0.9, 1.5, 2.0, 0.6)),
+    ("b", (0.75, 0.5, 0.9, 0.3)),
+)
+FIELDED_GRID: Grid = (
+    ("hashtag_words", (True, False)),
+    ("stop_words", (True, False)),
+    ("stemmer", (True, False)),
+    ("shortest", (2, 3, 4)),
+    ("k1", (1.2, 0.6, 0.9, 1.5, 2.0)),
+    ("b", (0.75, 0.3, 0.5, 1.0)),
+    ("boost", (1.1, 0.0, 0.5, 1.0, 1.5, 2.0)),
+)
 FUSION_GRID = tuple(
     replace(fusion, depth=depth)
     for depth in (100, 1000)
@@ -65,7 +80,8 @@ class Weighing:
 
     `weights` [claims] sum to 1; `groups` number each claim's group of connected golds, `seen`
     tells whether its paper is seen, in the order of `claim_ids`. `seen_share` is the mix; none
-    where the claims are all of one part, which leaves the macro average over languages.
+    where the claims are all of one part, which leaves the macro average over languages. `metric`
+    is chosen by, of lists that are cut at 5.
     """
 
     data: Dataset
@@ -74,10 +90,11 @@ class Weighing:
     groups: np.ndarray
     seen: np.ndarray
     seen_share: float | None = None
+    metric: str = MAIN_METRIC
 
     def of(self, run: Run) -> np.ndarray:
-        """Return a run's reciprocal ranks, cut at 5, by claim, [claims] float64."""
-        return evaluate(run, self.data.qrels, [MAIN_METRIC], self.claim_ids)[MAIN_METRIC]
+        """Return a run's values of the metric by claim, [claims] float64."""
+        return evaluate(run, self.data.qrels, [self.metric], self.claim_ids)[self.metric]
 
     def score(self, values: np.ndarray) -> float:
         """Return the score to choose by.
@@ -99,7 +116,7 @@ class Weighing:
         A part without claims is empty.
         """
         among = None if part is None else self.seen if part == SEEN else ~self.seen
-        scores = Scores(self.claim_ids, {MAIN_METRIC: values})
+        scores = Scores(self.claim_ids, {self.metric: values})
         rows = language_table(scores, self.data.claims, among)
         return {**rows, MACRO: macro(rows)} if rows else {}
 
@@ -109,6 +126,7 @@ def weigh(
     seen: Collection[str] = (),
     seen_share: float | None = None,
     language: str = MACRO,
+    metric: str = MAIN_METRIC,
 ) -> Weighing:
     """Weigh the claims with a gold: `seen_share` for the ids `seen`, the rest for the others.
 
@@ -133,7 +151,7 @@ def weigh(
         for part, mix in parts:
             weights[part] = mix / (len(named) * part.sum())
     groups = gold_groups(on.qrels, claims)
-    return Weighing(on, claims, weights, groups, of_seen, seen_share if mixed else None)
+    return Weighing(on, claims, weights, groups, of_seen, seen_share if mixed else None, metric)
 
 
 def choose(
@@ -150,7 +168,7 @@ def choose(
     trials: bool = False,
     note: str = "",
 ) -> tuple[Setting, Choice]:
-    """Choose a setting by reciprocal ranks on val, [claims] each, and record the choice.
+    """Choose a setting by its values on val, [claims] each, and record the choice.
 
     `one_se`: of the settings that are not worse than the best by more than one standard error of
     the difference (paired, by gold paper), the one nearest to the default, by `distance`; without
@@ -196,12 +214,15 @@ def choose(
         )
         for setting, values in tried.items()
     )
+    every = [settings(one) for one in tried]
+    varied = {k: v for k, v in settings(first).items() if any(one.get(k) != v for one in every)}
     return chosen, Choice(
         what,
         settings(chosen),
         float(tried[chosen] @ weighing.weights),
         weighing.data.split,
         len(weighing.claim_ids),
+        metric=weighing.metric,
         note=note,
         tried=recorded if trials else (),
         rule=rule,
@@ -210,12 +231,12 @@ def choose(
         best_score=scores[first],
         error=error[chosen],
         compared=len(tried),
-        why="" if chosen == first else _why(settings(first), top, scores[chosen], error[chosen]),
+        why="" if chosen == first else _why(varied, top, scores[chosen], error[chosen]),
     )
 
 
 def _why(best: Settings, top: float, score: float, error: float) -> str:
-    """Say why another than the best setting was taken."""
+    """Say why another than the best setting was taken; `best` is what differs among settings."""
     named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
         f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
@@ -236,47 +257,144 @@ def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> floa
 
 
 def choose_bm25(
-    data: Dataset,
-    base: BM25Config,
-    grid: Iterable[tuple[float, float, int]] = BM25_GRID,
-    rule: Rule = "one_se",
+    data: Dataset, base: BM25Config, grid: Grid = BM25_GRID, rule: Rule = "one_se"
 ) -> tuple[BM25Config, Choice]:
-    """Choose k1, b and title weight of BM25 from a grid, whose first entry is the default.
+    """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
 
-    Distance from it is in steps of the grid. The texts are analysed once for each title weight.
+    Texts are analysed once for each analysis and title weight.
     """
-    tried = try_bm25(data, base, grid)
-    return choose("bm25", tried, weigh(data), distance=bm25_distance(list(tried)), rule=rule)
+    weighing, settings = weigh(data), grid_settings(base, grid)
+    claims = [claim for claim in data.claims if claim.golds]
+    tried: dict[BM25Config, np.ndarray] = {}
+    analyses = _by_analysis(settings, "k1", "b")
+    for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
+        index = BM25Index(data.sources, analysis)
+        terms = index.terms(claims)
+        for one in cells:
+            tried[one] = weighing.of(index.reweighted(one.k1, one.b).rank(claims, CUT, terms))
+    parts = [
+        choose_of_grid("bm25", {one: tried[one] for one in cells}, grid, weighing, rule)
+        for _, cells in _by_analysis(settings, "k1", "b", "title_weight")
+    ]
+    return parts[0] if len(parts) == 1 else settle(parts, tried, weighing)
 
 
-def try_bm25(
-    data: Dataset, base: BM25Config, grid: Iterable[tuple[float, float, int]] = BM25_GRID
-) -> dict[BM25Config, np.ndarray]:
-    """Score every cell of a grid of k1, b and title weight: reciprocal ranks as of `weigh`."""
-    cells = list(dict.fromkeys(grid))
-    weighing = weigh(data)
-    judged = data.with_claims(claim for claim in data.claims if claim.golds)
-    values: dict[tuple[float, float, int], np.ndarray] = {}
-    for weight in dict.fromkeys(cell[2] for cell in cells):
-        index = BM25Index(data.sources, replace(base, title_weight=weight))
-        terms = index.terms(judged.claims)
-        for cell in (cell for cell in cells if cell[2] == weight):
-            run = index.reweighted(*cell[:2]).rank(judged.claims, CUT, terms)
-            values[cell] = weighing.of(run)
-    return {replace(base, k1=c[0], b=c[1], title_weight=c[2]): values[c] for c in cells}
+def settle(
+    parts: Sequence[tuple[BM25Config, Choice]],
+    tried: Mapping[BM25Config, np.ndarray],
+    weighing: Weighing,
+) -> tuple[BM25Config, Choice]:
+    """Choose among analyses, each with its chosen settings.
+
+    The first stays unless others are better by the paired test by gold paper, after Holm; then
+    the best of those. Claims of one paper repeat its words, so that the plain maximum follows a
+    few papers with many claims.
+    """
+    names = [str(place) for place in range(len(parts))]
+    scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
+    strata = language_strata(weighing.data.claims, weighing.claim_ids)
+    family = Family.against("analyses", names[0], names[1:])
+    found = compare_family(scores, family, weighing.groups, strata)
+    verdicts = ["given", *(one.verdict for one in found.comparisons)]
+    better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
+    chosen, choice = parts[max(better, key=lambda place: parts[place][1].score, default=0)]
+    trials = []
+    for (_, one), verdict in zip(parts, verdicts, strict=True):
+        (trial,) = (t for t in one.tried if t.settings.items() <= one.settings.items())
+        trials.append(replace(trial, verdict=verdict))
+    note = "an analysis that is not given is taken only where a paired test calls it better"
+    compared = sum(one.compared for _, one in parts)
+    return chosen, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
 
-def bm25_distance(tried: Sequence[BM25Config]) -> Callable[[BM25Config], float]:
-    """Give the function that counts a setting's steps, within the grid, from its first cell."""
-    cells = [(setting.k1, setting.b, setting.title_weight) for setting in tried]
-    steps = [sorted(set(column)) for column in zip(*cells, strict=True)]
+def choose_fielded(
+    data: Dataset,
+    base: FieldedConfig,
+    grid: Grid = FIELDED_GRID,
+    rule: Rule = "one_se",
+    known: dict[str, np.ndarray] | None = None,
+) -> tuple[FieldedConfig, Choice]:
+    """Choose settings of BM25 over two fields, by average precision.
 
-    def distance(setting: BM25Config) -> float:
-        cell = setting.k1, setting.b, setting.title_weight
-        pairs = zip(steps, cell, cells[0], strict=True)
-        return sum(abs(step.index(mine) - step.index(first)) for step, mine, first in pairs)
+    Every claim is ranked among its own candidates, whatever other claims there are: `known` keeps
+    its values of all settings, for a choice on others of the same claims.
+    """
+    weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
+    known = {} if known is None else known
+    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
+    known |= _try_fielded(claims, data, settings) if claims else {}
+    values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
+    tried = dict(zip(settings, values, strict=True))
+    return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 
-    return distance
+
+def _try_fielded(
+    claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
+) -> dict[str, np.ndarray]:
+    """Score every setting for claims: average precision of the first sources, [settings] each."""
+    ids, tried = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
+    analyses = _by_analysis(settings, "k1", "b", "boost")
+    for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
+        index = FieldedIndex(data.sources, analysis)
+        timelines = [index.timeline(claim) for claim in claims]
+        for weights, boosts in _by_analysis(cells, "boost"):
+            scores = [
+                timeline.reweighted(weights.k1, weights.b).field_scores(claim)
+                for timeline, claim in zip(timelines, claims, strict=True)
+            ]
+            for one in boosts:
+                lists = {
+                    claim: ranked(timeline.source_ids, found, one.boost, CUT)
+                    for claim, timeline, found in zip(ids, timelines, scores, strict=True)
+                }
+                tried[one] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
+    values = np.stack([tried[one] for one in settings], axis=1)
+    return dict(zip(ids, values, strict=True))
+
+
+def choose_of_grid(
+    what: str,
+    tried: Mapping[Any, np.ndarray],
+    grid: Grid,
+    weighing: Weighing,
+    rule: Rule,
+) -> tuple[Any, Choice]:
+    """Choose one of a grid's settings; the record has what differs among those that were tried.
+
+    Distance from the first one, the default, is in steps of the grid.
+    """
+    steps = {name: sorted(set(values)) for name, values in grid}
+    first = next(iter(tried))
+
+    def distance(setting: object) -> float:
+        return sum(
+            abs(values.index(getattr(setting, name)) - values.index(getattr(first, name)))
+            for name, values in steps.items()
+        )
+
+    chosen, choice = choose(what, tried, weighing, distance=distance, rule=rule, trials=True)
+    trials = (
+        replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
+        for trial in choice.tried
+    )
+    return chosen, replace(choice, tried=tuple(trials))
+
+
+def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
+    """List a grid's settings, the default first."""
+    names = [name for name, _ in grid]
+    cells = product(*(values for _, values in grid))
+    settings = (replace(base, **dict(zip(names, cell, strict=True))) for cell in cells)  # type: ignore[type-var]
+    return list(dict.fromkeys(settings))
+
+
+def _by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
+    """Group settings that differ in some weights alone: the first and all of each group."""
+    groups: dict[str, list[Setting]] = {}
+    for one in settings:
+        values = {k: v for k, v in asdict(one).items() if k not in weights}  # type: ignore[call-overload]
+        groups.setdefault(repr(values), []).append(one)
+    return [(group[0], group) for group in groups.values()]
 
 
 def choose_fusion(
@@ -361,7 +479,7 @@ def choose_margin(
     tried, shares = {}, {}
     for margin in sorted(margins):
         condition = WhenConfig(margin, when.disagree if when is not None else False)
-        kept = [condition.kept(claim, before, earlier) for claim in weighing.claim_ids]
+        kept = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
         asked = np.array([why is None for why in kept])
         tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
     chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
@@ -48,7 +50,7 @@ class SelectionData:
     """Hold the claims that settings are chosen on; `note` says where training held out others.
 
     `seen` are the claims of val whose papers stay in train, `seen_share` the mix of both parts to
-    choose for.
+    choose for. `labels` are verdicts by claim, where there are any.
     """
 
     train: Dataset
@@ -56,6 +58,7 @@ class SelectionData:
     note: str = ""
     seen: frozenset[str] = frozenset()
     seen_share: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def weighing(self, data: Dataset | None = None, language: str = MACRO) -> Weighing:
         """Weigh val's claims; `data` are the same claims in another form."""
@@ -197,22 +200,41 @@ def load_train(dataset: str, reported: str, split: str | None, lenient: bool = F
         train = load(dataset, split, lenient=lenient)
     except InputError as error:
         raise NothingToChooseOn(str(error)) from None
-    if not train.golds:
-        raise NothingToChooseOn(f"{dataset}: no claim of {split!r} has a gold to choose by")
-    return train
+    return with_golds(train, dataset)
 
 
 class HeldOut:
     """Answer which claims of a data set something may be chosen on, for one reported split.
 
     `manifests` are those of all that was trained and is part of what is chosen: their training
-    must not have seen the claims. None stands for a model without one.
+    must not have seen the claims. None stands for a model without one. `given` are the claims
+    themselves, in place of a data set's train, with `labels`, their verdicts.
     """
 
-    def __init__(self, dataset: str, reported: str, choosing: ChoosingOn | None = None) -> None:
-        self.dataset, self.reported = dataset, reported
-        self.choosing = choosing or ChoosingOn()
+    def __init__(
+        self,
+        dataset: str,
+        reported: str,
+        choosing: ChoosingOn | None = None,
+        given: Dataset | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.dataset, self.reported, self.given = dataset, reported, given
+        self.choosing, self.labels = choosing or ChoosingOn(), labels or {}
         self._made: dict[str, Any] = {}
+        self._shared: dict[str, dict[str, np.ndarray]] = {}
+
+    def without(self, claims: Collection[str]) -> HeldOut:
+        """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
+        assert self.given is not None
+        rest = self.given.with_claims(one for one in self.given.claims if one.id not in claims)
+        other = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
+        other._shared = self._shared
+        return other
+
+    def shared(self, key: object) -> dict[str, np.ndarray]:
+        """Return what is known of claims, by id, that depends on no other claim; folds share it."""
+        return self._shared.setdefault(repr(key), {})
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
         """Return what was made for a key of the same content, else make it."""
@@ -224,6 +246,8 @@ class HeldOut:
 
     def train(self, split: str | None = None) -> Dataset:
         """Load the claims for what has no weights: all of train, or of the split that is named."""
+        if self.given is not None:
+            return with_golds(self.given, self.dataset)
         split = self.choosing.split or split
         lenient = self.choosing.lenient
         return self.once(split, lambda: load_train(self.dataset, self.reported, split, lenient))
@@ -233,6 +257,15 @@ class HeldOut:
 
         Raises as `selection_data` does.
         """
-        given = list(manifests)
+        if self.given is not None:
+            return SelectionData(self.given, self.given, labels=self.labels)
+        models = list(manifests)
         dataset, reported, choosing = self.dataset, self.reported, self.choosing
-        return self.once(given, lambda: unknown_claims(dataset, reported, choosing, given))
+        return self.once(models, lambda: unknown_claims(dataset, reported, choosing, models))
+
+
+def with_golds(data: Dataset, name: str) -> Dataset:
+    """Return the data. Raises `NothingToChooseOn` where no claim has a gold."""
+    if not data.golds:
+        raise NothingToChooseOn(f"{name}: no claim of {data.split!r} has a gold to choose by")
+    return data

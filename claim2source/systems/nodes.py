@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Self
 
 from claim2source.core.config import require
-from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
-from claim2source.core.report import Choice, Rule
+from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve import BM25Config, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
-from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
-    BM25_GRID,
     CUT,
     FUSION_GRID,
     choose,
-    choose_bm25,
     choose_fusion,
 )
-from claim2source.systems.heldout import HeldOut, Made, one_val
+from claim2source.systems.heldout import one_val
+from claim2source.systems.leaves import (
+    PAPERS_LABEL,
+    BM25Node,
+    DenseNode,
+    FieldedNode,
+    Fitting,
+    Node,
+    RunNode,
+    Unwritten,
+)
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.text import ClaimForm, Rendering, SourceForm
-from claim2source.text.views import PassageConfig
+from claim2source.text import ClaimForm, SourceForm
 
 DEFAULT = "default"
 FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
-PAPERS_LABEL = "bm25"
 # The BM25 of the papers' hybrids, whatever sources the dense part reads.
 PAPERS_BM25 = BM25Config("whitespace", k1=1.2, b=1.0)
 # In place of a model's name: the checkpoint that the program is given.
@@ -41,229 +44,6 @@ NO_CHECKPOINT = (
     f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
 )
 _DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """Hold what a system is fitted with: claims held out, the claim form, the reported languages.
-
-    `form` is none where every part is run with its own.
-    """
-
-    held_out: HeldOut
-    runtime: SystemRuntime
-    languages: tuple[str, ...] = ()
-    form: ClaimForm | None = None
-
-    @property
-    def rule(self) -> Rule:
-        """Return how a setting is chosen."""
-        return self.held_out.choosing.rule
-
-    def once(self, made_of: object, make: Callable[[], Made]) -> Made:
-        """Choose a setting, once for equal parts, form and texts, whatever they are called."""
-        runtime = self.runtime
-        return self.held_out.once((made_of, self.form, runtime.rewrites, runtime.models), make)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """Hold what all nodes have: the name and label of the system that it is, and its claim form.
-
-    `unsupported` says why it cannot run, `advice` what to do where weights are missing.
-    """
-
-    name: str = ""
-    label: str | None = None
-    claims: ClaimForm | None = None
-    unsupported: str | None = None
-    advice: str | None = None
-
-    kind = "node"
-
-    @property
-    def shown(self) -> str:
-        """Return the node's name, or its kind where it has none."""
-        return self.name or self.kind
-
-    @property
-    def parts(self) -> tuple[AnyNode, ...]:
-        """List the nodes that this one is made of."""
-        return ()
-
-    @property
-    def is_fit(self) -> bool:
-        """Tell whether anything of the node is chosen on held-out claims."""
-        return any(part.is_fit for part in self.parts)
-
-    @property
-    def main_model(self) -> ModelConfig | None:
-        """Return the dense model that the node is known by; None without one."""
-        return None
-
-    def walk(self) -> Iterator[AnyNode]:
-        """Yield the node and, after it, everything that it is made of."""
-        yield self  # type: ignore[misc]
-        for part in self.parts:
-            yield from part.walk()
-
-    def require_supported(self) -> None:
-        """Raise `UserError` where the node cannot run."""
-        if self.unsupported is not None:
-            raise UserError(self.unsupported)
-
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        return self.label if self.label is not None else self.shown
-
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose what is to be chosen, off the reported claims; nothing of a plain node."""
-        self.require_supported()
-        return self, []
-
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that the node is run with where `form` is wanted."""
-        return self.claims or form or "original"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BM25Node(Node):
-    """Rank by BM25; with `fit` k1, b and the title weight are chosen on all of train."""
-
-    bm25: BM25Config = field(default_factory=BM25Config)
-    fitted: bool = False
-    fits: bool = False
-
-    kind = "bm25"
-
-    @property
-    def is_fit(self) -> bool:
-        """Tell whether k1, b and the title weight are chosen."""
-        return self.fits
-
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose k1, b and the title weight on train; `train_split` names it."""
-        self.require_supported()
-        if not self.fits or self.fitted:
-            return self, []
-        form = self.form_of(fitting.form, fitting.runtime)
-        base = replace(self.bm25, claims=form)
-
-        def chosen() -> tuple[BM25Config, Choice]:
-            train = fitting.held_out.train(train_split)
-            train = train.with_claims(fitting.runtime.claims(train.claims, form))
-            return choose_bm25(train, base, BM25_GRID, fitting.rule)
-
-        bm25, choice = replace(fitting, form=form).once((base, train_split), chosen)
-        return replace(self, bm25=bm25, fitted=True), [choice]
-
-    def index(
-        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
-    ) -> Index:
-        """Index sources."""
-        self.require_supported()
-        form = self.form_of(form, runtime)
-        index = BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
-        return _rewriting(index, runtime, form)
-
-    def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read."""
-        return self.bm25.sources
-
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        if self.label is not None:
-            return self.label
-        if self.fits:
-            return "bm25-tuned"
-        # A name alone does not make it the papers'.
-        return "bm25-own" if self.shown.casefold() == PAPERS_LABEL else self.shown
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseNode(Node):
-    """Rank by a dense model's vectors; a checkpoint has its own rendering.
-
-    `other_sources` takes the place of the sources that it was trained with.
-    """
-
-    model: ModelConfig
-    sources_form: SourceForm = "title_abstract"
-    rendering: Rendering | None = None
-    passages: PassageConfig | None = None
-    vectors: IndexConfig | None = None
-    other_sources: SourceForm | None = None
-
-    kind = "dense"
-
-    @property
-    def main_model(self) -> ModelConfig | None:
-        """Return the model."""
-        return self.model
-
-    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that is wanted; without one, the checkpoint's own."""
-        return self.claims or form or self._own(runtime).claims
-
-    def _own(self, runtime: SystemRuntime) -> Rendering:
-        """Return a checkpoint's own rendering, else the node's."""
-        self.require_supported()
-        if self.rendering is not None:
-            own = runtime.pool.load(self.model).rendering_for(self.rendering)
-        else:
-            known = runtime.pool.facts(self.model).rendering
-            own = known or Rendering("original", self.sources_form)
-        return own if self.other_sources is None else replace(own, sources=self.other_sources)
-
-    def retriever(self, runtime: SystemRuntime, form: ClaimForm | None = None) -> Dense:
-        """Make the retriever, as it is run with a claim form."""
-        self.require_supported()
-        resolved = runtime.pool.load(self.model)
-        # A checkpoint's sources are as it was trained; the claims' form is what is compared.
-        rendering = replace(self._own(runtime), claims=self.form_of(form, runtime))
-        return Dense(
-            resolved.encoder,
-            rendering=rendering,
-            store=runtime.store,
-            index=self.vectors,
-            passages=self.passages,
-            progress=runtime.progress,
-        )
-
-    def index(
-        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
-    ) -> Index:
-        """Index sources: they are encoded by the first search."""
-        index = self.retriever(runtime, form).index(sources)
-        return _rewriting(index, runtime, self.form_of(form, runtime))
-
-    def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read."""
-        return self._own(runtime).sources
-
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        return self.label if self.label is not None else self.model.name
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunNode(Node):
-    """Rank as files of another program do."""
-
-    run: SavedRunConfig
-
-    kind = "run"
-
-    def index(
-        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
-    ) -> Index:
-        """Read the files."""
-        self.require_supported()
-        return SavedRun(self.run).index(sources)
-
-    def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read: that of a plain system."""
-        return "title_abstract"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,13 +139,7 @@ class HybridNode(Node):
         return f"{kind}:{self.dense.label_of()}"
 
 
-class _Unwritten:
-    def save(self, folder: str | Path) -> None:
-        """Refuse: `eval/index.py` writes an index."""
-        raise UserError(f"{folder}: a system is not written; eval/index.py makes an index")
-
-
-class HybridNodeIndex(_Unwritten):
+class HybridNodeIndex(Unwritten):
     """Search the indexes of a hybrid's parts and fuse their rankings."""
 
     def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
@@ -485,7 +259,7 @@ class RouteNode(Node):
 
 
 @dataclass(frozen=True)
-class _RouteIndex(_Unwritten):
+class _RouteIndex(Unwritten):
     node: RouteNode
     sources: Sequence[Source]
     runtime: SystemRuntime
@@ -511,22 +285,7 @@ class _RouteIndex(_Unwritten):
         return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
 
 
-AnyNode = BM25Node | DenseNode | RunNode | HybridNode | RouteNode
-
-
-@dataclass(frozen=True)
-class _RewritingIndex(_Unwritten):
-    index: Index
-    runtime: SystemRuntime
-    form: ClaimForm
-
-    def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank claims with their rewritings appended."""
-        return self.index.search(self.runtime.claims(as_claims(claims), self.form), k)
-
-
-def _rewriting(index: Index, runtime: SystemRuntime, form: ClaimForm) -> Index:
-    return _RewritingIndex(index, runtime, form) if runtime.rewrites else index
+AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 
 def _unnamed(node: AnyNode) -> AnyNode:

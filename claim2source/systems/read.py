@@ -15,7 +15,9 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.shipped import shipped
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
+from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, Grid
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -24,6 +26,7 @@ from claim2source.systems.nodes import (
     AnyNode,
     BM25Node,
     DenseNode,
+    FieldedNode,
     HybridNode,
     RouteNode,
     RunNode,
@@ -37,9 +40,10 @@ Entry = TypeVar("Entry")
 # The systems that the package ships.
 SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
 FIT = "fit"
-LEAVES = ("bm25", "dense", "run")
+LEAVES = ("bm25", "fielded", "dense", "run")
 KINDS = (*LEAVES, "hybrid")
 DEEPEST = 10**6
+_OLD_RUMORS = {"rerank", "stance", "verdict", "choose"}
 _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 
 
@@ -51,11 +55,13 @@ class SystemEntry(Settings):
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
             training run's folder, a model's name, or its settings (beside it `sources`,
             `rendering`, `passages` and `index`); `{run: ..}`, files of another program;
-            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; or the name of
-            another system. `k1: fit` has BM25's k1, b and title weight chosen on train,
-            `alpha: fit` the fusion's method, scale, depth and alpha on claims that the dense
-            part's training held out. `dense: checkpoint` is the one that the program is given.
-            A node may have `claims`, the claim form that it reads.
+            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
+            BM25 over text and hashtags of tweets; or the name of another system. A list of values
+            of a BM25 setting, the default first, is chosen from on train; `k1: fit` stands for the
+            usual lists of k1, b and title weight. `alpha: fit` has the fusion's method, scale,
+            depth and alpha chosen on claims that the dense part's training held out.
+            `dense: checkpoint` is the one that the program is given. A node may have `claims`, the
+            claim form that it reads.
         routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
             A list of nodes: val chooses one for the language.
         stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
@@ -105,6 +111,7 @@ class _Common(Settings):
 
 
 Systems = dict[str, System]
+Made = TypeVar("Made")
 
 
 def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
@@ -198,7 +205,8 @@ def _is_old(path: Path) -> bool:
         return False
     if not isinstance(values, Mapping):
         return False
-    alone = isinstance(values.get("stages"), list)
+    alone = isinstance(values.get("stages"), list) or isinstance(values.get("name"), str)
+    alone |= bool(_OLD_RUMORS & {*values})
 
     def old(entry: Any) -> bool:
         if not isinstance(entry, Mapping):
@@ -206,7 +214,12 @@ def _is_old(path: Path) -> bool:
         routes, stages = entry.get("routes"), entry.get("stages")
         first = stages[0] if isinstance(stages, list) and stages else None
         defaults = isinstance(routes, Mapping) and DEFAULT in routes
-        return bool(_OLD & {*entry}) or defaults or isinstance(first, Mapping) and RETRIEVE in first
+        return (
+            bool((_OLD | _OLD_RUMORS) & {*entry})
+            or defaults
+            or isinstance(first, Mapping)
+            and RETRIEVE in first
+        )
 
     return any(old(entry) for entry in ([values] if alone else values.values()))
 
@@ -310,10 +323,13 @@ class _Reader:
 
     def _bm25(self, value: Any, rest: Mapping[str, Any], key: str) -> BM25Node:
         _none_of(rest, key)
-        settings = dict(_mapping(value, f"{key}bm25"))
-        if fits := settings.get("k1") == FIT:
-            del settings["k1"]
-        return BM25Node(bm25=make(BM25Config, settings, f"{key}bm25."), fits=fits)
+        config, grid = _of_grid(BM25Config, value, f"{key}bm25", BM25_GRID)
+        return BM25Node(bm25=config, grid=grid)
+
+    def _fielded(self, value: Any, rest: Mapping[str, Any], key: str) -> FieldedNode:
+        _none_of(rest, key)
+        config, grid = _of_grid(FieldedConfig, value, f"{key}fielded", FIELDED_GRID)
+        return FieldedNode(fielded=config, grid=grid)
 
     def _dense(self, value: Any, rest: Mapping[str, Any], key: str) -> DenseNode:
         settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
@@ -354,6 +370,22 @@ class _Reader:
                 require(False, f"{key}{name}", one, allowed)
         fusion = make(FusionConfig, settings, key)
         return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+
+
+def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
+    """Read settings, of which lists are values to choose from; `k1: fit` stands for the usual."""
+    given = dict(_mapping(value, key))
+    lists = dict(usual) if given.get("k1") == FIT else {}
+    lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
+    for name, values in lists.items():
+        require(bool(values), f"{key}.{name}", list(values), "one or more values")
+    given |= {name: values[0] for name, values in lists.items()}
+    for name, values in lists.items():
+        for one in values:
+            make(kind, {**given, name: one}, f"{key}.")
+    order = [name for name, _ in usual]
+    names = sorted(lists, key=lambda name: order.index(name) if name in order else -1)
+    return make(kind, given, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
 def _of(given: Mapping[str, Any], kind: type) -> dict[str, Any]:

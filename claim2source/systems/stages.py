@@ -36,8 +36,9 @@ _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 # The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
 WHEN, MIX = "when", "mix"
-# In place of a stage's mix or margin: it is chosen on held-out claims.
+# In place of a stage's mix, margin or threshold: it is chosen on held-out claims.
 FIT = "fit"
+THRESHOLD = "threshold"
 # Of the last stages: what a made-up server says is in no comparison.
 SIMULATED = "simulated"
 _INJECT = "inject_gold"
@@ -65,16 +66,16 @@ class UsesRuntime(Protocol):
 
 
 @runtime_checkable
-class Informed(Protocol):
+class UsesHistory(Protocol):
     """Fit stages that read what all stages before them gave."""
 
-    def after(self, stages: Mapping[str, Result]) -> Stage:
+    def with_history(self, stages: Mapping[str, Result]) -> Stage:
         """Return the same stage, which knows these results by the stages' names."""
         ...
 
 
 @runtime_checkable
-class Pooled(Protocol):
+class UsesCorpusStats(Protocol):
     """Fit stages whose scores depend on all sources there are, not on those to rank alone."""
 
     @property
@@ -82,7 +83,7 @@ class Pooled(Protocol):
         """Tell whether this one's do."""
         ...
 
-    def over(self, pool: Sequence[Source]) -> Stage:
+    def with_corpus_stats(self, pool: Sequence[Source]) -> Stage:
         """Return the same stage, which counts over a pool."""
         ...
 
@@ -90,14 +91,18 @@ class Pooled(Protocol):
 def counts_terms(stage: Stage) -> bool:
     """Tell whether a stage's scores depend on all sources there are."""
     inner = stage.stage if isinstance(stage, Conditional) else stage
-    return isinstance(inner, Pooled) and inner.counts_terms
+    return isinstance(inner, UsesCorpusStats) and inner.counts_terms
 
 
-def over(stage: Stage, pool: Sequence[Source]) -> Stage:
+def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
     """Have a stage count over a pool, if it does."""
     if isinstance(stage, Conditional):
-        return replace(stage, stage=over(stage.stage, pool))
-    return stage.over(pool) if isinstance(stage, Pooled) and stage.counts_terms else stage
+        return replace(stage, stage=with_corpus_stats(stage.stage, pool))
+    return (
+        stage.with_corpus_stats(pool)
+        if isinstance(stage, UsesCorpusStats) and stage.counts_terms
+        else stage
+    )
 
 
 def models_of(stage: Stage) -> list[str]:
@@ -111,11 +116,17 @@ def models_of(stage: Stage) -> list[str]:
     return [model] if isinstance(model, str) else []
 
 
-def informed(stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]) -> Stage:
+def with_history(
+    stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
+) -> Stage:
     """Tell a stage what the stages before it gave, if it reads that."""
     if isinstance(stage, Conditional):
-        return replace(stage, stage=informed(stage.stage, before, claims))
-    return stage.after(named_stages(before, claims)) if isinstance(stage, Informed) else stage
+        return replace(stage, stage=with_history(stage.stage, before, claims))
+    return (
+        stage.with_history(named_stages(before, claims))
+        if isinstance(stage, UsesHistory)
+        else stage
+    )
 
 
 def named_stages(
@@ -227,8 +238,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
 
 
 def is_fit(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage leaves its mix or its margin to be chosen."""
-    return entry.get(MIX) == FIT or (entry.get(WHEN) or {}).get(MARGIN) == FIT
+    """Tell whether a stage leaves its mix, its threshold or its margin to be chosen."""
+    return FIT in (entry.get(MIX), entry.get(THRESHOLD), (entry.get(WHEN) or {}).get(MARGIN))
 
 
 def applied(
@@ -242,7 +253,7 @@ def applied(
     named = list(before)
     for name, stage in load_stages(entries):
         result = apply_stage(
-            informed(stage, named, claims),
+            with_history(stage, named, claims),
             claims,
             sources,
             named[-1][1],
@@ -277,8 +288,7 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         kind = _stage_type(f"stages.{place}.{kinds[0]}", name)
         known = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in known}
-        if settings.get(MIX) == FIT:
-            del settings[MIX]
+        settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
         stage: Stage = make(kind, settings, f"stages.{place}.")
         if WHEN in entry:
             stage = Conditional(stage, _when(entry[WHEN], place))

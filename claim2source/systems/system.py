@@ -84,7 +84,7 @@ class System:
     Example:
         >>> import claim2source as c2s
         >>> from claim2source.systems.nodes import BM25Node
-        >>> c2s.System("BM25", BM25Node(fits=True)).is_fit
+        >>> c2s.System("BM25", BM25Node(grid=(("k1", (1.2, 0.9)),))).is_fit
         True
     """
 
@@ -198,7 +198,10 @@ class FittedSystem:
     def fit_stages(self, held_out: HeldOut) -> FittedSystem:
         """Choose what its stages leave to be fitted, on claims that no model of it knows."""
         selection = choosing_claims(self.system, self.runtime, held_out)
-        judged = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
+        known = selection.labels
+        judged = selection.val.with_claims(
+            c for c in selection.val.claims if c.golds or c.id in known
+        )
         bare = replace(self, system=replace(self.system, stages=(), depth=self._depth()))
         found = bare.index(judged.sources).search(judged.claims)
         stages, choices = fit_stages(

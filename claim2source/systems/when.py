@@ -32,7 +32,7 @@ class WhenConfig(Settings):
         given = self.margin_below is not None or self.disagree
         require(given, "when", asdict(self), "margin_below, disagree or both")
 
-    def kept(self, claim: str, run: Run, earlier: Run | None) -> str | None:
+    def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
         """Say why a claim's ranking is left as it is; None where the stage is asked."""
         margin = margin_of(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
@@ -71,7 +71,7 @@ class Conditional:
         apply: Callable[[Sequence[Claim], Run], Result],
     ) -> Result:
         """Apply the stage by `apply` to the claims and rankings that it is asked about."""
-        why = {claim.id: self.when.kept(claim.id, run, earlier) for claim in claims}
+        why = {claim.id: self.when.reason_to_skip(claim.id, run, earlier) for claim in claims}
         notes = {claim: reason for claim, reason in why.items() if reason is not None}
         kept = Result(run.restricted(notes), notes, stored=True)
         asked = [claim for claim in claims if claim.id not in notes]

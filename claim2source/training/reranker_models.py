@@ -292,7 +292,7 @@ class YesNoToTrain(TrainedReranker):
         # Its prompt is written by the stage that reads the checkpoint.
         self.reader = self.stage(1)
         assert isinstance(self.reader, YesNo)
-        length, instruction, template = self.reader.told
+        length, instruction, template = self.reader.prompt_settings
         self.words = self.reader.answers
         self.settings = RerankerSettings(
             "yes_no",

@@ -18,7 +18,6 @@ from claim2source.core.config import Repeats, Seed, Settings, require
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.text import Rendering
-from scripts.data_folder import data_folder
 
 Done = TypeVar("Done")
 Clock = Literal["wall", "cpu"]
@@ -134,15 +133,9 @@ def abstracts_and_posts(
     return papers, zipf_texts(draw, words, draw.integers(15, 36, posts))
 
 
-def folder_of(dataset: str) -> str:
-    """Locate a data set: in CLAIM2SOURCE_DATA, or what `load` finds by that name."""
-    folder = data_folder(dataset)
-    return str(folder) if folder.is_dir() else dataset
-
-
 def drawn_texts(name: str, split: str, seed: int, documents: int, claims: int) -> list[list[str]]:
     """Draw distinct texts of documents and of claims of a data set; the seed fixes them."""
-    data, rendering, drawn = load(folder_of(name), split), Rendering(), []
+    data, rendering, drawn = load(name, split), Rendering(), []
     for key, wanted, texts in (
         ("documents", documents, rendering.source_texts(data.sources)),
         ("claims", claims, rendering.claim_texts(data.claims)),

@@ -44,9 +44,9 @@ from claim2source.retrieve import BM25Config, Dense
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text.clean import sentences_of
 from scripts.benches.common import Bench, Measured, Watch, median, ratio_of, turns, zipf_texts
-from scripts.data_folder import REPOSITORY
 
 BATCH, SENTENCES = 4096, 6
+SERVE = Path(__file__).resolve().parents[2] / "eval" / "serve.py"
 # Parts of a vector: its sentence, two others, noise.
 PARTS, NOISE = (1.0, 0.5, 0.25), 0.4
 WARM = 5  # posts that are asked about before anything is timed
@@ -177,7 +177,7 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
 @contextmanager
 def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
     """Serve an index; give host with port, and the process."""
-    command = [sys.executable, str(REPOSITORY / "eval" / "serve.py"), "--index", str(index)]
+    command = [sys.executable, str(SERVE), "--index", str(index)]
     command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -4,34 +4,29 @@ Ours is hybrid (BM25 indexed and searched, dense, fused) and writes its file; th
 scores only, with its default settings (torch, no FAISS), and builds its data set in memory. Ours
 with dense scores alone is timed too; that it chooses the peer's negatives is checked first.
 `ratio` is the peer's time divided by that of our hybrid, `dense_ratio` by that of our dense mining.
-Memory is what a fresh process adds to its inputs, for a quarter of the claims and for all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import io
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
 from bm25s.stopwords import STOPWORDS_EN
 
-from claim2source.core.config import MOST, Between, Number, flag
+from claim2source.core.config import MOST, Between, Number
 from claim2source.core.errors import UserError
-from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
 from claim2source.mining import MinedRow, Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
-from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts, in_fresh_process
+from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts
 
 DEPTH, SHARE, CHECKED = 100, 0.95, 50
 # The peer's limit is a share of the whole score.
@@ -54,7 +49,6 @@ class Config(Bench):
     documents: Annotated[int, Between(DEPTH + 1, MOST)] = 10_000
     claims: Number = 10_000
     dimensions: Number = 384
-    memory: bool = flag("measure memory too, each side in a process of its own", True)
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,7 @@ class Precomputed:
 
 
 def run(config: Config) -> Measured:
-    """Measure memory, check that negatives agree, and time both sides."""
-    counts = (max(1, config.claims // 4), config.claims) if config.memory else ()
-    memory = {
-        side: {str(n): in_fresh_process(growth, replace(config, claims=n), side) for n in counts}
-        for side in ("ours", "peer")
-    }
+    """Check that negatives agree, and time both sides."""
     inputs = made_up(config)
     check_same(inputs)  # warms up, too
     watch = Watch(config.clock)
@@ -105,8 +94,7 @@ def run(config: Config) -> Measured:
     }
     watch.take_turns(sides, config.repeats)
     dense = watch.ratio("peer", "dense", "dense_")
-    measured = {"seconds": watch.medians, "added_mb": memory}
-    return watch.ratio("peer", "hybrid") | dense | measured
+    return watch.ratio("peer", "hybrid") | dense | {"seconds": watch.medians}
 
 
 def made_up(config: Config) -> Inputs:
@@ -184,17 +172,3 @@ def check_same(inputs: Inputs) -> None:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
     if not len(found):
         raise UserError("the peer found too few negatives for every claim checked")
-
-
-def growth(config: Config, side: Literal["ours", "peer"]) -> float:
-    """Measure the MiB that mining once adds at its peak to what the inputs hold."""
-    inputs = made_up(config)
-    gc.collect()
-    # Free memory kept by the allocator after making the texts would hide what mining takes.
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    reset_peak_memory()
-    before = psutil.Process().memory_info().rss
-    mine: Callable[[Inputs], object] = mine_peer if side == "peer" else write_ours
-    mine(inputs)
-    return round(max(0, peak_memory() - before) / 2**20, 1)

@@ -106,7 +106,7 @@ class Cell:
 
     def pairs(self) -> tuple[Dataset, list[MinedRow], list[tuple[str, str]]]:
         """Draw the data set, its pairs, and the texts of each."""
-        data = load("demo" if self.texts == "short" else common.folder_of(self.texts), "train")
+        data = load("demo" if self.texts == "short" else self.texts, "train")
         if self.texts == "short":
             titles = (replace(one, abstract="", authors=(), venue="") for one in data.sources)
             data = replace(data, sources=tuple(titles))

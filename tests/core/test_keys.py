@@ -31,7 +31,7 @@ def refused(kind: type, *words: str) -> str:
     [
         ("--epochs 2", "did you mean optimisation.epochs? "),
         ("--lr 1", "did you mean optimisation.learning_rate or mining.last_rank? "),
-        ("--optimzation.epochs 2", "did you mean optimisation.epochs? "),
+        ("--optimisation.epoch 2", "did you mean optimisation.epochs? "),
         ("--lora.rank 4", "did you mean lora.r? "),
     ],
 )

@@ -241,7 +241,6 @@ def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
         ("train.merge", [f"--checkpoints={run}", *data, "--scales=[0, 1]", f"--out={out}/m"]),
         ("eval.evaluate", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
         ("eval.evaluate", [f"--systems={systems}", *data, *few, f"--out={out}/b"]),
-        ("eval.tune_bm25", [*data, "--k1=[1.2]", "--b=[0.75]", f"--out={out}/t"]),
         ("eval.encode", [f"--dataset={folder}", "--splits=[test]", *own]),
         ("eval.report", [f"--reports={out}/c", *few, f"--html={out}/report.html"]),
     ]  # fmt: skip

@@ -11,13 +11,14 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.core.run import Run
-from claim2source.datasets.rumor_outputs import (
+from claim2source.datasets.rumors import (
+    Rumors,
+    load_rumors,
     read_evidence,
     read_verification,
     write_evidence,
     write_verification,
 )
-from claim2source.datasets.rumors import Rumors, load_rumors
 from tests.rumor_files import DENIED, RUMORS, rumor, write_rumors
 
 

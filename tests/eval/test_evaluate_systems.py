@@ -24,7 +24,7 @@ from claim2source.pipeline.evaluate import METRICS
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
 from claim2source.retrieve.fuse import score_missing
 from claim2source.systems import runtime
-from claim2source.systems.choose import BM25_GRID, choose_bm25, choose_fusion
+from claim2source.systems.choose import choose_bm25, choose_fusion
 from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
 from eval.evaluate import main
@@ -141,7 +141,7 @@ def both_scored(indexes: Any, claims: Any, runs: Any) -> tuple[Run, Run]:
 def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
-    bm25, first = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"), BM25_GRID)
+    bm25, first = choose_bm25(train, BM25Config(k1=1.2, claims="bilingual"))
     rendering = Rendering("bilingual", "title_abstract")
     indexes = [
         retriever.index(train.sources)

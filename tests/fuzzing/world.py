@@ -80,7 +80,7 @@ _CHECKPOINT = (
     "model/config.json",
     "model/model.safetensors",
 )
-_REPORTS = ("reports/report.json", "reports/runs/bm25-tuned/en.trec", *_FILES[:3])
+_REPORTS = ("reports/report.json", "reports/Tuned.original/runs/0/en.trec", *_FILES[:3])
 
 PROGRAMS: dict[str, Program] = {
     "score": Program(
@@ -103,17 +103,6 @@ PROGRAMS: dict[str, Program] = {
         ),
         (*_REPORTS, "qrels.trec"),
         weight=12,
-    ),
-    "tune_bm25": Program(
-        "eval/tune_bm25",
-        "TuneConfig",
-        (
-            (
-                *("--out=out", "--k1=1.2", "--b=0.75", "--title_weight", "1", "2"),
-                *("--analyses=[]", *DATA),
-            ),
-        ),
-        _FILES,
     ),
     "evaluate": Program(
         "eval/evaluate",
@@ -180,7 +169,7 @@ SYSTEMS = """\
 BM25:
   retrieve: {bm25: {k1: 1.2, b: 0.75, title_weight: 2}}
 Tuned:
-  retrieve: {bm25: {metadata: true, k1: fit}}
+  retrieve: {bm25: {metadata: [true, false], k1: [1.2, 0.9]}}
   label: bm25-tuned
 Dense:
   retrieve: {dense: {name: model, pooling: mean, max_length: 24}}
@@ -208,7 +197,7 @@ def make_world(folder: Path) -> None:
     _write_user(folder / "user")
     _write_runs(folder)
     with _inside(folder):
-        _run("tune_bm25", *PROGRAMS["tune_bm25"].commands[0], "--out=reports")
+        _run("evaluate", *PROGRAMS["evaluate"].commands[0], "--out=reports")
 
 
 def _run(name: str, *words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,23 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.rumors import load_rumors
-from claim2source.pipeline.rumors import RumorSystem, run_rumors
 from claim2source.retrieve import BM25
-from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, Timeline
 from tests.retrieve.test_bm25 import slow_bm25
-from tests.rumor_files import CONFIRMED, DENIED, RUMORS, rumor, write_rumors
+from tests.rumor_files import DENIED, RUMORS, rumor, write_rumors
 
 TWEETS = ["dam burst dam #Basra", "dam opened #Mosul #Basra", "school opened today", "#Basra"]
 SOURCES = [Source(f"s{i}", abstract=tweet) for i, tweet in enumerate(TWEETS)]
 PLAIN = FieldedConfig(k1=1.2, b=0.75, hashtag_words=False, stop_words=False, stemmer=False)
+
+
+def searched(
+    claim: Claim,
+    config: FieldedConfig | None = None,
+    k: int = 9,
+    sources: Sequence[Source] = SOURCES,
+) -> dict[str, float]:
+    return FieldedIndex(sources, config).search([claim], k).scored(claim.id)
 
 
 def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
@@ -27,13 +36,13 @@ def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
     tags = [["basra"], ["mosul", "basra"], [], ["basra"]]
     of_texts = slow_bm25(texts, ["the", "dam", "opened"], 1.2, 0.75)
     expected = np.array(of_texts) + 1.7 * np.array(slow_bm25(tags, ["basra"], 1.2, 0.75))
-    found = dict(FieldedIndex(SOURCES, replace(PLAIN, boost=1.7)).search(claim, 10))
+    found = searched(claim, replace(PLAIN, boost=1.7), k=10)
     order = sorted(range(4), key=lambda i: -expected[i])
     assert list(found) == [f"s{i}" for i in order]
     assert list(found.values()) == pytest.approx([expected[i] for i in order], abs=1e-6)
     # The dam of the address is no word of the query.
-    assert len(FieldedIndex(SOURCES, replace(PLAIN, boost=0)).search(claim, 10)) == 3
-    assert list(dict(FieldedIndex(SOURCES, PLAIN).search(claim, 2))) == [f"s{i}" for i in order[:2]]
+    assert len(searched(claim, replace(PLAIN, boost=0), k=10)) == 3
+    assert list(searched(claim, PLAIN, k=2)) == [f"s{i}" for i in order[:2]]
 
 
 def test_settings_of_the_analysis_are_heeded() -> None:
@@ -42,7 +51,7 @@ def test_settings_of_the_analysis_are_heeded() -> None:
     def held(**settings: object) -> set[str]:
         config = replace(PLAIN, **settings)  # type: ignore[arg-type]
         sources = [*SOURCES, Source("s4", abstract="at no time")]
-        return set(dict(FieldedIndex(sources, config).search(claim, 9)))
+        return set(searched(claim, config, sources=sources))
 
     assert held() == {"s4"}
     assert held(stop_words=True) == set()
@@ -54,9 +63,9 @@ def test_settings_of_the_analysis_are_heeded() -> None:
 def test_another_weighting_is_that_of_a_new_index() -> None:
     claim = Claim("c", "dam opened #Basra")
     other = replace(PLAIN, k1=0.5, b=0.2)
-    found = FieldedIndex(SOURCES, PLAIN).reweighted(0.5, 0.2)
-    assert found.search(claim, 9) == FieldedIndex(SOURCES, other).search(claim, 9)
-    assert found.search(claim, 9) != FieldedIndex(SOURCES, PLAIN).search(claim, 9)
+    found = dict(Timeline(SOURCES, PLAIN).reweighted(0.5, 0.2).search(claim, 9))
+    assert found == searched(claim, other)
+    assert found != searched(claim, PLAIN)
 
 
 def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
@@ -67,20 +76,23 @@ def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
     among = load_rumors(
         write_rumors(tmp_path / "b.json", [rumor("r9", "x", crowd, "NOT ENOUGH INFO"), *RUMORS])
     )
-    system = RumorSystem()
-    scores = [run_rumors(system, rumors).run.scored("r1") for rumors in (alone, among)]
-    assert scores[0] == scores[1] and len(scores[0]) > 1
+    found = []
+    for rumors in (alone, among):
+        data = rumors.dataset
+        found.append(FieldedIndex(data.sources).search(data.claims).scored("r1"))
+    assert found[0] == found[1] and len(found[0]) > 1
     # In one index of all they do.
-    shared = run_rumors(replace(system, index="shared"), among).run
-    assert shared.scored("r1") != scores[0] and set(shared.scored("r1")) <= {
-        f"r1/{tweet[1]}" for tweet in DENIED["timeline"]
-    }
+    (claim,) = (claim for claim in data.claims if claim.id == "r1")
+    whole = searched(replace(claim, candidates=None), sources=data.sources)
+    assert {source: whole.get(source) for source in found[0]} != found[0]
 
 
-def test_a_shared_index_of_one_rumour_is_its_own(tmp_path: Path) -> None:
-    rumors = load_rumors(write_rumors(tmp_path / "a.json", [CONFIRMED]))
-    own, shared = (run_rumors(RumorSystem(index=kind), rumors).run for kind in ("own", "shared"))
-    assert own.scored("r2") == shared.scored("r2")
+def test_claims_without_a_common_term_are_failures() -> None:
+    claims = [Claim("c", "star"), Claim("d", "school"), Claim("e", "school", candidates=())]
+    found = FieldedIndex(SOURCES).search(claims)
+    assert [found.sources(c.id) for c in claims] == [[], ["s2"], []]
+    assert found.failure_counts() == {"no term in common with any source": 2}
+    assert found.cost.items == 3
 
 
 def test_arabic_words_match_however_they_are_spelled() -> None:
@@ -107,7 +119,7 @@ def test_vowel_signs_change_no_score_in_either_field() -> None:
     signed = ["كَتَبَ الوَزِيرُ #الصِّحَّة بيان", "خَبَرٌ #فَيْرُوس_كُورُونا#الصِّحَّة", "اِفتَتَحَ الوَزِيرُ مَدْرَسَةً"]
     claims = [Claim("c", text, "ar") for text in (plain[0], signed[0])]
     found = [
-        FieldedIndex([Source(f"s{i}", abstract=t) for i, t in enumerate(texts)], language="ar")
+        Timeline([Source(f"s{i}", abstract=t) for i, t in enumerate(texts)], FieldedConfig(), "ar")
         for texts in (plain, signed)
     ]
     scores = [index.field_scores(claim) for index in found for claim in claims]
@@ -115,4 +127,4 @@ def test_vowel_signs_change_no_score_in_either_field() -> None:
     assert ((scores[0] > 0) == [[True, True, True], [True, True, False]]).all()
     assert all((one == scores[0]).all() for one in scores[1:])
     # In another language a text stays as it is.
-    assert not FieldedIndex([Source("a", abstract=signed[2])]).search(Claim("c", plain[2]), 5)
+    assert not searched(Claim("c", plain[2]), sources=[Source("a", abstract=signed[2])])

@@ -87,7 +87,7 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     model().write(path)
     claims = [Claim(id, id) for id in "abc"]
-    stage = Abstain(model=str(path)).after(STAGES)
+    stage = Abstain(model=str(path)).with_history(STAGES)
     found = stage.apply(claims, [], SECOND)
     assert list(found.run) == list(SECOND) and not found.failures
     assert abstained(found) == ["b", "c"]
@@ -96,16 +96,16 @@ def test_the_stage_marks_claims_and_leaves_the_ranking(tmp_path: Path) -> None:
         "b": f"none of these: present {1 / (1 + np.exp(1)):.4f}",
         "c": f"none of these: present {1 / (1 + np.exp(3)):.4f}",
     }
-    lax = Abstain(model=str(path), threshold=0.1).after(STAGES)
+    lax = Abstain(model=str(path), threshold=0.1).with_history(STAGES)
     assert abstained(lax.apply(claims, [], SECOND)) == ["c"]
     # The store knows a result by the file's content and by all earlier stages' scores.
     known = stage.identity
     moved = Run.from_lists({**{c: list(FIRST.scored(c).items()) for c in "bc"}, "a": [("p", 8.0)]})
-    assert stage.after({**STAGES, "one": Result(moved)}).identity != known
+    assert stage.with_history({**STAGES, "one": Result(moved)}).identity != known
     model(0.7).write(path)
     assert stage.identity != known
     with pytest.raises(UserError, match="fitted on the stage 'one'; the stages before are two"):
-        Abstain(model=str(path)).after({"two": Result(SECOND)}).apply(claims, [], SECOND)
+        Abstain(model=str(path)).with_history({"two": Result(SECOND)}).apply(claims, [], SECOND)
     with pytest.raises(ConfigError, match="model"):
         Abstain(model=" ")
 

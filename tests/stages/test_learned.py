@@ -77,14 +77,19 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
     run = Run.from_lists({"c": [("s2", 9.0), ("s1", 8.0)]})
     claims, given = [Claim("c", "tea masks")], SOURCES[:2]
     pool = [*SOURCES, Source("s4", "tea", ""), Source("s5", "tea", "")]
-    over = stage.over(pool)
+    over = stage.with_corpus_stats(pool)
     assert stage.counts_terms and not stage.apply(claims, given, run).run.scored("c") == (
         over.apply(claims, given, run).run.scored("c")
     )
     expected = stage.apply(claims, pool, run).run.scored("c")
     assert over.apply(claims, given, run).run.scored("c") == expected
     # What the store keeps is found by the pool too, and a place does not end it.
-    assert over.identity != stage.identity != stage.over(pool[:4]).identity != over.identity
+    assert (
+        over.identity
+        != stage.identity
+        != stage.with_corpus_stats(pool[:4]).identity
+        != over.identity
+    )
     assert over.with_runtime(None, None).identity == over.identity
     years = written(tmp_path, fusion(LearnedView("year", YEAR, "", 5, -0.1)))
     assert not Learned(file=years).counts_terms
@@ -135,7 +140,7 @@ def test_models_stay_loaded_from_one_claim_to_the_next(
         return [stage.apply([c], SOURCES, run).run.scored(c.id) for c in CLAIMS * 2]
 
     every = Learned(file=written(tmp_path, fusion(*known.values())))
-    warm = ranked(every.over(SOURCES))
+    warm = ranked(every.with_corpus_stats(SOURCES))
     assert counts == {"encoders": 2, "cross-encoders": 1}
     assert warm[:2] == warm[2:] == ranked(every)[:2]
     for name, kind in ((f"cosine {first.name}", "encoders"), ("cross", "cross-encoders")):

@@ -110,9 +110,6 @@ def test_scores_are_mixed_with_the_first_stages() -> None:
     linear = apply(Table(scores=scores, mix=0.25, depth=3), "abcd")
     assert linear.scored("0") == pytest.approx({"c": 0.75, "b": 0.3125, "a": 0.25, "d": -0.75})
     assert order(apply(Table(scores=scores, mix=1.0), "abc")) == "abc"
-    ranks = apply(Table(scores=scores, mix=0.25, fusion="rrf", rrf_k=1), "abc").scored("0")
-    expected = {"c": 0.25 / 4 + 0.75 / 2, "b": 0.25 / 3 + 0.75 / 3, "a": 0.25 / 2 + 0.75 / 4}
-    assert ranks == pytest.approx(expected) and list(ranks) == ["c", "b", "a"]
 
 
 def test_the_form_of_claims_and_sources_is_what_is_scored() -> None:
@@ -150,7 +147,6 @@ def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:
     assert asked("abc", "abc") == 3  # another claim
     assert asked("abc", version=2) == 3
     assert asked("abc", sources="title_abstract", claims="original") == 3
-    assert asked("abc", mix=0.0, fusion="rrf", rrf_k=9) == 0
     # One text in two sources or claims is one pair.
     twice = Table(scores=scores)
     claims = [Claim("0", "same"), Claim("1", "same")]

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Run
+from claim2source.datasets.rumors import LABELS
 from claim2source.llm import LLMConfig
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.nli import NLI
 from claim2source.stages.pairs import Pair
-from claim2source.stages.stance import LLMStance, ScoredStance
+from claim2source.stages.stance import Stance, mean_stance, verdict_of
 from tests.llm_server import Chat, LLMServer
 from tests.models.test_dense_layer import save_t5
 from tests.stages.tiny import save_cross_encoder
@@ -24,9 +26,9 @@ Start = Callable[..., LLMServer]
 NAMES = {0: "contradiction", 1: "entailment", 2: "neutral"}
 
 
-def judge(server: LLMServer, **settings: object) -> LLMStance:
+def judge(server: LLMServer, **settings: object) -> Stance:
     llm = LLMConfig(server.model, server.url, retries=0, concurrency=1, seed=1)
-    return replace(LLMStance(llm=llm), **settings)  # type: ignore[arg-type]
+    return replace(Stance(llm=llm), **settings)  # type: ignore[arg-type]
 
 
 def test_a_language_model_judges_both_texts_as_posted(llm_server: Start) -> None:
@@ -78,15 +80,15 @@ def test_a_post_cannot_give_its_own_score(llm_server: Start) -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     llm = LLMConfig("m")
     with pytest.raises(ConfigError, match="summaries"):
-        LLMStance(llm=llm, summaries=True)
+        Stance(llm=llm, summaries=True)
     with pytest.raises(ConfigError, match="rewrites"):
-        LLMStance(llm=llm, rewrites=2, temperature=0)
+        Stance(llm=llm, rewrites=2, temperature=0)
 
 
 def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
     cosine = Cosine(model=str(save_t5(tmp_path, bias=False))).with_runtime(None, "cpu")
     pairs = [Pair("the user", "a b"), Pair("the user", "the user"), Pair("the user", "a b")]
-    found = ScoredStance(cosine).stances(pairs)
+    found = Stance(by="cosine", model=cosine.model).with_runtime(None, "cpu").stances(pairs)
     assert found.values[1] == pytest.approx(1) and found.values[0] == found.values[2] < 0.99
     assert found.values[0] == pytest.approx(cosine.pair_scores(pairs[:1]).scores[0])
 
@@ -124,7 +126,7 @@ def test_inference_reads_the_post_as_premise_and_labels_by_name(
     ):
         settings = {"num_labels": 3, "id2label": labels}
         folder = save_cross_encoder(tmp_path / name, tiny_folder, **settings)
-        found = ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances(pairs)
+        found = Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances(pairs)
         stances[name] = found.values
         assert (np.abs(found.values) <= 2).all() and not found.why
     assert np.allclose(stances["one"], premise_and_hypothesis(tmp_path / "one", pairs), atol=1e-4)
@@ -136,8 +138,74 @@ def test_inference_reads_the_post_as_premise_and_labels_by_name(
 def test_models_that_are_not_for_inference_are_refused(tmp_path: Path, tiny_folder: Path) -> None:
     folder = save_cross_encoder(tmp_path / "one", tiny_folder)
     with pytest.raises(UserError, match="1 scores for a pair; 3 are needed"):
-        ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances([Pair("a", "b")])
+        Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances([Pair("a", "b")])
     settings = {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "neutral"}}
     folder = save_cross_encoder(tmp_path / "three", tiny_folder, **settings)
     with pytest.raises(InputError, match="id2label: good, bad, neutral: entailment and"):
-        ScoredStance(NLI(model=str(folder)).with_runtime(None, "cpu")).stances([Pair("a", "b")])
+        Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances([Pair("a", "b")])
+
+
+# --- verdicts -----------------------------------------------------------------------------
+
+YES, NO, OPEN = LABELS
+NAN = float("nan")
+
+
+YES, NO, OPEN = LABELS
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("stances", "scores", "weights", "mean"),
+    [
+        ([2, -1], [3, 1], "raw", (2 * 3 - 1) / 4),
+        ([2, -1], [3, 1], "equal", 0.5),
+        ([2, -1, 1], [3, 1, 2], "min_max", (2 * 1 + 1 * 0.5) / 1.5),
+        ([-2, -2], [4, 4], "min_max", -2),
+        ([2, NAN], [1, 100], "raw", 2),
+        ([NAN, 2], [5, 1], "min_max", 2),
+        ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
+        ([NAN, 2, -1], [0, 3, 1], "equal", 0.5),
+        # The paper's formula as it stands: a weight below 0 turns its stance round.
+        ([2, -1], [3, -1], "raw", (2 * 3 + 1) / 2),
+        ([2, -1], [1, -2], "raw", (2 + 2) / -1),
+        ([2, -1], [3, -1], "positive", 2),
+        ([2, -1, -2], [-1, -2, -3], "positive", None),
+        ([2, 1, -2], [-3, -2, -1], "min_max", -1),
+        ([2, -1], [1, -1], "raw", None),
+        ([NAN], [1], "raw", None),
+        ([1], [0], "raw", None),
+        ([], [], "min_max", None),
+    ],
+)
+def test_the_mean_is_weighted_by_the_scores(stances, scores, weights, mean) -> None:
+    assert mean_stance(stances, scores, weights) == (mean if mean is None else pytest.approx(mean))
+
+
+@pytest.mark.parametrize(
+    ("mean", "label"),
+    [(0.4, YES), (0.39, OPEN), (0.0, OPEN), (-0.39, OPEN), (-0.4, NO), (2, YES), (None, OPEN)],
+)
+def test_verdicts_begin_at_the_threshold(mean: float | None, label: str) -> None:
+    assert verdict_of(mean, 0.4) == label
+
+
+def test_a_verdict_is_the_note_and_its_mean_the_detail(llm_server: Start) -> None:
+    given = {"denied": -2, "confirmed": 1.5, "open": 0}
+    server = llm_server(lambda chat: json.dumps({"score": given[chat.data["tweet"]]}))
+    sources = [Source(f"s{i}", abstract=text) for i, text in enumerate(given)]
+    lists = {
+        "no": [("s0", 3.0), ("s2", 1.0), ("s1", 0.5)],
+        "yes": [("s1", 2.0)],
+        "open": [("s2", 1.0)],
+        "none": [],
+    }
+    claims, run = [Claim(name, "rumour") for name in lists], Run.from_lists(lists)
+    stage = judge(server, depth=2)
+    found = stage.apply(claims, sources, run)
+    assert found.notes == {"no": NO, "yes": YES, "open": OPEN, "none": OPEN}
+    means = {name: one["stance"] for name, one in found.details.items()}
+    assert means == {"no": pytest.approx(-1.5), "yes": 1.5, "open": 0}
+    assert found.sources("no") == ["s0", "s2"] and not found.failures and found.cost.items == 4
+    dropped = replace(stage, drop_unverifiable=True).apply(claims, sources, run)
+    assert [dropped.sources(c.id) for c in claims] == [["s0", "s2"], ["s1"], [], []]

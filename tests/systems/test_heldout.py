@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,35 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Run
+from claim2source.core.report import Choice
+from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets.rumors import load_rumors
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
-from claim2source.systems.choose import choose_bm25, choose_fusion
+from claim2source.retrieve.fielded import FieldedConfig
+from claim2source.systems.choose import (
+    FIELDED_GRID,
+    Grid,
+    choose_bm25,
+    choose_fielded,
+    choose_fusion,
+)
 from claim2source.systems.heldout import (
     ChoosingOn,
+    HeldOut,
     NothingToChooseOn,
     SelectionData,
     known_to_none,
     selection_data,
 )
+from claim2source.systems.nodes import BM25Node, FieldedNode
+from claim2source.systems.read import make_system
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.text import Rendering
+from tests.rumor_files import with_tags, write_rumors
 from tests.training.small import small_splits
 
 
@@ -47,7 +63,7 @@ TITLES = data_of(
 
 
 def test_the_title_weight_that_helps_is_chosen() -> None:
-    grid = [(1.2, 0.75, 1), (1.2, 0.75, 4)]
+    grid: Grid = (("title_weight", (1, 4)),)
     base = BM25Config(language="en", metadata=True)
     chosen, choice = choose_bm25(TITLES, base, grid, "best")
     assert chosen == BM25Config(title_weight=4, metadata=True)
@@ -74,16 +90,44 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
         for i, (s, lang) in enumerate(zip(sources[:40], ["en"] * 30 + ["de"] * 10, strict=True))
     ]
     data = data_of(claims, sources)
-    grid = [(k1, b, w) for k1 in (0.1, 2.0) for b in (0.0, 1.0) for w in (1, 3)]
+    values = (0.1, 2.0), (0.0, 1.0), (1, 3)
+    grid = tuple(zip(("k1", "b", "title_weight"), values, strict=True))
     chosen, choice = choose_bm25(data, BM25Config(), grid, "best")
     table = {}
-    for k1, b, weight in grid:
+    for k1, b, weight in product(*values):
         run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
         values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4
     assert choice.score == pytest.approx(max(table.values()))
     assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
+
+
+def one_word_each(count: int, claims_of_first: int) -> Dataset:
+    """Papers found by a stop word alone: the first by many claims, the others by one each."""
+    sources = [Source(f"s{i:02d}", "the" if i == 0 else f"w{i}") for i in range(count)]
+    claims = [Claim(f"a{i}", "the", golds=("s00",)) for i in range(claims_of_first)]
+    claims += [Claim(f"c{i}", f"w{i}", golds=(f"s{i:02d}",)) for i in range(1, count)]
+    return data_of(claims, sources)
+
+
+def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
+    grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
+    chosen, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
+    assert chosen.stop_words and choice.compared == 4
+    assert [one.verdict for one in choice.tried] == ["given", "too few papers differ"]
+    assert choice.tried[1].score > choice.score + 0.5
+
+
+@pytest.mark.parametrize("rule", ["one_se", "best"])
+def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
+    words = [f"{chr(97 + i)}ank" for i in range(20)]
+    sources = [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)]
+    claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
+    data = data_of(claims, sources)
+    for values, verdict in (((False, True), "better"), ((True, False), "worse")):
+        chosen, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
+        assert chosen.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
 
 
 # --- the fusion ---------------------------------------------------------------------------
@@ -282,3 +326,76 @@ def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> N
     nothing = replace(other, val=other.val.with_claims(()))
     with pytest.raises(NothingToChooseOn, match="unknown to all of the models"):
         known_to_none([one, nothing])
+
+
+# --- claims that are given, with verdicts -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Means:
+    """A verifier whose mean stances are the claims' texts."""
+
+    threshold: float = 0.4
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        details = {claim.id: {"stance": float(claim.text)} for claim in claims}
+        return Result(run, details=details)
+
+
+def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_out() -> None:
+    means = {"a": 1.5, "b": 0.6, "c": -1.4, "d": 1.2, "e": -0.7, "f": -1.1}
+    labels = dict(zip(means, ["SUPPORTS", "NOT ENOUGH INFO", "REFUTES"] * 2, strict=True))
+    claims = tuple(Claim(name, str(mean)) for name, mean in means.items())
+    data = Dataset(claims, (Source("s", "0.6"),), Qrels(), "train")
+    stages = [{"verify": "tests.systems.test_heldout.Means", "threshold": "fit"}]
+    system = make_system("A", {"retrieve": {"bm25": {}}, "stages": stages})
+    assert system.is_fit and "fitted" in system.label_of()
+
+    def fitted(held_out: HeldOut) -> tuple[float, Choice]:
+        found = system.fit(SystemRuntime(progress=False), held_out)
+        return found.system.stages[0]["threshold"], found.choices[0]
+
+    held_out = HeldOut("", "", given=data, labels=labels)
+    threshold, choice = fitted(held_out)
+    # All right from 0.75 to 1.1: of these, the nearest to 0.4.
+    assert threshold == 0.75 and choice.metric == "macro_f1"
+    assert (choice.score, choice.claims, choice.compared) == (1, 6, 40)
+    # Without the claims that are open the default will do, and what they say changes nothing.
+    assert fitted(held_out.without({"b", "e"}))[0] == 0.4
+    with pytest.raises(UserError, match="have no verdicts"):
+        fitted(HeldOut("", "", given=data))
+    with pytest.raises(UserError, match="no claim of 'train' has a gold"):
+        make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}}).fit(
+            SystemRuntime(progress=False), held_out
+        )
+
+
+def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Path) -> None:
+    """Seven rumours want the tags boosted, one wants them off: it would get that alone."""
+    rumors = load_rumors(write_rumors(tmp_path / "dev.json", with_tags([True] * 7 + [False])))
+    data, grid = rumors.dataset, (("stemmer", (True, False)), ("boost", (0.0, 3.0)))
+    known: dict[str, np.ndarray] = {}
+    chosen, choice = choose_fielded(data, FieldedConfig(boost=0), grid, "best", known)
+    assert chosen.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
+    assert [values.tolist() for values in known.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
+    # On fewer of the claims nothing is ranked again, and the choice is theirs.
+    known["r7"] = np.array([0.0, 0, 0, 1])
+    alone = data.with_claims(claim for claim in data.claims if claim.id == "r7")
+    assert not choose_fielded(alone, FieldedConfig(), grid, "best", known)[0].stemmer
+
+
+def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
+    entry = {"retrieve": {"bm25": {"k1": "fit", "b": 0.5, "stemmer": [False, True]}}}
+    node = make_system("A", entry).first
+    assert isinstance(node, BM25Node) and node.bm25 == BM25Config(stemmer=False)
+    assert [name for name, _ in node.grid] == ["stemmer", "title_weight", "k1", "b"]
+    for given, key in (
+        ({"k1": [1.2, -1]}, "retrieve.bm25.k1: -1"),
+        ({"b": []}, "retrieve.bm25.b: "),
+        ({"analysis": ["terms", "words"]}, "retrieve.bm25.analysis: 'words'"),
+    ):
+        with pytest.raises(UserError, match=key):
+            make_system("A", {"retrieve": {"bm25": given}})
+    fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
+    assert isinstance(fielded, FieldedNode) and fielded.grid == FIELDED_GRID
+    assert fielded.fielded == FieldedConfig()

@@ -156,9 +156,18 @@ NAME = r", or the name of a system"
         ("A: {retrieve: {bm25: {}}}\nA: {retrieve: {bm25: {}}}\n", ":2: A: is set twice"),
         ("A/B: {retrieve: {bm25: {}}}\n", "A/B: a name must be fit for a folder"),
         ("- A\n", "must be names"),
-        ("A: {retrieve: {bm52: {}}}", r"A: retrieve: \{'bm52': \{\}\} .*one of bm25, dense, run"),
-        ("A: {retrieve: {bm25: {}, dense: m}}", "A: retrieve: .*exactly one of bm25, dense, run"),
-        ("A: {retrieve: 3}", "A: retrieve: 3 .*one of bm25, dense, run, hybrid, or a name"),
+        (
+            "A: {retrieve: {bm52: {}}}",
+            r"A: retrieve: \{'bm52': \{\}\} .*one of bm25, fielded, dense, run",
+        ),
+        (
+            "A: {retrieve: {bm25: {}, dense: m}}",
+            "A: retrieve: .*exactly one of bm25, fielded, dense, run",
+        ),
+        (
+            "A: {retrieve: 3}",
+            "A: retrieve: 3 .*one of bm25, fielded, dense, run, hybrid, or a name",
+        ),
         ("A: {retrieve: B}", f"A: retrieve: 'B' .*{{bm25: ..}}, .*{NAME}"),
         ("A: {retrieve: {hybrid: [B, {dense: m}]}}", rf"A: retrieve\.hybrid\.0: 'B' .*{NAME}"),
         (f"{BOTH}R: {{retrieve: A, routes: {{de: B}}}}", rf"R: routes\.de: 'B' .*{NAME}"),
@@ -189,6 +198,8 @@ NAME = r", or the name of a system"
             (text, r"0\.2: scripts/upgrade_systems\.py FILE")
             for text in (
                 "A: {bm25: {}}",
+                "name: System 0\nbm25: {boost: 1.1}\n",
+                "rerank: {by: cosine}\nstance: {by: llm}\n",
                 "A:\n  model: {name: m}\n  tune: true\n",
                 "A: {hybrid: {sparse: B, dense: C}}",
                 "A: {stages: [{retrieve: bm25}]}",

@@ -20,7 +20,7 @@ from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
 from claim2source.pipeline.evaluate_systems import evaluate_systems
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
-from claim2source.systems import nodes
+from claim2source.systems import leaves, nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
@@ -65,10 +65,12 @@ def dev() -> Dataset:
     return load("demo", "dev")
 
 
+GRID = (("title_weight", (1, 3)), ("k1", (1.2, 2.0)), ("b", (0.75, 0.3)))
+
+
 @pytest.fixture(autouse=True)
 def _small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole grids are tested where a setting is chosen of them."""
-    monkeypatch.setattr(nodes, "BM25_GRID", ((1.2, 0.75, 1), (2.0, 0.3, 3)))
     chosen = partial(nodes.choose_fusion, grid=(FusionConfig(), FusionConfig("rrf")))
     monkeypatch.setattr(nodes, "choose_fusion", chosen)
 
@@ -78,12 +80,12 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stage in a folder that is not the repository's."""
     folder = tmp_path / "somewhere"
     folder.mkdir()
-    (folder / "my_stage.py").write_text(STAGE, encoding="utf-8")
+    (folder / "reversing.py").write_text(STAGE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "my_stage", raising=False)
-    import my_stage  # type: ignore[import-not-found]
+    monkeypatch.delitem(sys.modules, "reversing", raising=False)
+    import reversing  # type: ignore[import-not-found]
 
-    return my_stage
+    return reversing
 
 
 def written(folder: Path, text: str) -> Path:
@@ -96,8 +98,8 @@ REVERSED = """
 Reversed:
   retrieve: {bm25: {k1: 1.2}}
   stages:
-    - {rerank: my_stage.Reverse, depth: 4}
-    - {verify: my_stage.Reverse, depth: 2}
+    - {rerank: reversing.Reverse, depth: 4}
+    - {verify: reversing.Reverse, depth: 2}
 """
 
 
@@ -108,8 +110,8 @@ def test_a_stage_from_outside_the_repository_is_one_line_of_yaml(
     found = run_system(systems["Reversed"], dev)
     assert [s.name for s in found.stages] == [
         "retrieve",
-        "rerank my_stage.Reverse",
-        "verify my_stage.Reverse",
+        "rerank reversing.Reverse",
+        "verify reversing.Reverse",
     ]
     plain = BM25().index(dev.sources).search(dev.claims)
     for claim in dev.claims:
@@ -136,7 +138,7 @@ def test_a_changed_stage_runs_again_with_what_follows_and_nothing_else(
     settings = RunSettings(store=Store(tmp_path / "store"))
 
     def stages(first: int, second: int) -> list[bool]:
-        given = [{"rerank": "my_stage.Reverse", "depth": depth} for depth in (first, second)]
+        given = [{"rerank": "reversing.Reverse", "depth": depth} for depth in (first, second)]
         system = make_system("A", {"retrieve": {"bm25": {}}, "stages": given})
         found = run_system(system, dev, settings=settings)
         assert found.stages[1].result.notes == {dev.claims[0].id: "seen"}
@@ -186,13 +188,13 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
     ("entry", "problem"),
     [
         ({"rerank": "cross_encodr"}, "stages.0.rerank: 'cross_encodr' is not allowed"),
-        ({"rerank": "my_stage.Nothing"}, "stages.0.rerank: 'my_stage.Nothing'"),
+        ({"rerank": "reversing.Nothing"}, "stages.0.rerank: 'reversing.Nothing'"),
         ({"rerank": "no.such.Stage"}, "stages.0.rerank: 'no.such.Stage'"),
         (
-            {"rerank": "my_stage.Reverse", "dept": 3},
+            {"rerank": "reversing.Reverse", "dept": 3},
             "stages.0.dept: no such key; did you mean depth[?]",
         ),
-        ({"rerank": "my_stage.Reverse", "depth": "x"}, "stages.0"),
+        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.0"),
         ({"retriev": "bm25"}, "stages.0: .*one of rerank, verify"),
     ],
 )
@@ -206,7 +208,8 @@ def test_a_mistyped_stage_is_found_when_it_is_read(
 
 
 def bm25(name: str, claims: Any = None, fits: bool = False, **settings: Any) -> BM25Node:
-    return BM25Node(name=name, bm25=BM25Config(**settings), claims=claims, fits=fits)
+    config, grid = BM25Config(**settings), GRID if fits else ()
+    return BM25Node(name=name, bm25=config, claims=claims, grid=grid)
 
 
 def routes(**given: AnyNode | tuple[AnyNode, ...]) -> RouteNode:
@@ -293,13 +296,13 @@ def test_equal_systems_under_two_names_are_fitted_once(
 ) -> None:
     """Also within a tree, and where only what is said of a part differs."""
     fitted: list[BM25Config] = []
-    chosen = nodes.choose_bm25
+    chosen = leaves.choose_bm25
 
     def counted(data: Any, base: BM25Config, *more: Any) -> Any:
         fitted.append(base)
         return chosen(data, base, *more)
 
-    monkeypatch.setattr(nodes, "choose_bm25", counted)
+    monkeypatch.setattr(leaves, "choose_bm25", counted)
     one, other = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
     first, second = (runner.run(of(node), "original") for node in (one, other))

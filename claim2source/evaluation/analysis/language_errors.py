@@ -17,8 +17,7 @@ import numpy as np
 from claim2source.core.records import Claim, Dataset, Source, nfkc
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable
-from claim2source.evaluation.ranks import first_ranks
-from claim2source.evaluation.slices import NUMBER
+from claim2source.evaluation.slices import NUMBER, first_ranks
 from claim2source.text import clean_authors
 
 How = Literal["translation", "english"]

@@ -32,9 +32,15 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
-from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes, changes_table
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
-from claim2source.evaluation.slices import breakdown, slices_of
+from claim2source.evaluation.slices import (
+    BUCKETS,
+    NOT_FOUND,
+    breakdown,
+    bucket_changes,
+    changes_table,
+    slices_of,
+)
 from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
 from claim2source.metrics.metrics import twins_in
 

@@ -83,7 +83,7 @@ def export_reranker(
 def _write_cross_encoder(
     stage: CrossEncoder, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
 ) -> None:
-    length, instruction = stage.told
+    length, instruction = stage.prompt_settings
     bare = replace(settings, adapter=None)
     model = load_cross_encoder(base, bare, length, settings.labels, trains=True)
     network: Any = model[0]
@@ -97,7 +97,7 @@ def _write_yes_no(
     from sentence_transformers import CrossEncoder as Theirs
 
     causal, _ = load_causal(base, replace(settings, adapter=None))
-    length, _, _ = stage.told
+    length, _, _ = stage.prompt_settings
     # A template drops the line ends that its last tags need; a string in it does not.
     text = "".join(stage.prompt(Pair(*_ROLES)))
     for role in _ROLES:
