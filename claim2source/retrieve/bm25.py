@@ -20,8 +20,7 @@ from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_strings
-from claim2source.retrieve.postings import Counts, Postings
-from claim2source.retrieve.terms import Analysis, Terms
+from claim2source.retrieve.terms import Analysis, Counts, Postings, Terms
 from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
 from claim2source.text.clean import (

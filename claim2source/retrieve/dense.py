@@ -22,9 +22,8 @@ from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Side, resolve
 from claim2source.models.in_memory import InMemoryEncoder, is_sentence_transformer
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
-from claim2source.retrieve.faiss_index import IndexConfig, VectorIndex
+from claim2source.retrieve.faiss_index import IndexConfig, PassageIndex, VectorIndex, passage_id
 from claim2source.retrieve.index_folder import IndexFolder, write_folder
-from claim2source.retrieve.passage_index import PassageIndex, passage_id
 from claim2source.text import Rendering
 from claim2source.text.views import PassageConfig, cut_sources
 

@@ -19,8 +19,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.mining.candidates import Candidates
 from claim2source.pipeline.evaluate import evaluate
 from claim2source.retrieve import BM25, BM25Config, BM25Index, FusionConfig, Hybrid, IndexConfig
-from claim2source.retrieve.faiss_index import VectorIndex
-from claim2source.retrieve.passage_index import PassageIndex, passage_id
+from claim2source.retrieve.faiss_index import PassageIndex, VectorIndex, passage_id
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from eval.score import main as score
 

@@ -12,7 +12,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.retrieve import Dense, DenseIndex, IndexConfig, load_index
-from claim2source.retrieve.passage_index import PassageIndex, passage_id
+from claim2source.retrieve.faiss_index import PassageIndex, passage_id
 from claim2source.text import Rendering
 from claim2source.text.views import PassageConfig
 from tests.retrieve.test_index import Words

@@ -17,7 +17,7 @@ from claim2source.datasets.news import headline_share, names_one
 from claim2source.io.store import Store
 from claim2source.retrieve import BM25, BM25Config, BM25Index, bm25, load_index
 from claim2source.retrieve.analyser import Analyser
-from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
+from claim2source.retrieve.fielded import FieldedConfig, Timeline
 from claim2source.stages.facts import matched
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text.quality import quality
@@ -74,7 +74,7 @@ def test_a_cleaned_post_loses_handles_and_signs_in_any_spelling() -> None:
 
 def test_hashtags_of_tweets_are_whole_in_any_spelling() -> None:
     tweets = ["la #Santé publique", "rien du tout"]
-    index = FieldedIndex(
+    index = Timeline(
         [Source(f"t{i}", abstract=text) for i, text in enumerate(tweets)], FieldedConfig(), "fr"
     )
     apart = unicodedata.normalize("NFD", "voici #Santé")
