@@ -39,10 +39,12 @@ from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
+from claim2source.mining.baseline import SAMPLED
 from claim2source.models.config import Template
 from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.memory_plan import GIB, ModelShape, Settled, Tuning, settle
+from claim2source.training.negatives import mines_after
 
 Device = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
 # Dense bf16 FLOPs a second by the makers' sheets, and GiB of memory.
@@ -200,19 +202,25 @@ def plan(
         tokens = sum(count * length for count, length in texts)
         return Part(name, sum(c for c, _ in texts), tokens, flops, flops + twice * again, True)
 
-    mined = round(sizes.claims * (1 - held))
-    parts = [encoded("base: mining, step 0", mined + val, sizes.pool), trained("training", pairs)]
-    parts.append(encoded("val after each epoch", val * train.epochs, sizes.pool * train.epochs))
-    if train.remine_every:
-        times = (train.epochs - 1) // train.remine_every
+    mined = min(round(sizes.claims * (1 - held)), config.data.limit or sizes.claims)
+    mines = config.mined is None and train.negatives > 0
+    compared = config.losses.keep_base.weight or train.train == "query_only"
+    # What is not mined is sampled, to see whether the temperature fits.
+    read = mined if mines or compared else min(mined, SAMPLED)
+    # Sources that are not trained keep the base's vectors.
+    pool = sizes.pool if train.train == "both" else 0
+    parts = [encoded("base: mining, step 0", read + val, sizes.pool), trained("training", pairs)]
+    parts.append(encoded("val after each epoch", val * train.epochs, pool * train.epochs))
+    times = sum(mines_after(train, epoch) for epoch in range(train.epochs))
+    if times:
         # The pool's vectors are those that val was scored with.
         parts.append(encoded("mining again", mined * times, 0))
     between = sum(scale not in (0, 1) for scale in config.scales or ())
     if between:
-        parts.append(encoded("val at each scale", val * between, sizes.pool * between))
+        parts.append(encoded("val at each scale", val * between, pool * between))
     if config.soup and train.epochs > 1:
         more = train.epochs - 1
-        parts.append(encoded("val of soups, at most", val * more, sizes.pool * more))
+        parts.append(encoded("val of soups, at most", val * more, pool * more))
     parts.append(encoded("report: step 0 and chosen", sizes.report * 2, 0))
     return Plan(tuple(parts), steps, settled)
 

@@ -1,10 +1,10 @@
 """Fine-tune a re-ranker: `python train/finetune_reranker.py [--config FILE] [--key value]`.
 
-Reads a data set, a first stage and a base model. Takes negatives from the first stage, trains,
-scores the whole pipeline on val after every epoch, and writes checkpoints, logs and `report.json`
-to `--out`. Prints one table at the end: the first stage, the re-ranker before training, and each
-epoch. A stopped run continues with `--resume`. The run's folder is then the model of a stage:
-`{rerank: cross_encoder, model: OUT}`.
+Reads a data set, a file of `train/mine.py`, a first stage and a base model. Trains on the mined
+negatives, scores the whole pipeline on val after every epoch, and writes checkpoints, logs and
+`report.json` to `--out`. Prints one table at the end: the first stage, the re-ranker before
+training, and each epoch. A stopped run continues with `--resume`. The run's folder is then the
+model of a stage: `{rerank: cross_encoder, model: OUT}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ COMMON = (
     "model.name",
     "first.system",
     "first.checkpoint",
-    "candidates.hard",
+    "mined",
+    "optimisation.negatives",
     "loss.kind",
     "out",
     "tuning",

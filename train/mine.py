@@ -1,14 +1,19 @@
-"""Mine hard negatives: `python train/mine.py --out mined.jsonl [--dataset DIR]`."""
+"""Mine hard negatives: `python train/mine.py --out mined.jsonl [--dataset DIR]`.
+
+They come from BM25 and `model`, fused, or from the ranking of a first stage: `--first.system NAME`
+or `--first.run RUNS`. Both trainers read the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import (
     Between,
+    Number,
     PartialShare,
     Seed,
     Settings,
@@ -19,14 +24,16 @@ from claim2source.core.config import (
 from claim2source.core.errors import run_program
 from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
+from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, carve_val, files_of, load
 from claim2source.io.store import Store
-from claim2source.mining import Miner, MiningConfig, write_mined
+from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
 from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from claim2source.text.views import untranslated_sentences
+from claim2source.training.reranker_config import FirstStageConfig
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,9 @@ class MineConfig(Settings):
         val_share: share carved out as val and not mined, as in training; 0 mines all.
         val_seed: which papers those are.
         val_seen_share: share of claims of other papers held out too; none: as val_share.
+        limit: mine for the first so many claims only, as `data.limit` in training; none: all.
         model: encoder of the dense scores; a checkpoint brings its own rendering.
+        first: a first stage, whose ranking is mined in place of BM25's and the model's.
         rendering: representation of claims and sources.
         mining: how negatives are chosen.
         store: folder of the embedding store; none: the user's cache.
@@ -58,13 +67,24 @@ class MineConfig(Settings):
     val_share: PartialShare = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
+    limit: Number | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
+    first: FirstStageConfig = field(default_factory=FirstStageConfig)
     rendering: Rendering = field(default_factory=Rendering)
     mining: MiningConfig = field(default_factory=MiningConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     languages: list[str] | None = list_field(help="mine claims in these languages only")
     lenient: bool = flag(LENIENT)
+
+    def check(self) -> None:
+        if self.ranked:
+            check_ranked(self.mining)
+
+    @property
+    def ranked(self) -> bool:
+        """Tell whether a first stage's ranking is mined."""
+        return self.first.system is not None or bool(self.first.run)
 
 
 def mine(config: MineConfig) -> list[str]:
@@ -76,10 +96,16 @@ def mine(config: MineConfig) -> list[str]:
     if config.val_share:
         seen = config.val_share if config.val_seen_share is None else config.val_seen_share
         train, _ = carve_val(train, config.val_share, config.val_seed, seen_share=seen)
-    resolved = resolve(config.model, config.device)
-    rendering = resolved.rendering or config.rendering
+    if config.limit is not None:
+        train = train.with_claims(train.claims[: config.limit])
     store = Store(config.store)
-    miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
+    miner: Miner | RankingMiner
+    if config.ranked:
+        miner, rendering = ranking_miner(config, train, store), config.rendering
+    else:
+        resolved = resolve(config.model, config.device)
+        rendering = resolved.rendering or config.rendering
+        miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
     said = untranslated_sentences(train.claims, rendering.claims)
     if config.format == "ids":
         rows = write_mined(miner.mine(), config.out)
@@ -89,6 +115,25 @@ def mine(config: MineConfig) -> list[str]:
     if written.left_out:
         said.append(f"{written.left_out} pairs without a negative are left out")
     return [*said, f"{written.rows} rows of texts in {config.out}"]
+
+
+def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:
+    """Rank the training claims with the first stage, to mine from what it finds."""
+    from claim2source.training.reranker_data import FirstStage
+
+    first = FirstStage(config.first, max(config.first.depth, config.mining.last_rank))
+    first.check()
+    # Settings that a system chooses are chosen on train; nothing is reported on it here.
+    reported = replace(train, split="mined")
+    ranked = first.rank(
+        {"mined": train},
+        reported,
+        config.dataset,
+        store,
+        lenient=config.lenient,
+        device=config.device,
+    )
+    return RankingMiner(train, ranked["mined"].run, config.mining, config.first.depth)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

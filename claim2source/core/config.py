@@ -94,7 +94,7 @@ def flag(help: str, default: bool = False) -> Any:
 
 
 def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
-    """Declare a dataclass field of several values: `--name a b`."""
+    """Declare a dataclass field of several values: `--name a b`, or `--name a --name b`."""
     if default is None:
         return dataclasses.field(default=None, metadata={"help": help})
     return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help})
@@ -121,10 +121,12 @@ def read_config(
         print(_help(program, description or "", options, () if "--help=all" in words else common))
         sys.exit(0)
     flags: list[tuple[str, list[str]]] = []
+    lists: dict[str, list[str]] = {key: [] for key, one in options.items() if _item_of(one.hint)}
     for word in words:
         key, equals, text = word[2:].partition("=")
         if word.startswith("--") and key:
-            flags.append((key, [text] if equals else []))
+            flags.append((key, lists.get(key, [])))  # a list that is given again goes on
+            flags[-1][1].extend([text] * bool(equals))
         elif flags and not word.startswith("--"):
             flags[-1][1].append(word)
         else:

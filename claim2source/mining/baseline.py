@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder
 
 # Texts encoded of either side where nothing else needs their vectors.
-_SAMPLED = 128
+SAMPLED = 128
 # Random pairs: claims drawn, and sources drawn for each of them.
 CLAIMS, SOURCES = 512, 16
 
@@ -38,7 +38,7 @@ def sampled_baseline(
     draw = np.random.default_rng([seed, len(dataset.sources)])
 
     def some(count: int) -> list[int]:
-        return sorted(draw.permutation(count)[:_SAMPLED].tolist())
+        return sorted(draw.permutation(count)[:SAMPLED].tolist())
 
     claims = [dataset.claims[i] for i in some(len(dataset.claims))]
     sources = [dataset.sources[i] for i in some(len(dataset.sources))]

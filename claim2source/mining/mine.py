@@ -85,10 +85,15 @@ class MiningConfig(Settings):
         max_share: a negative scores at most this share of the gold's dense score, counted as
             `share_of` says; none: no limit.
         share_of: `above_random`: shares of what a score lies above the mean score of random
-            pairs of a claim and a source, so that one share serves every encoder; `score`: of
-            the whole score, as in version 0.1.0, which leaves nothing of cosines that all lie
-            close to 1.
+            pairs of a claim and a source, so that one share serves every encoder; `above_last`: of
+            what it lies above the last of the claim's list, so that one share serves any first
+            stage; `score`: of the whole score, as in version 0.1.0, which leaves nothing of cosines
+            that all lie close to 1.
         margin: a negative scores at least this much below the gold; none: no limit.
+        max_score: a negative scores at most this; none: no limit.
+        pick: `hardest`: the first ones that are allowed; `random`: any of the ranks.
+        missed_golds: mine also for golds that are not in the claim's list; false leaves those
+            pairs out.
         max_title_similarity: a source that shares more than this share of its title's words with
             a gold's (Jaccard) counts as the same paper and is left out; none: no limit.
         max_text_similarity: the same by the words of the two abstracts; none (the default): no
@@ -106,8 +111,11 @@ class MiningConfig(Settings):
     last_rank: Annotated[int, Between(1, 10**6)] = 100
     alpha: Share = 0.5
     max_share: PositiveShare | None = 0.9
-    share_of: Literal["above_random", "score"] = "above_random"
+    share_of: Literal["above_random", "above_last", "score"] = "above_random"
     margin: Annotated[float, Between(0, MOST)] | None = None
+    max_score: Annotated[float, Between(0, MOST)] | None = None
+    pick: Literal["hardest", "random"] = "hardest"
+    missed_golds: bool = True
     max_title_similarity: PositiveShare | None = 0.9
     max_text_similarity: PositiveShare | None = None
     max_gold_similarity: PositiveShare | None = None
@@ -159,7 +167,20 @@ class MiningCounts:
     missing_random: int = 0
     short_rows: int = 0
     rows_without_hard: int = 0
+    missed_golds: int = 0
+    rows_left_out: int = 0
     baseline: RandomBaseline | None = field(default=None, compare=False)
+
+    def count(self, hard: int, random: int, config: MiningConfig) -> None:
+        """Count the negatives of one pair, and what it lacks of them."""
+        missing_hard, missing_random = config.hard - hard, config.random - random
+        self.rows += 1
+        self.hard += hard
+        self.random += random
+        self.rows_without_hard += not hard and config.hard > 0
+        self.missing_hard += missing_hard
+        self.missing_random += missing_random
+        self.short_rows += missing_hard > 0 or missing_random > 0
 
     def sentences(self) -> list[str]:
         """Describe the counts in sentences."""
@@ -174,6 +195,10 @@ class MiningCounts:
                 f"random pairs score {self.baseline.mean:.3f} on average (a claim's deviate by "
                 f"{self.baseline.deviation:.3f}): mining.max_share counts from there"
             )
+        if self.missed_golds:
+            lines.append(f"{self.missed_golds} pairs have a gold that is not in their claim's list")
+        if self.rows_left_out:
+            lines.append(f"{self.rows_left_out} of them are left out")
         if self.short_rows:
             lines.append(
                 f"{self.short_rows} pairs could not be filled: {self.missing_hard} hard and "
@@ -286,19 +311,18 @@ class _Picker:
     def _rows(self, pairs: Sequence[_Pair], window: Window) -> Iterator[MinedRow]:
         rows = np.array([pair.row for pair in pairs])
         golds = np.array([self.position[pair.gold] for pair in pairs])
-        limits = self._limits(window.similarities[rows, golds].astype(np.float64))
+        if not self.config.missed_golds:
+            listed = (window.positions[rows] == golds[:, None]).any(axis=1)
+            missed = int((~listed).sum())
+            self.counts.missed_golds += missed
+            self.counts.rows_left_out += missed
+            pairs = [pair for pair, kept in zip(pairs, listed.tolist(), strict=True) if kept]
+            rows, golds = rows[listed], golds[listed]
+        limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
         hard = self._hard(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
             random = self._random(pair, window.similarities[pair.row], limit, negatives)
-            missing_hard = self.config.hard - len(negatives)
-            missing_random = self.config.random - len(random)
-            self.counts.rows += 1
-            self.counts.hard += len(negatives)
-            self.counts.random += len(random)
-            self.counts.rows_without_hard += not negatives and self.config.hard > 0
-            self.counts.missing_hard += missing_hard
-            self.counts.missing_random += missing_random
-            self.counts.short_rows += missing_hard > 0 or missing_random > 0
+            self.counts.count(len(negatives), len(random), self.config)
             yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
 
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
@@ -312,24 +336,34 @@ class _Picker:
             for gold in claim.golds:
                 yield _Pair(row, claim, gold, golds, duplicates[golds])
 
-    def _limits(self, gold_scores: np.ndarray) -> np.ndarray:
-        """The highest dense score of a negative, for each gold's score."""
+    def _limits(self, window: Window, rows: np.ndarray, gold_scores: np.ndarray) -> np.ndarray:
+        """Return the highest dense score of a negative, for each gold's score."""
         limits = np.full(len(gold_scores), np.inf)
         share, baseline = self.config.max_share, self.counts.baseline
         if share is not None and baseline is not None:
             # A gold no nearer than a random source says nothing: what scores as random is allowed.
             limits = baseline.mean + share * np.maximum(gold_scores - baseline.mean, 0)
+        elif share is not None and self.config.share_of == "above_last":
+            scores = window.similarities[rows[:, None], window.positions[rows]]
+            listed = window.positions[rows] >= 0
+            last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
+            last = np.where(np.isfinite(last), last, 0.0)
+            limits = last + share * (gold_scores - last)
         elif share is not None:
             # A share of a negative score is above it: there the limit is as far below.
             limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
         if self.config.margin is not None:
             limits = np.minimum(limits, gold_scores - self.config.margin)
+        if self.config.max_score is not None:
+            limits = np.minimum(limits, self.config.max_score)
         return limits
 
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
-        """Take for every pair the best sources of its list that are allowed."""
+        """Take for every pair the best sources of its list that are allowed, or any of them."""
+        random = self.config.pick == "random"
+        wanted = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
@@ -348,7 +382,7 @@ class _Picker:
         while True:
             taken = free & ~close & ~duplicate
             # The list counts as read up to its last source that is taken.
-            read = np.cumsum(taken, axis=1) - taken < self.config.hard
+            read = np.cumsum(taken, axis=1) - taken < wanted
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
@@ -366,7 +400,15 @@ class _Picker:
         origins = map(_ORIGINS.__getitem__, found_by)
         negatives = map(Negative._make, zip(names, scores, origins, strict=True))
         # One list at a time: many objects at once would set off the garbage collector.
-        return (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
+        lists = (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
+        if not random:
+            return lists
+        return (self._some(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
+
+    def _some(self, pair: _Pair, allowed: Sequence[Negative]) -> list[Negative]:
+        """Draw hard negatives from those that are allowed."""
+        order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(len(allowed))
+        return [allowed[i] for i in order[: self.config.hard].tolist()]
 
     def _random(
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
@@ -388,10 +430,18 @@ class _Picker:
 
     def _drawn(self, claim: Claim) -> Iterator[int]:
         """Shuffle the pool, each claim in an order of its own."""
-        number = int.from_bytes(hashlib.sha256(claim.id.encode()).digest()[:8], "big")
-        draw = np.random.default_rng([self.config.seed, number])
+        draw = np.random.default_rng([self.config.seed, _number(claim.id)])
         # Shuffling a huge pool is slow, and the first few sources are nearly always enough.
         first = draw.choice(self.drawable, min(len(self.drawable), FIRST_DRAWN), replace=False)
         yield from first.tolist()
         rest = np.setdiff1d(self.drawable, first, assume_unique=True)
         yield from draw.permutation(rest).tolist()
+
+
+def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:
+    """Seed a draw by a pair alone: other claims do not change it."""
+    return np.random.default_rng([seed, _number(f"{claim}\0{gold}")])
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.errors import InputError, UserError
-from claim2source.core.records import Dataset
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
-from claim2source.models import DataRecord
+from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest
-from claim2source.models.reranker_manifest import RerankerManifest, manifest_of_base
+from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
 from claim2source.systems.choose import Weighing, weigh
 
+log = logging.getLogger(__name__)
+
 Made = TypeVar("Made")
+Trained = Manifest | RerankerManifest
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
 
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
@@ -127,15 +132,25 @@ def _held_out(
     carved_from = train
     if data.languages:
         carved_from = load(dataset, split, data.languages, lenient=choosing.lenient)
-    rest, val = carve_val(carved_from, share, seed, seen_share=seen_share)
+    found = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
     note = ""
-    if trained and data.val_sha256 != val.fingerprint:
+    if trained and data.val_sha256 != found.val.fingerprint:
         note = "the val carved here is not the one training held out: the data differ"
-    if not val.golds:
+    if not found.val.golds:
         raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
-    mix = data.seen_share_expected
-    mix = expected_seen_share(carved_from) if mix is None else mix
-    return SelectionData(train, val, note, seen_claims(rest, val), mix)
+    return replace(found, train=train, note=note)
+
+
+def carve(
+    whole: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
+) -> SelectionData:
+    """Carve val out of a split; what is left of it may be trained on.
+
+    `mix` is the share of claims of seen papers to choose for; none: what is expected.
+    """
+    rest, val = carve_val(whole, share, seed, seen_share=seen_share)
+    mix = expected_seen_share(whole) if mix is None else mix
+    return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
 def unknown_claims(
@@ -269,3 +284,102 @@ def with_golds(data: Dataset, name: str) -> Dataset:
     if not data.golds:
         raise NothingToChooseOn(f"{name}: no claim of {data.split!r} has a gold to choose by")
     return data
+
+
+class TrainedOn(Protocol):
+    """Name the data set and split that a training reads."""
+
+    @property
+    def dataset(self) -> str: ...
+
+    @property
+    def train_split(self) -> str: ...
+
+
+def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:
+    """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
+
+    A model was, where its manifest says so or that of what it was trained from: checkpoints,
+    training runs and exports, of the retriever or a re-ranker. `key` is what names them. Claims
+    are the same with the same id and text, in whatever data set. A model whose manifest does not
+    say what it was trained on gets a warning.
+    """
+    for name in dict.fromkeys(names):
+        for place, manifest in _trained(name):
+            if manifest.data.dataset is None:
+                log.warning(
+                    "%s: %s does not say which claims it was trained on; val may have some of them",
+                    *(key, place),
+                )
+            elif why := _why_known(manifest, val, data):
+                which = "it" if place == name else f"it was made from {place}, which"
+                raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
+
+
+def _trained(name: str) -> Iterator[tuple[str, Trained]]:
+    """Find the manifests of a model and of what it was made from, where it was trained by us."""
+    waiting, known = [name], set()
+    while waiting:
+        place = waiting.pop()
+        folder = checkpoint_folder(place)
+        manifest = manifest_of(place)
+        if manifest is None or folder.resolve() in known:
+            continue
+        known.add(folder.resolve())
+        if manifest.epoch:
+            yield place, manifest
+        waiting.append(manifest.base.name)
+        if isinstance(manifest, Manifest) and manifest.source_model is not None:
+            waiting.append(manifest.source_model.name)
+
+
+def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
+    """Say that a model was trained on claims of val, and what to do; None where it was not."""
+    record = manifest.data
+    if record.val_sha256 == val.fingerprint:
+        return None
+    claims = _claims_of(record, here)
+    if claims is None:
+        same = Path(str(record.dataset)).name == Path(here.dataset).name
+        if not same or record.train_split != here.train_split:
+            return None
+        said = "was trained on claims of this data set, and held out others"
+    else:
+        trained = {(claim.id, claim.text) for claim in claims}
+        known = sum((claim.id, claim.text) in trained for claim in val.claims)
+        if not known:
+            return None
+        said = f"was trained on {known} of its {len(val.claims)}"
+    seen = record.val_seen_share or 0.0
+    languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
+    return (
+        f"{said}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
+    )
+
+
+def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:
+    """List the claims that a model was trained on; None where they are not here any more.
+
+    They are taken from the data set that is named, if the same val is held out there, or from
+    this run's, if it is the same at another place.
+    """
+    for place in dict.fromkeys((record.dataset, here.dataset)):
+        if place is None or record.train_split is None or record.val_share is None:
+            continue
+        languages = None if record.languages is None else list(record.languages)
+        try:
+            whole = load(place, record.train_split, languages, lenient=True)
+            rest, val = carve_val(
+                whole,
+                record.val_share,
+                13 if record.val_seed is None else record.val_seed,
+                seen_share=record.val_seen_share or 0.0,
+            )
+        except UserError:
+            continue
+        # Parts of a data set may hold out the same claims.
+        same = place == record.dataset or rest.fingerprint == record.train_sha256
+        if same and val.fingerprint == record.val_sha256:
+            return rest.claims
+    return None

@@ -52,10 +52,11 @@ class BatchSampler:
     one language do; with `length`, pairs are sorted by `lengths` and dealt within runs of
     `BUCKET_BATCHES` batches. `languages` and `config.alpha` set every language's share of an
     epoch. The order depends on seed and epoch alone. Of `world_size` processes each gets an equal
-    part of every batch; up to `world_size - 1` pairs of a batch are left out of an epoch
-    (`left_out`). With `gather`, plans name the rows of the other processes too. Every pair has
-    `repeat` row numbers: its own, and each later one after as many as there are pairs. Turns begin
-    again after every `remine_every` epochs (0: never). With `fixed`, all epochs have
+    part of every batch: sizes are multiples of `world_size`, and differ by that at most; up to
+    `world_size - 1` pairs are left out of an epoch (`left_out`). What is left of the languages
+    shares batches of its own. With `gather`, plans name the rows of the other processes too. Every
+    pair has `repeat` row numbers: its own, and each later one after as many as there are pairs.
+    Turns begin again after every `remine_every` epochs (0: never). With `fixed`, all epochs have
     the batches of the first.
     """
 
@@ -92,7 +93,7 @@ class BatchSampler:
         self.quotas = language_quotas(
             {name: len(rows) for name, rows in self._of_language.items()}, self.config.alpha
         )
-        self.per_step = min(batch_size * world_size, len(self.groups))
+        self.per_step = min(batch_size, len(self.groups) // world_size) * world_size
         self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
         self.rank, self.world_size, self.start, self.gather = rank, world_size, start, gather
         self.fixed = fixed
@@ -101,8 +102,6 @@ class BatchSampler:
         self._used: tuple[int, np.ndarray] | None = None
         # The same in every epoch, since quotas are.
         self.batches = self.whole = len(self.epoch_batches(0))
-        if not self.batches:
-            raise ValueError(f"no language has a pair for each of {world_size} processes")
 
     def __len__(self) -> int:
         """Count the batches from `start` to the end of the last epoch."""
@@ -140,28 +139,49 @@ class BatchSampler:
         rows = self.epoch_rows(epoch)
         batches: list[np.ndarray] = []
         if self.config.order == "language":
+            rest = [np.empty(0, dtype=np.int64)]
             for part in rows.values():
-                batches += self._deal(draw.permutation(part), draw)
+                shuffled, left = self._even(draw.permutation(part))
+                batches += self._deal(shuffled, draw)
+                rest.append(left)
+            # No pair is left out for being of a small language.
+            batches += self._deal(self._even(np.concatenate(rest))[0], draw)
         elif self.config.order == "length":
-            together = draw.permutation(np.concatenate(list(rows.values())))
+            together, _ = self._even(draw.permutation(np.concatenate(list(rows.values()))))
             by_length = together[np.argsort(self.lengths[together], kind="stable")]
             size = BUCKET_BATCHES * self.per_step
             for start in range(0, len(by_length), size):
                 batches += self._deal(draw.permutation(by_length[start : start + size]), draw)
         else:
-            batches = self._deal(draw.permutation(np.concatenate(list(rows.values()))), draw)
-        # A batch with fewer pairs than processes would leave some without.
-        batches = [batch for batch in batches if len(batch) >= self.world_size]
+            together = draw.permutation(np.concatenate(list(rows.values())))
+            batches = self._deal(self._even(together)[0], draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
+    def _even(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Part rows into as many as all processes get equally, and those that are left."""
+        most = len(rows) - len(rows) % self.world_size
+        return rows[:most], rows[most:]
+
     def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
-        """Deal rows: groups in random order, each group's pairs to consecutive batches."""
-        # At least one pair for every process in every batch.
-        count = max(1, min(-(-len(shuffled) // self.per_step), len(shuffled) // self.world_size))
+        """Deal rows: groups in random order, each group's pairs to consecutive batches.
+
+        Rounds go over all batches; the last `world_size` ones, where they cannot, over the first.
+        """
+        if not len(shuffled):
+            return []
+        count, world = -(-len(shuffled) // self.per_step), self.world_size
         groups = self.groups[shuffled]
-        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-        dealt = shuffled[np.argsort(first[inverse], kind="stable")]
-        return [draw.permutation(dealt[i::count]) for i in range(count)]
+        _, first, inverse, sizes = np.unique(
+            groups, return_index=True, return_inverse=True, return_counts=True
+        )
+        # The largest groups come first where the last rounds are shorter: there they would meet.
+        keys = (first[inverse], -sizes[inverse]) if world > 1 else (first[inverse],)
+        dealt = shuffled[np.lexsort(keys)]
+        even = len(dealt) // (count * world) * count * world
+        fuller = (len(dealt) - even) // world
+        seats = np.arange(len(dealt)) % count
+        seats[even:] = np.arange(len(dealt) - even) % max(fuller, 1)
+        return [draw.permutation(dealt[seats == i]) for i in range(count)]
 
     def repeats(self, epoch: int = 0) -> int:
         """Count the pairs that share a batch with an earlier pair of their group."""
@@ -171,8 +191,7 @@ class BatchSampler:
 
     def left_out(self, epoch: int = 0) -> int:
         """Count the pairs that no process gets in this epoch, so that all get equally many."""
-        used = sum(len(b) - len(b) % self.world_size for b in self.epoch_batches(epoch))
-        return sum(self.quotas.values()) - used
+        return sum(self.quotas.values()) - sum(map(len, self.epoch_batches(epoch)))
 
     def __iter__(self) -> Iterator[BatchPlan]:
         """Plan this process's batches of all epochs, from batch number `start`."""
@@ -224,9 +243,8 @@ class BatchSampler:
         return tuple(turns)
 
     def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
-        """Divide a batch among the processes, by rank; left-over rows are dropped."""
-        even = batch[: len(batch) - len(batch) % self.world_size]
-        return tuple(tuple(rows) for rows in even.reshape(-1, self.world_size).T.tolist())
+        """Divide a batch among the processes, by rank."""
+        return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
 
 
 class BatchLoader(Generic[Made]):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins import CheckpointIO
@@ -22,19 +22,18 @@ from torch import Tensor
 from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
-from claim2source.core.records import Dataset
-from claim2source.core.report import Epoch
+from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
 from claim2source.core.terminal import say
 from claim2source.io.store import Store
 from claim2source.models import Encoder, Identity, Manifest
-from claim2source.models.reranker_manifest import RerankerManifest
-from claim2source.text import Rendering
-from claim2source.training.choose import ValScores, score_on_val
-from claim2source.training.data import TrainingData
+from claim2source.training.checkpoint import save_checkpoint
+from claim2source.training.choose import ValScores, choose_point, score_on_val
+from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, encode_shares, gather_values, moved_weights
 from claim2source.training.loggers import RunLog
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import KeptNegatives, RunNegatives, negatives_table
+from claim2source.training.negatives import RunNegatives, mine_again, mines_after, negatives_table
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -45,6 +44,11 @@ from claim2source.training.resume import (
     skipped_steps,
 )
 from claim2source.training.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+# Bootstrap draws of the interval of a small val.
+_REPEATS = 2_000
 
 
 class TrainingProgress(pl.Callback):
@@ -117,10 +121,8 @@ class Throughput(pl.Callback):
 class WandbTables(pl.Callback):
     """Show a sample of the mined negatives that are trained on, whenever they are others."""
 
-    def __init__(
-        self, negatives: KeptNegatives, train: Dataset, seed: int, logs: Callable[[], RunLog]
-    ) -> None:
-        self.negatives, self.train, self.seed, self.logs = negatives, train, seed, logs
+    def __init__(self, negatives: RunNegatives, seed: int, logs: RunLog) -> None:
+        self.negatives, self.seed, self.logs = negatives, seed, logs
         self._shown: Path | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -136,38 +138,49 @@ class WandbTables(pl.Callback):
         if self.negatives.current == self._shown or not module.shown_rows:
             return
         self._shown = self.negatives.current
-        table = negatives_table(module.shown_rows, self.train, self.seed)
-        self.logs().table("mined negatives", table)
+        table = negatives_table(module.shown_rows, self.negatives.train, self.seed)
+        self.logs.table("mined negatives", table)
 
 
 class Remine(pl.Callback):
-    """Mine again before an epoch, every `optimisation.remine_every` epochs (ANCE)."""
+    """Mine again before an epoch, every `optimisation.remine_every` epochs (ANCE).
+
+    The weights are named as the checkpoint of the epoch before: what was encoded to score it is
+    not encoded again.
+    """
 
     def __init__(
-        self, negatives: RunNegatives, encoder: Encoder, untrained: Identity, world: World
+        self,
+        negatives: RunNegatives,
+        config: FinetuneConfig,
+        encoder: Encoder,
+        untrained: Identity,
+        store: Store,
     ) -> None:
-        self.negatives, self.encoder, self.world = negatives, encoder, world
-        self.untrained = untrained
+        self.negatives, self.config, self.encoder = negatives, config, encoder
+        self.untrained, self.store = untrained, store
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Mine where it is due after the epoch before, and train on what was mined."""
         assert isinstance(module, RetrieverModule)
-        if not self.negatives.due(trainer.current_epoch):
+        epoch, negatives = trainer.current_epoch, self.negatives
+        if not mines_after(self.config.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            self._name_weights(trainer.current_epoch)
-            module.pairs.use(self.negatives.again(self.encoder, trainer.current_epoch))
+            folder = negatives.run.checkpoint(epoch)
+            self.encoder.weights = identity_of(folder, self.untrained, negatives.world)
+            module.pairs.use(mine_again(negatives, self.config, self.encoder, self.store, epoch))
         self.encoder.weights = None
-        if self.world.is_first:
-            say("\n".join(self.negatives.sentences))
+        if negatives.world.is_first:
+            say("\n".join(negatives.sentences))
 
-    def _name_weights(self, epoch: int) -> None:
-        """Name the weights as the epoch's checkpoint does, where several processes share them."""
-        identity, folder = None, self.negatives.run.checkpoint(epoch)
-        # One process needs no store.
-        if self.world.is_first and self.world.size > 1:
-            identity = Manifest.read(folder).weights.identity(self.untrained)
-        self.encoder.weights = gather_values(identity, self.world)[0]
+
+def identity_of(folder: Path, untrained: Identity, world: World) -> Identity:
+    """Name a checkpoint's weights in every process, as the first one reads its manifest."""
+    identity: Identity = {}
+    if world.is_first:
+        identity = Manifest.read(folder).weights.identity(untrained)
+    return gather_values(identity, world)[0]
 
 
 class GatherWeights(pl.Callback):
@@ -209,141 +222,131 @@ class GatherWeights(pl.Callback):
         self._current = True
 
 
-class KeepCheckpoints(pl.Callback):
-    """Write every epoch's model to the run's folder with `save`."""
-
-    def __init__(self, run: RunFolder, save: Callable[[Path, int], None], world: World) -> None:
-        self.run, self.save, self.world = run, save, world
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Write the checkpoint."""
-        assert isinstance(module, TrainingModule)
-        epoch = module.epochs_done
-        if not self.world.is_first:
-            return
-        with module.stop.after_step(waits=False):
-            self.save(self.run.checkpoint(epoch), epoch)
-
-
 class DropCheckpoints(Checkpoint):
     """Delete checkpoints that will not be chosen, with `keep: best`.
 
     Lightning calls callbacks of this kind last, in their order: after the state was saved, since
-    an epoch that is repeated may get another score on a GPU. `chosen` gives the epoch that would
-    be chosen now; `saved` waits until the state is written.
+    an epoch that is repeated may get another score on a GPU.
+    """
+
+    def __init__(
+        self, run: RunFolder, config: RunConfig, data: TrainingData, file: StateFile, world: World
+    ) -> None:
+        self.run, self.config, self.data, self.file, self.world = run, config, data, file, world
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Delete them, once the state is written."""
+        if self.world.is_first and self.config.keep != "all":
+            self.file.wait()
+            chosen, _ = choose_point(self.run, self.data, self.config)
+            self.run.prune(self.config.keep, chosen.epoch)
+
+
+class EvaluateOnVal(pl.Callback):
+    """Write the retriever's checkpoint at every epoch's end, and score it on val.
+
+    `kind` says what is written of the model, `base` is the folder of its base, `manifest` what all
+    epochs have in common; `untrained` identifies the base's weights.
     """
 
     def __init__(
         self,
-        run: RunFolder,
-        keep: str,
-        chosen: Callable[[], int],
-        saved: Callable[[], None],
-        world: World,
+        encoder: Encoder,
+        base: Path,
+        manifest: Manifest,
+        kind: Literal["full", "lora"],
+        untrained: Identity,
+        data: TrainingData,
+        negatives: RunNegatives,
+        store: Store,
+        logs: RunLog,
     ) -> None:
-        self.run, self.keep, self.chosen, self.saved = run, keep, chosen, saved
-        self.world = world
+        self.encoder, self.base, self.manifest, self.kind = encoder, base, manifest, kind
+        self.untrained, self.data, self.negatives = untrained, data, negatives
+        self.store, self.logs = store, logs
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Delete them."""
-        if self.world.is_first and self.keep != "all":
-            self.saved()
-            self.run.prune(self.keep, self.chosen())
-
-
-class EvaluateEpoch(pl.Callback):
-    """Score the checkpoint that an epoch has just written, by language.
-
-    The scores go to the run's history, to the checkpoint's manifest, to the logs, and to Lightning
-    as `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an EarlyStopping can monitor
-    them.
-    """
-
-    manifest: type[Manifest] | type[RerankerManifest] = Manifest
-
-    def __init__(self, run: RunFolder, world: World, logs: Callable[[], RunLog]) -> None:
-        self.run, self.world, self.logs = run, world, logs
-
-    @abstractmethod
-    def share(self, epoch: int) -> None:
-        """Do this process's share of the work on val."""
-
-    @abstractmethod
-    def scored(self) -> ValScores:
-        """Score the model as it is, in the first process."""
-
-    def forget(self) -> None:
-        """Drop what was kept for the scores: the weights will move."""
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Score the epoch; tell all processes."""
+        """Save and score the epoch; every process encodes a share of val."""
         assert isinstance(module, TrainingModule)
+        epoch, run, world = module.epochs_done, self.negatives.run, self.negatives.world
+        folder, rendering, val = run.checkpoint(epoch), self.manifest.rendering, self.data.val
+        scores = None
+        if world.is_first:
+            with module.stop.after_step(waits=False):
+                data = replace(self.manifest.data, mined_sha256=self.negatives.sha256)
+                manifest = replace(self.manifest, epoch=epoch, data=data)
+                save_checkpoint(folder, self.encoder, self.base, manifest, self.kind)
         with module.stop.after_step(waits=False):
-            self.share(module.epochs_done)
-            entry = self._score(module) if self.world.is_first else None
-            found = gather_values(entry, self.world)[0]
-        self.forget()
-        # An epoch that was left open before the last one's end is scored outside of a training.
-        if found is not None and trainer.training:
-            for lang, row in found.val.items():
-                values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
-                # The logs have them already, at the step.
-                module.log_dict(values, logger=False)
+            self.encoder.weights = identity_of(folder, self.untrained, world)
+            encode_shares(self.encoder, rendering, val.claims, val.sources, self.store, world)
+            if world.is_first:
+                scores = score_on_val(self.encoder, self.data, rendering, self.store)
+                manifest = Manifest.read(folder)
+                replace(manifest, scores=scores.by_split()).write(folder)
+            record_epoch(trainer, module, run, self.logs, scores, world)
+        self.encoder.weights = None
 
-    def _score(self, module: TrainingModule) -> Epoch:
-        epoch = module.epochs_done
+
+def score_base(evaluation: EvaluateOnVal, chooses: bool) -> None:
+    """Write and score the checkpoint of epoch 0, the model before training.
+
+    Every process encodes a share of val, the first one records the scores; it warns where
+    something is chosen on a val that is small.
+    """
+    data, manifest, encoder = evaluation.data, evaluation.manifest, evaluation.encoder
+    run, world, val = evaluation.negatives.run, evaluation.negatives.world, data.val
+    rendering, store = manifest.rendering, evaluation.store
+    encode_shares(encoder, rendering, val.claims, val.sources, store, world)
+    if not world.is_first:
+        return
+    folder = run.checkpoint(0)
+    written = save_checkpoint(folder, encoder, evaluation.base, manifest, "base")
+    small = why_too_small(val)
+    scores = score_on_val(encoder, data, rendering, store, _REPEATS if small else 0)
+    replace(written, scores=scores.by_split()).write(folder)
+    run.record(scores.epoch(0, None))
+    bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
+    if small and bounds and chooses:
+        low, high = bounds
+        log.warning(
+            "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, %.4f wide",
+            *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
+        )
+
+
+def record_epoch(
+    trainer: pl.Trainer,
+    module: TrainingModule,
+    run: RunFolder,
+    logs: RunLog,
+    scores: ValScores | None,
+    world: World,
+) -> None:
+    """Record an epoch's scores in the run's history and its logs, and give them to Lightning.
+
+    There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an EarlyStopping
+    can monitor them. `scores` are known to the first process.
+    """
+    epoch = module.epochs_done
+    entry: Epoch | None = None
+    if scores is not None:
         losses = module.losses[module.steps_before(epoch) :]
         taken = [loss for loss in losses if not math.isnan(loss)]
         mean = sum(taken) / len(taken) if taken else None
         said = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
         skipped = len(losses) - len(taken)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
-        folder = self.run.checkpoint(epoch)
-        manifest = self.manifest.read(folder)
-        scores = self.scored()
-        replace(manifest, scores=scores.by_split()).write(folder)
-        self.run.record(scores.epoch(epoch, mean))
-        self.logs().scores(self.run.history[-1], module.steps_done)
+        entry = scores.epoch(epoch, mean)
+        run.record(entry)
+        logs.scores(entry, module.steps_done)
         print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
-        return self.run.history[-1]
-
-
-class EvaluateOnVal(EvaluateEpoch):
-    """Score a retriever; `untrained` identifies the base's weights."""
-
-    def __init__(
-        self,
-        run: RunFolder,
-        encoder: Encoder,
-        data: TrainingData,
-        rendering: Rendering,
-        store: Store,
-        world: World,
-        logs: Callable[[], RunLog],
-        *,
-        untrained: Identity,
-    ) -> None:
-        super().__init__(run, world, logs)
-        self.encoder, self.data, self.rendering = encoder, data, rendering
-        self.store, self.untrained = store, untrained
-
-    def share(self, epoch: int) -> None:
-        """Name the weights after an epoch, and encode this process's share of val with them."""
-        identity = None
-        if self.world.is_first:
-            manifest = Manifest.read(self.run.checkpoint(epoch))
-            identity = manifest.weights.identity(self.untrained)
-        self.encoder.weights = gather_values(identity, self.world)[0]
-        val = self.data.val
-        encode_shares(self.encoder, self.rendering, val.claims, val.sources, self.store, self.world)
-
-    def forget(self) -> None:
-        """Drop the name of the weights."""
-        self.encoder.weights = None
-
-    def scored(self, repeats: int = 0) -> ValScores:
-        """Score the model as it is; `repeats` bootstrap draws give intervals, 0 none."""
-        return score_on_val(self.encoder, self.data, self.rendering, self.store, repeats)
+    found = gather_values(entry, world)[0]
+    # An epoch that was left open before the last one's end is scored outside of a training.
+    if found is not None and trainer.training:
+        for lang, row in found.val.items():
+            values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
+            # The logs have them already, at the step.
+            module.log_dict(values, logger=False)
 
 
 class StateFile(CheckpointIO):
@@ -406,20 +409,19 @@ class KeepState(Checkpoint):
 
     A signal ends the training after a step, once that is saved. What Lightning does not hold is
     added: the RNG states of all processes, losses, the mined negatives, and hashes of what the run
-    was begun with. `saved_steps` is the last save's, `random` the RNG state to begin with.
+    was begun with. `random` is the RNG state to begin with.
     """
 
     def __init__(
         self,
         run: RunFolder,
         world: World,
-        negatives: KeptNegatives,
+        negatives: RunNegatives,
         begun_with: Mapping[str, str | None],
         every: int,
     ) -> None:
         self.run, self.world, self.negatives = run, world, negatives
         self.begun_with, self.every = dict(begun_with), every
-        self.saved_steps: int | None = None
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
@@ -464,7 +466,7 @@ class KeepState(Checkpoint):
     def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
         self._between = between
         trainer.save_checkpoint(self.run.state, weights_only=False)
-        self.saved_steps = module.steps_done
+        self.run.saved_steps = module.steps_done
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -495,7 +497,7 @@ class KeepState(Checkpoint):
         module.batches_done, module.steps_done = ours["batches_done"], ours["steps_done"]
         module.losses = list(ours["losses"])
         self.random = ours["random"][self.world.rank]
-        self.epoch_open, self.saved_steps = ours["epoch_open"], ours["steps_done"]
+        self.epoch_open, self.run.saved_steps = ours["epoch_open"], ours["steps_done"]
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:

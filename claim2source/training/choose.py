@@ -136,14 +136,17 @@ class ChosenCheckpoint:
 
 def choose_checkpoint(
     run: RunFolder, data: TrainingData, config: FinetuneConfig, store: Store, world: World
-) -> ChosenCheckpoint:
+) -> ChosenCheckpoint | None:
     """Choose among base, trained epochs, `config.scales` of the best one, and means of epochs.
 
     Scales other than 1 lie between the base and the epoch (LoRA: W + scale * delta; full: as
     WiSE-FT); the one that wins is written as a checkpoint beside the epochs, as is a mean. With
-    `choose: last` there are the last epoch, its scales and the means. For the first process: the
-    others encode val with it (`help_to_choose`).
+    `choose: last` there are the last epoch, its scales and the means. The first process scores and
+    chooses; the others encode their shares of val with it, and get None.
     """
+    if not world.is_first:
+        _help_to_choose(data, config, store, world)
+        return None
     shared = SharedVal(config.rendering, data.val.claims, data.val.sources, store, world)
     last = run.history[-1].epoch
     best = run.best_epoch(trained=True) if config.choose == "best" else last
@@ -192,7 +195,7 @@ def choose_checkpoint(
     )
 
 
-def help_to_choose(data: TrainingData, config: FinetuneConfig, store: Store, world: World) -> None:
+def _help_to_choose(data: TrainingData, config: FinetuneConfig, store: Store, world: World) -> None:
     """Encode this process's share of val with every scale and mean that the first process scores.
 
     A machine that has another disk has no checkpoints, and leaves its share to the first process.

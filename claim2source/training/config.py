@@ -102,6 +102,8 @@ class StepsConfig(Settings):
         learning_rate: highest learning rate of AdamW.
         warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
             falls as a cosine.
+        warmup_from_zero: begin the rise at 0, as before version 0.3: the first step moves nothing.
+            false: at 1 / (steps of the rise + 1).
         weight_decay: of AdamW; biases and norms are left out.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
@@ -123,6 +125,7 @@ class StepsConfig(Settings):
     accumulation: Repeats = 1
     learning_rate: Positive = 5e-5
     warmup_ratio: PartialShare = 0.05
+    warmup_from_zero: bool = False
     weight_decay: Amount = 0.01
     max_grad_norm: Amount = 1.0
     dropout: PartialShare | None = None
@@ -227,6 +230,7 @@ class RunConfig(Settings):
             not below the model before training, the nearest to the last epoch as trained; or
             the plain `best`.
         keep: checkpoints of all epochs, or only of the best and the last.
+        mined: a file of `train/mine.py`, whose negatives are used.
         trainer: arguments of Lightning's `pl.Trainer`, such as `callbacks` (a list of `class_path`
             and `init_args`), `profiler`, `fast_dev_run`, `overfit_batches`, `max_steps`,
             `limit_train_batches` and `strategy`; one that contradicts the run is refused.
@@ -246,6 +250,7 @@ class RunConfig(Settings):
     choose: Literal["best", "last"] = "best"
     rule: Rule = "one_se"
     keep: Literal["all", "best"] = "all"
+    mined: Path | None = None
     trainer: TrainerSettings = field(default_factory=dict)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     out: Path = Path("checkpoints/run")
@@ -269,6 +274,11 @@ class RunConfig(Settings):
     def chooses(self) -> bool:
         """Tell whether anything is chosen on val."""
         return self.choose == "best"
+
+    @property
+    def unsharded(self) -> str | None:
+        """Say what to take in place of a strategy that shards, where the training cannot."""
+        return None
 
     @property
     def held_out_seen(self) -> float:
@@ -307,7 +317,6 @@ class FinetuneConfig(RunConfig):
         tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
             trains every weight.
         mining: hard negatives, when they are mined by the run.
-        mined: a file of `train/mine.py`, used instead of mining.
         optimisation: batches, negatives and the optimizer.
         batches: which pairs share a batch.
         losses: the loss to minimise.
@@ -324,7 +333,6 @@ class FinetuneConfig(RunConfig):
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
-    mined: Path | None = None
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     teacher: TeacherConfig | None = None
@@ -389,6 +397,15 @@ class FinetuneConfig(RunConfig):
     def chooses(self) -> bool:
         """Tell whether anything is chosen on val."""
         return self.choose == "best" or bool(self.scales) or self.soup
+
+    @property
+    def unsharded(self) -> str | None:
+        """Say what to take in place of a strategy that shards, where the training cannot."""
+        if self.tuning == "qlora":
+            return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
+        if self.teacher is not None:
+            return "auto or ddp with a `teacher`: a small encoder is not sharded"
+        return None
 
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:

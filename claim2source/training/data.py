@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -13,12 +13,13 @@ from torch import Tensor
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.datasets import carve_val, expected_seen_share, load
+from claim2source.datasets import load
 from claim2source.datasets.grouping import connected_groups, golds_by_text
 from claim2source.mining import MinedRow, MiningConfig, Negative, read_mined
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.models import Encoder, Tokens
-from claim2source.systems.choose import Weighing, weigh
+from claim2source.systems.choose import Weighing
+from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
 from claim2source.training.batches import BatchPlan
@@ -40,22 +41,29 @@ FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 class TrainingData:
     """Hold the splits to train on, to choose on and to report on, and a teacher's scores.
 
-    A claim of val has a seen paper where `seen_golds` has its gold; `seen_share` of such claims
-    is chosen for.
+    A claim of val has a seen paper where `seen_golds` has its gold.
     """
 
     train: Dataset
-    val: Dataset
+    selection: SelectionData
     report: Dataset
-    teacher: Teacher | None = None
     seen_golds: frozenset[str] = frozenset()
-    seen_share: float | None = None
+    teacher: Teacher | None = None
+
+    @property
+    def val(self) -> Dataset:
+        """Return the claims that are chosen on."""
+        return self.selection.val
+
+    @property
+    def seen_share(self) -> float | None:
+        """Return the share of claims of seen papers that is chosen for."""
+        return self.selection.seen_share
 
     @cached_property
     def weighing(self) -> Weighing:
         """Weigh the claims of val to choose by."""
-        seen = [c.id for c in self.val.claims if not self.seen_golds.isdisjoint(c.golds)]
-        return weigh(self.val, frozenset(seen), self.seen_share)
+        return self.selection.weighing()
 
 
 def load_data(config: FinetuneConfig) -> TrainingData:
@@ -64,25 +72,32 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     Raises `ConfigError` where a loss needs what the claims do not have, `InputError` for a
     teacher's run or mined negatives that do not fit the claims.
     """
-    data = load_splits(config, lambda train: check_data(config, train))
+    data = load_splits(config)
+    check_losses(config.losses, data.train)
     distillation = config.losses.distillation
     if distillation.weight and distillation.scores is not None:
         return replace(data, teacher=read_teacher(distillation, data.train))
     return data
 
 
-def load_splits(config: RunConfig, check: Callable[[Dataset], None]) -> TrainingData:
-    """Load the splits and carve val out of train; `check` raises what is wrong with train."""
+def load_splits(config: RunConfig) -> TrainingData:
+    """Load the splits and carve val out of train.
+
+    A file of mined negatives is read too, so that its errors come before any encoding; a resumed
+    run has its own copy.
+    """
     data, languages = config.data, config.languages
     whole = load(data.dataset, data.train_split, languages, lenient=data.lenient)
-    train, val = carve_val(whole, data.val_share, data.val_seed, seen_share=config.held_out_seen)
-    if not val.golds:
+    carved = carve(
+        whole, data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
+    )
+    train = carved.train
+    if not carved.val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
-    seen_golds, mix = train.golds, data.seen_share_expected
-    mix = expected_seen_share(whole) if mix is None else mix
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
-    check(train)
+    if config.mined is not None and not config.resume:
+        read_mined(config.mined, train)
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
@@ -90,7 +105,7 @@ def load_splits(config: RunConfig, check: Callable[[Dataset], None]) -> Training
     if shared := [claim.id for claim in report.claims if claim.id in known]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
-    return TrainingData(train, val, report, None, seen_golds, mix)
+    return TrainingData(train, carved, report, carved.train.golds)
 
 
 def why_too_small(val: Dataset) -> str | None:
@@ -104,15 +119,8 @@ def why_too_small(val: Dataset) -> str | None:
     )
 
 
-def check_data(config: FinetuneConfig, train: Dataset) -> None:
-    """Raise `ConfigError` for a loss that finds nothing to work on in these claims.
-
-    A file of mined negatives is read too, so that its errors come before any encoding; a
-    resumed run has its own copy.
-    """
-    losses = config.losses
-    if config.mined is not None and not config.resume:
-        read_mined(config.mined, train)
+def check_losses(losses: LossesConfig, train: Dataset) -> None:
+    """Raise `ConfigError` for a loss that finds nothing to work on in these claims."""
     if losses.consistency.weight and not any(
         claim.lang != "en" and claim.translation for claim in train.claims
     ):
@@ -125,8 +133,14 @@ def check_data(config: FinetuneConfig, train: Dataset) -> None:
 
 
 def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:
-    """List training pairs and teacher's scores that are not used; `pairs` are trained on."""
-    lines = []
+    """List translations that are missing, training pairs and teacher's scores that are not used.
+
+    `pairs` are trained on.
+    """
+    form = config.rendering.claims
+    if form == "original" and config.losses.consistency.weight:
+        form = "bilingual"
+    lines = untranslated_sentences(train.claims, form)
     available = sum(len(claim.golds) for claim in train.claims)
     if config.mined is not None and pairs < available:
         missing = available - pairs
@@ -135,14 +149,6 @@ def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]
     if distillation.scores is not None and not distillation.weight:
         lines.append(f"losses.distillation.weight is 0: {distillation.scores} is not used")
     return lines
-
-
-def missing_translations(config: FinetuneConfig, train: Dataset) -> list[str]:
-    """Count the training claims without the translation that the rendering or a loss needs."""
-    form = config.rendering.claims
-    if form == "original" and config.losses.consistency.weight:
-        form = "bilingual"
-    return untranslated_sentences(train.claims, form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,9 +326,9 @@ class TrainingPairs:
         scored = self._scores(row.claim)
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
-            return _in_turn(known, wanted, turn)
+            return in_turn(known, wanted, turn)
         others = row.negatives[len(known) :]
-        return [*known, *_in_turn(others, wanted - len(known), turn)]
+        return [*known, *in_turn(others, wanted - len(known), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -412,7 +418,7 @@ class TrainingPairs:
         return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 
-def _in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
+def in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
     """Take the next `wanted` of an endlessly repeated list, its random ones spread evenly."""
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]

@@ -213,20 +213,20 @@ def barrier(world: World) -> None:
         dist.all_reduce(torch.zeros(1))
 
 
-def together(world: World, work: Callable[[], Value]) -> Value:
-    """Run `work` on every process and wait for all; what the user must correct ends them all.
+@contextlib.contextmanager
+def together(world: World) -> Iterator[None]:
+    """Run the body on every process and wait for all; what the user must correct ends them all.
 
     One process raises it, the others end with the same exit code and no second line.
     """
-    found: list[Value] = []
     error: Exception | None = None
     try:
-        found.append(work())
+        yield
     except (UserError, OSError) as raised:
         error = raised
     failed = gather_values(error is not None, world)
     if True not in failed:
-        return found[0]
+        return
     if error is not None and failed.index(True) == world.rank:
         raise error
     raise SystemExit(EXIT_CODE)

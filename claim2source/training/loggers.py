@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,27 @@ _STEP = "trainer/global_step"
 class RunLog:
     """Log numbers, tables and pictures of a run; tables and pictures go to W&B only.
 
-    A resumed run gets a CSV file named by its first step.
+    A resumed run gets a CSV file named by its first step. They are opened when first used.
     """
 
     def __init__(self, config: RunConfig, run: Path, first_step: int) -> None:
-        version = f"step-{first_step:06d}"
-        csv = CSVLogger(run, name="logs", version=version, flush_logs_every_n_steps=1)
-        self.loggers: list[Logger] = [csv]
-        mode = wandb_mode(config.wandb.mode)
-        if mode != "off":
-            page = training_page(config, run)
-            page.write(run)
-            tracker = Tracker(
-                mode, run, id=page.id, resume="allow", job_type="train", config=as_plain(config)
-            )
-            self.loggers.append(WandbPage(tracker))
+        self.config, self.run, self.first_step = config, run, first_step
+
+    @cached_property
+    def loggers(self) -> list[Logger]:
+        """Open the CSV file, and the page in W&B."""
+        version = f"step-{self.first_step:06d}"
+        csv = CSVLogger(self.run, name="logs", version=version, flush_logs_every_n_steps=1)
+        mode = wandb_mode(self.config.wandb.mode)
+        if mode == "off":
+            return [csv]
+        page = training_page(self.config, self.run)
+        page.write(self.run)
+        settings = as_plain(self.config)
+        tracker = Tracker(
+            mode, self.run, id=page.id, resume="allow", job_type="train", config=settings
+        )
+        return [csv, WandbPage(tracker)]
 
     def scores(self, entry: Epoch, step: int) -> None:
         """Log a point of the learning curves: an epoch's MRR@5 on val, by language and part."""

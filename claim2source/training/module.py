@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -15,20 +14,19 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import get_cosine_schedule_with_warmup
+from torch.optim.lr_scheduler import LambdaLR
 
-from claim2source.core.errors import EXIT_CODE, ConfigError, UserError
+from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.mining import MinedRow
 from claim2source.models import Encoder, Tokens
 from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
-from claim2source.training.batches import BatchLoader, BatchPlan, BatchSampler
+from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.config import FinetuneConfig, OptimisationConfig, StepsConfig
 from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.distributed import (
     Sharded,
-    World,
     backward_pass,
     gather_vectors,
     most_chunks,
@@ -61,11 +59,12 @@ _STOP, _SPOILT = "stop", "spoilt"
 
 
 class TrainingModule(pl.LightningModule):
-    """Train a model in planned batches: `ready` makes one, `loss_of_batch` computes its loss.
+    """Hold the optimizer, and take the steps of any training in planned batches.
 
-    Lightning accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is
-    how many the learning rate falls over. `losses` has the loss of every optimizer step so far,
-    NaN where it was skipped. `measures` are terms that are counted, and no part of the loss.
+    A subclass has `collate`, `loss_of_batch` and `halve_chunks`. Lightning accumulates, counts
+    epochs and steps, and calls the callbacks. `optimizer_steps` is how many the learning rate
+    falls over. `losses` has the loss of every optimizer step so far, NaN where it was skipped.
+    `measures` are terms that are counted, and no part of the loss.
     """
 
     measures: frozenset[str] = frozenset()
@@ -94,18 +93,10 @@ class TrainingModule(pl.LightningModule):
         self._begun: Begun | None = None
         self.sharded = False
 
-    @abstractmethod
-    def ready(self, plan: BatchPlan) -> Any:
-        """Make the tensors of a planned batch, before its step and in another thread."""
-
     @property
-    @abstractmethod
     def shown_rows(self) -> Sequence[MinedRow]:
         """List the pairs whose negatives a reader may see; none where none are trained on."""
-
-    @abstractmethod
-    def loss_of_batch(self, ready: Any) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        return ()
 
     @property
     def epochs_done(self) -> int:
@@ -134,7 +125,9 @@ class TrainingModule(pl.LightningModule):
                 groups.append({"params": parameters, "weight_decay": decay})
         optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
         warmup = round(self.config.warmup_ratio * self.optimizer_steps)
-        scheduler = get_cosine_schedule_with_warmup(optimizer, warmup, self.optimizer_steps)
+        first = 0 if self.config.warmup_from_zero else 1
+        rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
+        scheduler = LambdaLR(optimizer, rate)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
@@ -156,9 +149,17 @@ class TrainingModule(pl.LightningModule):
         if self.window.closed:
             self.window = Window()
 
-    @abstractmethod
+    def collate(self, plan: BatchPlan) -> Any:
+        """Make the tensors of a planned batch, before its step and in another thread."""
+        raise NotImplementedError
+
+    def loss_of_batch(self, ready: Any) -> tuple[Forward, BatchPlan]:
+        """Compute the loss of one batch, and count what it used."""
+        raise NotImplementedError
+
     def halve_chunks(self, ready: Any) -> bool:
         """Make the chunks of later batches half as large as this one's; false where none can be."""
+        raise NotImplementedError
 
     def training_step(self, ready: Any, batch_idx: int) -> Tensor:
         """Compute the loss of one batch."""
@@ -214,7 +215,7 @@ class TrainingModule(pl.LightningModule):
         torch.cuda.empty_cache()
         log.warning("out of memory: the step is repeated in chunks half as large")
         begun.restore(self)
-        return replace(begun, ready=self.ready(begun.ready.plan))
+        return replace(begun, ready=self.collate(begun.ready.plan))
 
     def configure_gradient_clipping(
         self,
@@ -287,6 +288,17 @@ class TrainingModule(pl.LightningModule):
             torch.distributed.all_reduce(values)
             values = values / self.trainer.world_size
         return dict(zip(sorted(terms), values.tolist(), strict=True))
+
+
+def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
+    """Return the share of the highest learning rate at a step, from 0: a rise, then a cosine to 0.
+
+    The rise begins at `first` of `warmup` + `first` parts: at 0 the first step would move nothing.
+    """
+    if step < warmup:
+        return (step + first) / (warmup + first)
+    progress = (step - warmup) / max(1, steps - warmup)
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 @dataclass(frozen=True)
@@ -432,7 +444,7 @@ class RetrieverModule(TrainingModule):
         # Sources that a claim of the last batch was compared with.
         self.candidates = 0
 
-    def ready(self, plan: BatchPlan) -> ReadyBatch:
+    def collate(self, plan: BatchPlan) -> ReadyBatch:
         """Make the tensors of a planned batch, before its step and in another thread."""
         batch = ready_batch(self.pairs.batch(plan), self.encoder, self.config)
         if self.device.type != "cuda":
@@ -452,7 +464,7 @@ class RetrieverModule(TrainingModule):
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             self.window.taught.append(taught(batch.teacher))
-        return passed, ready.plan
+        return passed, batch.plan
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """Compare the first step's loss with chance."""
@@ -528,65 +540,28 @@ class RetrieverModule(TrainingModule):
             **targets,
         )
 
-
-class PlannedData(pl.LightningDataModule):
-    """Give the batches of a sampler, as `limits` of a trainer allow.
-
-    Val has no batches: it is ranked as a whole (`callbacks/evaluate.py`).
-    """
-
-    def __init__(self, sampler: BatchSampler, trainer: pl.Trainer) -> None:
-        super().__init__()
-        self.sampler, overfit = sampler, is_overfitting(trainer)
-        limit, whole = trainer.limit_train_batches, sampler.batches
-        most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
-        if most == 0:
-            key = "overfit_batches" if overfit else "limit_train_batches"
-            raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
-        sampler.cut(most)
-        self.optimizer_steps = sampler.optimizer_steps
-        if trainer.max_steps >= 0:
-            self.optimizer_steps = min(self.optimizer_steps, trainer.max_steps)
-
-    def train_dataloader(self) -> BatchLoader[Any]:
-        """Give the batches, epoch after epoch, as the trainer's module makes them."""
-        assert self.trainer is not None
-        module = self.trainer.lightning_module
-        assert isinstance(module, TrainingModule)
-        return BatchLoader(self.sampler, module.ready)
-
-
-def is_overfitting(trainer: pl.Trainer) -> bool:
-    """Tell whether a trainer repeats its first batches."""
-    return bool(vars(trainer)["overfit_batches"])
-
-
-class ClaimSourceData(PlannedData):
-    """Deal the retriever's training pairs to the batches of all epochs."""
-
-    def __init__(
-        self,
-        pairs: TrainingPairs,
-        config: FinetuneConfig,
-        world: World,
-        trainer: pl.Trainer,
-    ) -> None:
-        optimisation = config.optimisation
-        self.pairs = pairs
-        sampler = BatchSampler(
-            pairs.groups(),
-            optimisation.batch_size,
-            epochs=optimisation.epochs,
-            accumulation=optimisation.accumulation,
-            seed=optimisation.seed,
-            rank=world.rank,
-            world_size=world.size,
-            gather=optimisation.gather,
-            config=config.batches,
-            languages=[pairs.languages[row.claim] for row in pairs.rows],
-            lengths=pairs.lengths() if config.batches.order == "length" else None,
-            repeat=config.data.repeat,
-            remine_every=optimisation.remine_every,
-            fixed=is_overfitting(trainer),
-        )
-        super().__init__(sampler, trainer)
+    def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
+        """Say what is trained on, and what is left out."""
+        pairs, claims = self.pairs, self.pairs.dataset.claims
+        trained = sum(p.numel() for p in trainable_weights(self.model).values())
+        repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""
+        lines = [
+            f"{len(pairs)} pairs{repeated} in {sampler.batches} batches an epoch, "
+            f"{self.optimizer_steps} optimizer steps; "
+            f"{trained:,} of {self.encoder.parameters:,} weights are trained",
+        ]
+        if config.data.limit is not None:
+            lines.append(f"data.limit: only {len(claims)} claims are trained on")
+        if sampler.repeats():
+            lines.append(f"{sampler.repeats()} pairs share a batch with their own paper (masked)")
+        if sampler.left_out():
+            lines.append(
+                f"{sampler.left_out()} pairs are left out of an epoch, so that all processes get "
+                "equally many"
+            )
+        if pairs.short_rows:
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+        if config.batches.alpha != 1:
+            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
+            lines.append(f"pairs an epoch by language: {quotas}")
+        return lines

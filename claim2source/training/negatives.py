@@ -16,7 +16,7 @@ from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Miner, read_mined, write_mined
 from claim2source.mining.baseline import RandomBaseline, sampled_baseline
 from claim2source.models import Encoder
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.distributed import World, barrier, encode_shares, gather_values
 from claim2source.training.resume import MinedFile
 from claim2source.training.run_folder import RunFolder
@@ -75,16 +75,22 @@ def first_loss_sentences(loss: float, candidates: int, temperature: float) -> li
 SHOWN_PAIRS = 50
 
 
-class KeptNegatives:
-    """Keep the file of what is trained on in a run's folder, and with its state.
+class RunNegatives:
+    """Keep the file of mined negatives that a run trains on, in its folder and with its state.
 
-    `current` is that file. The first process writes, every process reads.
+    `current` is that file. The first process writes, every process reads. `sentences` say how it
+    was mined.
     """
 
     def __init__(self, train: Dataset, run: RunFolder, world: World) -> None:
         self.train, self.run, self.world = train, run, world
         self.current: Path = run.mined
         self.sentences: list[str] = []
+
+    @property
+    def exists(self) -> bool:
+        """Tell all processes whether the first one has the current file."""
+        return gather_values(self.current.is_file(), self.world)[0]
 
     def state(self) -> MinedFile:
         """Return the current file's name and bytes, for the state a run resumes from."""
@@ -101,96 +107,88 @@ class KeptNegatives:
                     temporary.write_bytes(content)
             elif self.current.read_bytes() != content:
                 raise UserError(f"{self.current} is not what the run was trained on")
-        return self._read()
+        return self.read()
 
     @property
     def sha256(self) -> str | None:
         """Hash the rows that are trained on, once there are any."""
         return file_hash(self.current) if self.current.is_file() else None
 
-    def _read(self) -> list[MinedRow]:
+    def read(self) -> list[MinedRow]:
+        """Read the current file in every process, once the first one has written it."""
         barrier(self.world)
         return read_mined(self.current, self.train)
 
 
-class RunNegatives(KeptNegatives):
-    """Mine a retriever's negatives, once or every few epochs."""
+def mine_first(
+    negatives: RunNegatives,
+    config: FinetuneConfig,
+    encoder: Encoder,
+    store: Store,
+    teacher: Teacher | None = None,
+) -> list[MinedRow]:
+    """Mine with the base model, copy the config's file, or take the teacher's candidates."""
+    train, world, current = negatives.train, negatives.world, negatives.current
+    candidates = config.losses.distillation.candidates
+    pairs_alone = config.optimisation.negatives == 0
+    exists, baseline = negatives.exists, None
+    if not exists and config.mined is None and not candidates and not pairs_alone:
+        baseline = _mine(negatives, config, encoder, store)
+    elif not exists and world.is_first:
+        rows: Iterable[MinedRow]
+        if config.mined is not None:
+            rows = read_mined(config.mined, train)
+        elif candidates:
+            assert teacher is not None
+            rows = teachers_rows(teacher, train, config.mining)
+        else:
+            rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
+        write_mined(rows, current)
+    if world.is_first:
+        if baseline is None:
+            seed = config.mining.seed
+            baseline = sampled_baseline(train, encoder, config.rendering, store, seed)
+        negatives.sentences += temperature_sentences(baseline, config.optimisation.temperature)
+    return negatives.read()
 
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        train: Dataset,
-        run: RunFolder,
-        store: Store,
-        world: World,
-        teacher: Teacher | None = None,
-    ) -> None:
-        super().__init__(train, run, world)
-        self.config, self.teacher, self.store = config, teacher, store
-        self.baseline: RandomBaseline | None = None
 
-    def first(self, encoder: Encoder) -> list[MinedRow]:
-        """Mine with the base model, copy the config's file, or take the teacher's candidates."""
-        made = gather_values(self.current.is_file(), self.world)[0]
-        if not made and self._mines:
-            self._share(encoder)
-        if self.world.is_first and not made:
-            if self.config.mined is not None:
-                write_mined(read_mined(self.config.mined, self.train), self.current)
-            elif self.config.losses.distillation.candidates:
-                assert self.teacher is not None
-                rows = teachers_rows(self.teacher, self.train, self.config.mining)
-                write_mined(rows, self.current)
-            elif self.config.optimisation.negatives == 0:
-                write_mined(_pairs(self.train), self.current)
-            else:
-                self._mine(encoder)
-        if self.world.is_first:
-            if self.baseline is None:
-                seed = self.config.mining.seed
-                rendering, store = self.config.rendering, self.store
-                self.baseline = sampled_baseline(self.train, encoder, rendering, store, seed)
-            temperature = self.config.optimisation.temperature
-            self.sentences += temperature_sentences(self.baseline, temperature)
-        return self._read()
+def mine_again(
+    negatives: RunNegatives, config: FinetuneConfig, encoder: Encoder, store: Store, epoch: int
+) -> list[MinedRow]:
+    """Mine the same pairs, in the same order, with the model as it is after an epoch."""
+    before, negatives.current = negatives.current, negatives.run.mined_after(epoch)
+    # An existing file is from a run that was killed after mining: the same weights mined it.
+    if not negatives.exists:
+        _mine(negatives, config, encoder, store, before)
+    return negatives.read()
 
-    def again(self, encoder: Encoder, epoch: int) -> list[MinedRow]:
-        """Mine the same pairs, in the same order, with the model as it is after an epoch."""
-        before, self.current = self.current, self.run.mined_after(epoch)
-        # An existing file is from a run that was killed after mining: the same weights mined it.
-        made = gather_values(self.current.is_file(), self.world)[0]
-        if not made:
-            self._share(encoder)
-        if self.world.is_first and not made:
-            self._mine(encoder, read_mined(before, self.train))
-        return self._read()
 
-    def due(self, epoch: int) -> bool:
-        """Tell whether to mine again after this epoch; never after the last."""
-        optimisation = self.config.optimisation
-        if optimisation.negatives == 0 or optimisation.remine_every == 0:
-            return False
-        return 0 < epoch < optimisation.epochs and epoch % optimisation.remine_every == 0
+def mines_after(config: OptimisationConfig, epoch: int) -> bool:
+    """Tell whether to mine again after this epoch; never after the last."""
+    if config.negatives == 0 or config.remine_every == 0:
+        return False
+    return 0 < epoch < config.epochs and epoch % config.remine_every == 0
 
-    @property
-    def _mines(self) -> bool:
-        """Tell whether the run mines, rather than reads what others found."""
-        given = self.config.mined is not None or self.config.losses.distillation.candidates
-        return not given and self.config.optimisation.negatives > 0
 
-    def _share(self, encoder: Encoder) -> None:
-        """Encode this process's share of what is mined from."""
-        texts = self.config.rendering, self.train.claims, self.train.sources
-        encode_shares(encoder, *texts, self.store, self.world)
-
-    def _mine(self, encoder: Encoder, pairs: Sequence[MinedRow] | None = None) -> None:
-        """Mine all pairs of the data set, or only `pairs`, to the current file."""
-        rendering, mining = self.config.rendering, self.config.mining
-        miner = Miner(self.train, encoder, rendering, mining, self.store, progress=True)
-        rows = miner.mine()
-        write_mined(rows if pairs is None else _in_places_of(pairs, rows), self.current)
-        self.baseline = miner.counts.baseline
-        self.sentences = miner.counts.sentences()
+def _mine(
+    negatives: RunNegatives,
+    config: FinetuneConfig,
+    encoder: Encoder,
+    store: Store,
+    before: Path | None = None,
+) -> RandomBaseline | None:
+    """Mine all pairs of the data set, or those of the file `before`, to the current file."""
+    train, rendering = negatives.train, config.rendering
+    encode_shares(encoder, rendering, train.claims, train.sources, store, negatives.world)
+    if not negatives.world.is_first:
+        return None
+    miner = Miner(train, encoder, rendering, config.mining, store, progress=True)
+    rows: Iterable[MinedRow] = miner.mine()
+    if before is not None:
+        rows = _in_places_of(read_mined(before, train), rows)
+    write_mined(rows, negatives.current)
+    negatives.sentences = miner.counts.sentences()
+    return miner.counts.baseline
 
 
 def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:
@@ -198,11 +196,6 @@ def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[
     # Batches are planned by row number, and a file named by the user need not hold every pair.
     by_pair = {(row.claim, row.positive): row for row in mined}
     return [by_pair.get((row.claim, row.positive), row) for row in pairs]
-
-
-def _pairs(train: Dataset) -> list[MinedRow]:
-    """Pair claims with their golds, without negatives: none are trained on."""
-    return [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
 
 
 def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> TextTable:

@@ -19,8 +19,10 @@ from claim2source.core.report import (
     Trial,
 )
 from claim2source.core.tables import Cell, TextTable, render
+from claim2source.core.terminal import say
 from claim2source.evaluation.choices import choice_notes
 from claim2source.io.store import Store
+from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.systems.choose import SEEN, UNSEEN
@@ -29,6 +31,8 @@ from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw
 from claim2source.training.data import TrainingData
+from claim2source.training.loggers import RunLog
+from claim2source.training.resume import skipped_steps
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 
 SCALES_PLOT = "scales.png"
@@ -217,6 +221,34 @@ def _val_lines(training: TrainingReport) -> list[str]:
         lines += ["", render([TextTable(columns, rows)])]
     notes = choice_notes(training.choice) if training.choice else []
     return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines
+
+
+def report_run(
+    run: RunFolder,
+    chosen: ChosenCheckpoint,
+    data: TrainingData,
+    config: FinetuneConfig,
+    store: Store,
+    logs: RunLog,
+    losses: Sequence[float],
+) -> Report:
+    """Write a run's choice and its report, print it, and close the logs with its tables."""
+    run.write(chosen.folder)
+    report = build_report(run, chosen, data, config, store, skipped_steps(losses))
+    for name, table in run_tables(report).items():
+        logs.table(table_key(name), table)
+    if training_of(report).scales:
+        logs.figure("scales_plot", plot_scales(report, run.path))
+    logs.close()
+    say(run_text(report))
+    return report
+
+
+def say_next_steps(
+    config: FinetuneConfig, chosen: ChosenCheckpoint, evaluated: Sequence[Path]
+) -> None:
+    """Print where the chosen checkpoint lies, and what to type next."""
+    say(next_steps(config, chosen.folder, chosen.epoch > 0, evaluated))
 
 
 def next_steps(

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from claim2source.core.config import (
-    MOST,
     Between,
     Positive,
-    PositiveShare,
     Settings,
     list_field,
     require,
@@ -68,18 +66,17 @@ class RerankerModelConfig(Settings):
 
 @dataclass(frozen=True)
 class FirstStageConfig(Settings):
-    """Name the first stage, whose sources are re-ranked: in training, on val and in the report.
+    """Name the first stage, whose sources are re-ranked on val and in the report.
 
-    A dense model that was trained on these claims ranks them better than it will rank new ones:
-    choose `candidates.max_share` then.
+    A dense model that was trained on the claims of train ranks them better than it will rank new
+    ones: mine with `mining.max_share` then.
 
     Args:
         system: name of a system of `files`; a BM25 without settings where nothing is named.
         files: YAML files of systems; none: all of configs/systems.
         checkpoint: in the place of the system's dense model: a checkpoint, the folder of a training
             run, or a model's name.
-        run: TREC runs, or folders of them, with the rankings of all claims: of training, val and
-            the reported split; in place of a system.
+        run: TREC runs, or folders of them, with the rankings of all claims, in place of a system.
         depth: how many of a claim's first sources are re-ranked, up to 2,000.
         models: folder of models by the last part of their name, taken before the hub's.
     """
@@ -96,55 +93,6 @@ class FirstStageConfig(Settings):
         require(not both, "first.system", self.system, "none beside first.run")
         alone = self.checkpoint is None or self.system is not None
         require(alone, "first.checkpoint", self.checkpoint, "none without first.system")
-
-
-@dataclass(frozen=True)
-class CandidatesConfig(Settings):
-    """Choose the negatives of a claim's group: from the first stage, and at random.
-
-    Golds of a claim with the same text are none, nor are sources titled as a gold: those that share
-    more than 0.9 of its title's words (Jaccard).
-
-    Args:
-        hard: negatives of the first stage per claim and epoch.
-        random: random sources of the pool per claim and epoch.
-        first_rank: first rank that hard negatives are taken from.
-        last_rank: last one.
-        pick: `hardest`: the first ones that are allowed, in every epoch; `random`: any of the
-            ranks, in every epoch others.
-        max_share: a negative scores at most this share of the gold's first-stage score, counted as
-            `share_of` says; none: no limit. Where the first stage misses the gold, nothing is
-            limited by it.
-        share_of: `above_last`: shares of what a score lies above the last of the claim's list, so
-            that one share serves cosines that all lie close to 1, z-scores and scores below 0;
-            `zero`: of the whole score.
-        margin: a negative scores lower than the gold by this much at least; none: no limit.
-        max_score: a negative scores at most this, 0 or more; none: no limit.
-        inject_gold: train also on claims whose gold the first stage has missed in its `depth`
-            sources; false leaves those claims out.
-        pool: `all` sources, or only `train-golds`, the golds of training claims: a source that
-            is only ever a negative is learned as one.
-    """
-
-    hard: Annotated[int, Between(0, 10_000)] = 6
-    random: Annotated[int, Between(0, 10_000)] = 2
-    first_rank: Annotated[int, Between(1, DEEPEST)] = 1
-    last_rank: Annotated[int, Between(1, DEEPEST)] = 100
-    pick: Literal["hardest", "random"] = "random"
-    max_share: PositiveShare | None = None
-    share_of: Literal["above_last", "zero"] = "above_last"
-    margin: Annotated[float, Between(0, MOST)] | None = None
-    max_score: Annotated[float, Between(0, MOST)] | None = None
-    inject_gold: bool = True
-    pool: Literal["all", "train-golds"] = "all"
-
-    def check(self) -> None:
-        key = "candidates"
-        some = self.hard + self.random > 0
-        require(some, f"{key}.hard", self.hard, f"above 0, where {key}.random is 0")
-        allowed = f"{key}.first_rank ({self.first_rank}) or more"
-        good = self.last_rank >= self.first_rank
-        require(good, f"{key}.last_rank", self.last_rank, allowed)
 
 
 @dataclass(frozen=True)
@@ -178,6 +126,8 @@ class RerankerStepsConfig(StepsConfig):
 
     Args:
         batch_size: claims per process; each has one gold and its negatives.
+        negatives: mined negatives used per claim and epoch; where the file has more, each epoch
+            takes the next, hard and random in its proportion.
         chunk_size: pairs per forward pass (GradCache): memory stays that of one chunk, and the
             gradients are the same; none: all pairs of a batch at once.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more time.
@@ -186,6 +136,7 @@ class RerankerStepsConfig(StepsConfig):
     epochs: Annotated[int, Between(1, 10_000)] = 2
     batch_size: Annotated[int, Between(1, 10**6)] = 8
     learning_rate: Positive = 2e-5
+    negatives: Annotated[int, Between(1, 10_000)] = 8
     chunk_size: Annotated[int, Between(1, 10**6)] | None = None
     gradient_checkpointing: bool = False
 
@@ -200,8 +151,6 @@ class RerankerConfig(RunConfig):
         tuning: `full` trains every weight, `lora` adds adapters (and trains a head in full).
         optimisation: batches, epochs and the optimizer.
         first: the first stage, whose sources are re-ranked.
-        candidates: the negatives, when the run takes them from the first stage.
-        mined: a file of `train/mine.py`, whose hard negatives are used instead.
         loss: the loss to minimise.
         choose_by: metric on val of the whole pipeline, higher is better: mrr@1, mrr@5, mrr@10 or
             recall@5.
@@ -211,8 +160,6 @@ class RerankerConfig(RunConfig):
     tuning: Literal["lora", "full"] = "full"
     optimisation: RerankerStepsConfig = field(default_factory=RerankerStepsConfig)
     first: FirstStageConfig = field(default_factory=FirstStageConfig)
-    candidates: CandidatesConfig = field(default_factory=CandidatesConfig)
-    mined: Path | None = None
     loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
     choose_by: str = "mrr@5"
     out: Path = Path("checkpoints/reranker")
@@ -229,6 +176,11 @@ class RerankerConfig(RunConfig):
         require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
+
+    @property
+    def unsharded(self) -> str | None:
+        """Say what to take in place of a strategy that shards."""
+        return "auto or ddp for a re-ranker"
 
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:

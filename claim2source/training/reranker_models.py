@@ -57,8 +57,6 @@ class TrainedReranker(ABC):
 
     def __init__(self, config: RerankerConfig) -> None:
         self.config = config
-        self.load()
-        check_layers(self.model, config, own_code=self.own_code)
 
     @abstractmethod
     def load(self) -> None:
@@ -378,4 +376,7 @@ KINDS: Mapping[RerankerKind, Callable[[RerankerConfig], TrainedReranker]] = {
 
 def load_to_train(config: RerankerConfig) -> TrainedReranker:
     """Load the re-ranker of a config. Raises `UserError` for one that cannot be trained so."""
-    return KINDS[config.model.kind](config)
+    reranker = KINDS[config.model.kind](config)
+    reranker.load()
+    check_layers(reranker.model, config, own_code=reranker.own_code)
+    return reranker

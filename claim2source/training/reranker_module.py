@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from claim2source.core.run import Result, Run, join_results
+from claim2source.core.terminal import say
+from claim2source.metrics.metrics import evaluate
 from claim2source.mining import MinedRow
+from claim2source.models.reranker_manifest import RerankerManifest
+from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
-from claim2source.training.batches import BatchPlan
+from claim2source.text.views import untranslated_sentences
+from claim2source.training.batches import BatchPlan, BatchSampler
+from claim2source.training.callbacks import record_epoch
+from claim2source.training.choose import ValScores
+from claim2source.training.data import TrainingData, why_too_small
+from claim2source.training.distributed import World, gather_values
 from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
+from claim2source.training.loggers import RunLog
 from claim2source.training.module import TrainingModule
+from claim2source.training.negatives import RunNegatives
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
-from claim2source.training.resume import StopSignals
+from claim2source.training.resume import StopSignals, trainable_weights
+from claim2source.training.run import is_overfitting, limit_batches
 
 _TOP = 5  # places that LambdaLoss looks at
 
@@ -120,6 +136,8 @@ class GroupLoss:
         return found
 
 
+log = logging.getLogger(__name__)
+
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
 MOST_ALIKE = 10
 ALIKE = "alike"
@@ -177,7 +195,7 @@ class RerankerModule(TrainingModule):
         """List the pairs that are trained on."""
         return self.pairs.rows
 
-    def ready(self, plan: BatchPlan) -> ReadyGroups:
+    def collate(self, plan: BatchPlan) -> ReadyGroups:
         """Make the tensors of a planned batch's groups."""
         texts: list[Pair] = []
         sizes, golds, taught = [], [], []
@@ -250,9 +268,153 @@ class RerankerModule(TrainingModule):
             where = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=where))
 
+    def summary(
+        self,
+        config: RerankerConfig,
+        sampler: BatchSampler,
+        data: TrainingData,
+        mined: Sequence[str],
+    ) -> list[str]:
+        """Say what is trained on, and what is left out; `mined` says how negatives were found."""
+        claims, pairs = data.train.claims, self.pairs
+        trained = sum(p.numel() for p in trainable_weights(self.model).values())
+        lines = [
+            *untranslated_sentences(claims, config.rendering.claims),
+            *mined,
+            f"{len(pairs.rows)} claims with a gold in {sampler.batches} batches an epoch, "
+            f"{self.optimizer_steps} optimizer steps; {trained:,} of "
+            f"{self.reranker.parameters:,} weights are trained",
+        ]
+        if config.data.limit is not None:
+            lines.append(f"data.limit: only {len(claims)} claims are trained on")
+        if pairs.untaught:
+            lines.append(
+                f"{pairs.untaught} pairs are left out: fewer than two candidates to compare"
+            )
+        return lines if data.teacher is None else lines + data.teacher.sentences()
+
+
+def plan_groups(
+    pairs: RerankerPairs, config: RerankerConfig, world: World, trainer: pl.Trainer
+) -> tuple[BatchSampler, int]:
+    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
+    optimisation = config.optimisation
+    sampler = BatchSampler(
+        pairs.groups(),
+        optimisation.batch_size,
+        epochs=optimisation.epochs,
+        accumulation=optimisation.accumulation,
+        seed=optimisation.seed,
+        rank=world.rank,
+        world_size=world.size,
+        gather=False,
+        languages=pairs.languages,
+        repeat=config.data.repeat,
+        fixed=is_overfitting(trainer),
+    )
+    return sampler, limit_batches(sampler, trainer)
+
 
 def _moved(part: Features, device: torch.device) -> Features:
     return {
         key: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
         for key, value in part.items()
     }
+
+
+class PipelineOnVal(pl.Callback):
+    """Write the re-ranker's checkpoint at every epoch's end, and score the first stage, re-ranked.
+
+    Every process re-ranks a share of val's claims. `manifest` is what all epochs have in common.
+    Raises `UserError` where the re-ranker has collapsed.
+    """
+
+    def __init__(
+        self,
+        reranker: TrainedReranker,
+        manifest: RerankerManifest,
+        config: RerankerConfig,
+        data: TrainingData,
+        negatives: RunNegatives,
+        logs: RunLog,
+    ) -> None:
+        self.reranker, self.manifest, self.config = reranker, manifest, config
+        self.data, self.negatives, self.logs = data, negatives, logs
+        self.run, self.world = negatives.run, negatives.world
+        self._first = Run.from_lists({})
+
+    def rank(self, first: Result | None) -> None:
+        """Take the first stage's result on val in every process, as the first one knows it."""
+        found = gather_values(first, self.world)[0]
+        assert found is not None
+        self._first = found.run
+
+    def score_base(self) -> None:
+        """Write and score the checkpoint of epoch 0, the re-ranker before training."""
+        result = self._reranked()
+        if not self.world.is_first:
+            return
+        folder = self.run.checkpoint(0)
+        self.reranker.save(folder, self.manifest, base=True)
+        scores = self._score(folder, result)
+        self.run.record(scores.epoch(0, None))
+        say(f"before training: val MRR@5  {scores}")
+        small = why_too_small(self.data.val)
+        if small and self.config.chooses:
+            log.warning("%s", small)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save and score the epoch."""
+        assert isinstance(module, TrainingModule)
+        epoch, scores = module.epochs_done, None
+        folder = self.run.checkpoint(epoch)
+        if self.world.is_first:
+            with module.stop.after_step(waits=False):
+                data = replace(self.manifest.data, mined_sha256=self.negatives.sha256)
+                self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
+        with module.stop.after_step(waits=False):
+            result = self._reranked()
+            if self._has_collapsed(result):
+                module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
+            if self.world.is_first:
+                scores = self._score(folder, result)
+            record_epoch(trainer, module, self.run, self.logs, scores, self.world)
+
+    def _reranked(self) -> Result:
+        """Re-rank val with the weights as they are, a share in every process."""
+        val, world, model = self.data.val, self.world, self.reranker.model
+        mine = val.claims[world.rank :: world.size]
+        part = self._first.restricted([claim.id for claim in mine])
+        training = model.training
+        model.eval()
+        found = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
+        model.train(training)
+        return join_results(gather_values(found, world), val.claims)
+
+    def _has_collapsed(self, result: Result) -> bool:
+        """Tell whether no claim of val has sources with different scores."""
+        run, depth = result.run, self.config.first.depth
+        # Scores that are no numbers rank nothing either.
+        failed = {failure.claim_id for failure in result.failures}
+        ranked = {one.id: list(run.scored(one.id).values())[:depth] for one in self.data.val.claims}
+        several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
+        alike = (claim in failed or are_alike(row) for claim, row in several.items())
+        return bool(several) and all(alike)
+
+    def _score(self, folder: Path, result: Result) -> ValScores:
+        """Score a ranking of val, and note it in a checkpoint's manifest."""
+        scores = pipeline_scores(result, self.data, self.config)
+        manifest = RerankerManifest.read(folder)
+        replace(manifest, scores=scores.by_split()).write(folder)
+        return scores
+
+
+def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
+    """Score a ranking of val; what is chosen by is `choose_by`."""
+    one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
+    ids, metric = data.weighing.claim_ids, config.choose_by
+    values = evaluate(result.run, data.val.qrels, [metric], ids)[metric]
+    # Without claims of seen papers there are no parts to tell apart.
+    parts = one.report.slices if all(one.report.slices.values()) else {}
+    by_claim = dict(zip(ids, values.tolist(), strict=True))
+    return ValScores(one.report.table, parts, data.weighing.score(values), by_claim)

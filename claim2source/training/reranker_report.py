@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report, TrainingReport
@@ -24,6 +25,7 @@ from claim2source.training.data import TrainingData
 from claim2source.training.loggers import RunLog
 from claim2source.training.report import CHOSEN, STEP_0
 from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.resume import skipped_steps
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 
 PROGRAM = "train/finetune_reranker.py"
@@ -49,12 +51,14 @@ def report_pipeline(
     first: tuple[str, Result, ValScores],
     chosen: tuple[int, Choice],
     store: Store,
-    skipped: int,
+    losses: Sequence[float],
+    logs: RunLog,
 ) -> Report:
     """Score the first stage, the re-ranker as it was, and the chosen one on the report split.
 
     They are read from their checkpoints, by the stages that others use. `first` has the first
-    stage's name, its result on the report split and its scores on val. Writes `report.json`.
+    stage's name, its result on the report split and its scores on val. Writes `report.json`,
+    prints it, and closes the logs with its tables.
     """
     name, ranking, on_val = first
     epoch, choice = chosen
@@ -97,7 +101,7 @@ def report_pipeline(
         chosen_epoch=epoch,
         chosen_scale=1.0,
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
-        skipped_steps=skipped,
+        skipped_steps=skipped_steps(losses),
         choice=choice,
         settings=config.recorded,
     )
@@ -108,6 +112,8 @@ def report_pipeline(
     report = add_tests(report, scored, families, reported, _REPEATS, 0)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
+    log_report(report, config, logs)
+    logs.close()
     return report
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from claim2source.core.errors import InputError, Stopped, UserError
 from claim2source.core.files import atomic_path, same_file
-from claim2source.core.folders import PREVIOUS_STATE_FILE, STATE_FILE
+from claim2source.core.folders import STATE_FILE
+from claim2source.training.run_folder import previous_state
 
 STATE_FORMAT = 3
 # Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
@@ -155,11 +156,6 @@ class TrainingState:
                 return cls.load(previous_state(path)), damage
             except InputError:
                 raise damage from None
-
-
-def previous_state(path: Path) -> Path:
-    """Locate the state that was saved before the one at `path`."""
-    return path.with_name(PREVIOUS_STATE_FILE)
 
 
 def skipped_steps(losses: Sequence[float]) -> int:

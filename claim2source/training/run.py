@@ -1,31 +1,29 @@
-"""Run a training: what the retriever's and the re-ranker's share, from the locks to the last state.
-
-A training finds its folder, checks all it reads, scores the model before training, trains with
-Lightning from where it was stopped, and ends in its own way: it chooses, and reports.
-"""
+"""Share what both trainings do: their processes and folder, the saved state, Lightning's fit."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from signal import SIGTERM
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import Strategy
 
-from claim2source.core.errors import Stopped, UserError, said_once
-from claim2source.core.files import same_file
-from claim2source.core.report import Report
+from claim2source.core.config import as_plain
+from claim2source.core.errors import ConfigError, Stopped, UserError, said_once
+from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
-from claim2source.mining import MinedRow
 from claim2source.models import DataRecord
+from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
     KeepState,
@@ -34,9 +32,10 @@ from claim2source.training.callbacks import (
     TrainingProgress,
     WandbTables,
 )
-from claim2source.training.config import RunConfig
-from claim2source.training.data import TrainingData
+from claim2source.training.config import FinetuneConfig, RunConfig
+from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import (
+    Sharded,
     World,
     check_same_world,
     chosen_strategy,
@@ -46,308 +45,306 @@ from claim2source.training.distributed import (
     together,
 )
 from claim2source.training.loggers import RunLog
-from claim2source.training.module import PlannedData, TrainingModule
-from claim2source.training.negatives import KeptNegatives
-from claim2source.training.resume import StopSignals, TrainingState, previous_state, random_state
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.module import TrainingModule
+from claim2source.training.negatives import RunNegatives
+from claim2source.training.resume import StopSignals, TrainingState, random_state
+from claim2source.training.run_folder import RunFolder, previous_state
 from claim2source.training.trainer import make_trainer, trainer_arguments
 
 log = logging.getLogger(__name__)
 
-Config = TypeVar("Config", bound=RunConfig)
-Data = TypeVar("Data", bound=TrainingData)
+
+@dataclass(frozen=True)
+class Session:
+    """Hold a training's processes, its folder and its signals, before anything is loaded."""
+
+    world: World
+    run: RunFolder
+    stop: StopSignals
+    store: Store
+
+    def together(self) -> AbstractContextManager[None]:
+        """Run the body on every process; what the user must correct ends them all."""
+        return together(self.world)
+
+    def begin(self, config: RunConfig) -> None:
+        """Make the run's folder, once all is known to be right."""
+        with self.together():
+            if self.world.is_first:
+                self.run.begin(config)
+
+    @property
+    def has_history(self) -> bool:
+        """Tell all processes whether the model before training is scored."""
+        return gather_values(bool(self.run.history), self.world)[0]
 
 
-def run_training(
-    config: Config,
-    make: Callable[[Config, World, RunFolder, StopSignals], TrainingRun[Config, Any]],
-    check: Callable[[Config], None],
-) -> Report | None:
-    """Train as the config says; return the report (None on later ranks).
+@contextmanager
+def open_session(config: RunConfig) -> Iterator[Session]:
+    """Join the launch's processes and find the run's folder; nothing is written.
 
-    `check` raises what can be known before anything is loaded; `make` loads the data and the model,
-    and writes nothing. Raises `UserError` for anything the user can correct.
+    A signal ends the body with `Stopped`, which says how the run goes on.
     """
     with said_once():
         world = launched_world(device=config.device)
         use_cores(world.local_size, config.threads)
         require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
-        check(config)
     if not world.is_first:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
     with joined_world(world, config.device), StopSignals().installed() as stop:
-        run = together(world, lambda: RunFolder.find(config, lock=world.is_first))
-        training = None
+        with together(world):
+            run = RunFolder.find(config, lock=world.is_first)
         try:
-            settled = run.settled(config)
-            # All that can be wrong is found before anything is made, moved or changed.
-            training = together(world, lambda: make(settled, world, run, stop))
-            together(world, lambda: run.begin(settled) if world.is_first else None)
-            return training.go()
+            yield Session(world, run, stop, Store(config.store))
         except (Stopped, RuntimeError) as error:
             # Where one process stops first, the others' exchange with it fails.
             if stop.received is None and not isinstance(error, Stopped):
                 raise
-            told = _stopped_text(run, training) if world.is_first else ""
             signal = error.signal if isinstance(error, Stopped) else stop.received
-            raise Stopped(told, signal or SIGTERM) from None
+            raise Stopped(run.stopped_text if world.is_first else "", signal or SIGTERM) from None
         finally:
             run.release()
 
 
-def _listed(value: object) -> list[object]:
-    """Give a value, a list of values or None as a list."""
-    return value if isinstance(value, list) else [] if value is None else [value]
+@dataclass(frozen=True)
+class Frame:
+    """Hold what both trainings go on from: the session, data, state and Lightning's settings.
 
-
-def _stopped_text(run: RunFolder, training: TrainingRun[Any, Any] | None) -> str:
-    """Say where a run was stopped, and how it goes on."""
-    if training is not None and training.saved_steps is not None:
-        return f"stopped at step {training.saved_steps}; go on with --resume"
-    if run.history:
-        return "stopped before the first step was saved; go on with --resume"
-    return "stopped before anything was scored; run it again"
-
-
-class TrainingRun(ABC, Generic[Config, Data]):
-    """Run one training on this process; nothing is written before `go`.
-
-    A training loads its model in `__init__`, then calls `prepare`.
+    `begun_with` are the hashes of the inputs outside the run's folder that determine its losses
+    and its choice; `state` is what is resumed from, none where the run begins.
     """
 
-    negatives: KeptNegatives
-
-    def __init__(
-        self, config: Config, world: World, data: Data, run: RunFolder, stop: StopSignals
-    ) -> None:
-        self.config, self.world, self.data, self.run = config, world, data, run
-        self.stop = stop
-        self.store = Store(config.store)
-        self.losses: list[float] = []
-        self.logs: RunLog | None = None
-        self.fell_back = False
-
-    def prepare(self, device: torch.device) -> None:
-        """Read the saved state, and make what Lightning needs, for a model on a device."""
-        config, world = self.config, self.world
-        self.device = device
-        self.state = self._saved_state()
-        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-        self.arguments = trainer_arguments(config.trainer)
-        self.strategy = chosen_strategy(self.arguments.pop("strategy", None), world)
-        self.file = StateFile()
-        every = config.optimisation.save_every
-        self.keep = KeepState(self.run, world, self.negatives, self.begun_with, every)
+    session: Session
+    config: RunConfig
+    data: TrainingData
+    negatives: RunNegatives
+    begun_with: Mapping[str, str | None]
+    state: TrainingState | None
+    logs: RunLog
+    arguments: dict[str, Any]
+    strategy: Strategy | str
+    file: StateFile
 
     @property
-    def data_record(self) -> DataRecord:
-        """Say in a manifest what was trained on, and what was held out."""
-        data, languages = self.config.data, self.config.languages
-        return DataRecord(
-            dataset=data.dataset,
-            train_split=data.train_split,
-            val_share=data.val_share,
-            val_seed=data.val_seed,
-            languages=None if languages is None else tuple(languages),
-            train_sha256=self.data.train.fingerprint,
-            val_sha256=self.data.val.fingerprint,
-            mined_sha256=self.negatives.sha256,
-            val_seen_share=self.config.held_out_seen,
-            seen_share_expected=self.data.seen_share,
-        )
+    def shards(self) -> bool:
+        """Tell whether the weights are sharded over the processes."""
+        return isinstance(self.strategy, Sharded)
 
-    # What a training does in its own way
 
-    @cached_property
-    @abstractmethod
-    def begun_with(self) -> dict[str, str | None]:
-        """Hash the inputs outside the run's folder that determine its losses and its choice."""
+def make_frame(
+    session: Session,
+    config: RunConfig,
+    data: TrainingData,
+    begun_with: Mapping[str, str | None],
+) -> Frame:
+    """Read the saved state, and make Lightning's settings. Raises `UserError` for wrong ones."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    run, world = session.run, session.world
+    state = saved_state(session, config, begun_with) if config.resume else None
+    arguments = trainer_arguments(config.trainer)
+    strategy = chosen_strategy(arguments.pop("strategy", None), world)
+    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
+        raise ConfigError("trainer.strategy", "fsdp2", allowed)
+    # Built once more with the run's callbacks: what Lightning refuses is said here.
+    make_trainer(arguments | {"logger": False, "enable_progress_bar": False})
+    logs = RunLog(config, run.path, 0 if state is None else state.steps_done)
+    negatives = RunNegatives(data.train, run, world)
+    return Frame(
+        session,
+        config,
+        data,
+        negatives,
+        begun_with,
+        state,
+        logs,
+        arguments,
+        strategy,
+        StateFile(),
+    )
 
-    @abstractmethod
-    def score_base(self) -> None:
-        """Write and score the checkpoint of epoch 0, the model before training.
 
-        Every process calls it, the first one records the scores.
-        """
+def saved_state(
+    session: Session, config: RunConfig, begun_with: Mapping[str, str | None]
+) -> TrainingState | None:
+    """Load the state to resume from; None where nothing was saved.
 
-    @abstractmethod
-    def first_rows(self) -> list[MinedRow]:
-        """Find what is trained on."""
-
-    @abstractmethod
-    def make_trainable(self, rows: list[MinedRow]) -> None:
-        """Make the model trainable, and the training pairs of these rows."""
-
-    @abstractmethod
-    def parts(self, trainer: pl.Trainer) -> tuple[TrainingModule, PlannedData]:
-        """Make the module and its batches."""
-
-    @abstractmethod
-    def summary(self, data: PlannedData) -> list[str]:
-        """Say what is trained on, and what is left out."""
-
-    @abstractmethod
-    def own_callbacks(self) -> Sequence[pl.Callback]:
-        """List the callbacks that save and score an epoch, in their order."""
-
-    @abstractmethod
-    def chosen_epoch(self) -> int:
-        """Return the epoch that would be chosen now."""
-
-    @abstractmethod
-    def _end(self) -> Report | None:
-        """Choose a checkpoint and report, once all is trained."""
-
-    # What all do
-
-    @property
-    def saved_steps(self) -> int | None:
-        """Return the steps of the last saved state."""
-        found = self.keep.saved_steps
-        return found if found is not None or self.state is None else self.state.steps_done
-
-    def go(self) -> Report | None:
-        """Run all steps in order."""
-        first, state = self.world.is_first, self.state
-        if first and self.fell_back:
-            # The next save must keep this one, not the damaged one.
-            same_file(previous_state(self.run.state), self.run.state)
-        if not gather_values(bool(self.run.history), self.world)[0]:
-            self.score_base()
-        rows = self.first_rows() if state is None else self.negatives.restore(state.mined)
-        self.make_trainable(rows)
-        trainer = self._trainer()
-        module, data = self.parts(trainer)
-        torch.manual_seed(self.config.optimisation.seed + self.world.rank)
-        self.keep.random = random_state()
-        if first:
-            lines = self.summary(data)
-            if state is not None and state.batches_done:
-                lines.append(f"resuming after batch {state.batches_done}")
-            say("\n".join(lines))
-        done = 0 if state is None else state.batches_done
-        if state is not None:
-            begun = -(-done // data.sampler.batches)
-            self.run.check_history(begun - (state.epoch_open or done % data.sampler.batches > 0))
-            self.losses = state.losses
-        planned = data.sampler.batches * data.sampler.epochs
-        if state is None or state.epoch_open or (done < planned and not state.ended):
-            self._fit(trainer, module, data)
-            self.losses = module.losses
-        return self._end()
-
-    def _saved_state(self) -> TrainingState | None:
-        """Load the state to resume from; None where the run begins.
-
-        Raises `UserError` where it is the state of other data, another base or another world.
-        """
-        if not self.config.resume:
-            return None
-        path = self.run.state
-        if not self.run.resumes or not (path.is_file() or previous_state(path).is_file()):
-            if self.world.is_first:
-                log.warning("%s: nothing was saved yet; the run begins again", self.run.path)
-            return None
-        state, damage = TrainingState.newest(path)
-        if state.lightning is None and not self._is_whole(state):
-            raise UserError(
-                f"{path}: an earlier version stopped in mid-training, and this one cannot go on "
-                "from its state; begin again with --overwrite"
-            )
-        self.fell_back = damage is not None
-        if damage is not None and self.world.is_first:
-            log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
-        if state.world_size != self.world.size:
-            raise UserError(
-                f"the run was begun with {state.world_size} processes, not {self.world.size}: "
-                "batches would differ"
-            )
-        for what, sha256 in self.begun_with.items():
-            if state.begun_with[what] != sha256:
-                raise UserError(f"the {what} is not what the run was begun with")
-        return state
-
-    def _is_whole(self, state: TrainingState) -> bool:
-        """Tell whether a state is that of a run whose every planned epoch is scored."""
-        epochs = {entry.epoch for entry in self.run.history}
-        return not state.epoch_open and self.config.optimisation.epochs in epochs
-
-    # Training
-
-    def callbacks(self) -> list[pl.Callback]:
-        """List the run's callbacks in the order in which Lightning calls them."""
-        config, world, run = self.config, self.world, self.run
-        callbacks: list[pl.Callback] = [
-            *self.own_callbacks(),
-            Throughput(),
-        ]
+    Raises `UserError` where it is the state of other data, another base or another world.
+    """
+    run, world = session.run, session.world
+    path = run.state
+    if not run.resumes or not (path.is_file() or previous_state(path).is_file()):
         if world.is_first:
-            seed, train = config.optimisation.seed, self.data.train
-            callbacks.append(WandbTables(self.negatives, train, seed, self.open_logs))
-            callbacks.append(TrainingProgress())
-        callbacks += self.arguments.get("callbacks") or []
-        callbacks.append(self.keep)
-        callbacks.append(
-            DropCheckpoints(run, config.keep, self.chosen_epoch, self.file.wait, world)
+            log.warning("%s: nothing was saved yet; the run begins again", run.path)
+        return None
+    state, damage = TrainingState.newest(path)
+    is_whole = config.optimisation.epochs in {entry.epoch for entry in run.history}
+    if state.lightning is None and (state.epoch_open or not is_whole):
+        raise UserError(
+            f"{path}: an earlier version stopped in mid-training, and this one cannot go on "
+            "from its state; begin again with --overwrite"
         )
-        return callbacks
+    run.damaged, run.saved_steps = damage is not None, state.steps_done
+    if damage is not None and world.is_first:
+        log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
+    if state.world_size != world.size:
+        raise UserError(
+            f"the run was begun with {state.world_size} processes, not {world.size}: "
+            "batches would differ"
+        )
+    for what, sha256 in begun_with.items():
+        if state.begun_with[what] != sha256:
+            raise UserError(f"the {what} is not what the run was begun with")
+    return state
 
-    def _trainer(self) -> pl.Trainer:
-        """Make Lightning's trainer of the config's settings."""
-        on_gpu = self.device.type == "cuda"
-        optimisation = self.config.optimisation
-        # Chunks are moved one after the other, in the step.
-        warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
-        warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
-        # Every process logs the scores that the first one computed.
-        warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
-        # The rate goes on where the first step is skipped.
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-        ours: dict[str, Any] = {
-            "max_epochs": optimisation.epochs,
-            "accelerator": "gpu" if on_gpu else "cpu",
-            "devices": self.world.local_size,
-            "num_nodes": self.world.nodes,
-            "strategy": self.strategy,
-            "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
-            "accumulate_grad_batches": optimisation.accumulation,
-            "gradient_clip_val": optimisation.max_grad_norm or None,
-            "logger": False,
-            "callbacks": self.callbacks(),
-            "plugins": [*_listed(self.arguments.get("plugins")), self.file],
-            "default_root_dir": self.run.path,
-            "enable_progress_bar": False,
-            "use_distributed_sampler": False,
-            "num_sanity_val_steps": 0,
-            "log_every_n_steps": 1,
-        }
-        trainer = make_trainer({"enable_model_summary": False} | self.arguments | ours)
-        check_same_world(self.world, trainer.world_size)
-        return trainer
 
-    def _fit(self, trainer: pl.Trainer, module: TrainingModule, data: PlannedData) -> None:
-        """Train all remaining epochs, and score one that was left open."""
-        if self.world.is_first:
-            logs = self.open_logs()
-            if self.state is None:
-                # Epoch 0 was scored before there were loggers.
-                logs.scores(self.run.history[0], 0)
-            trainer.loggers = logs.loggers
-        module.model.train()
-        resumed = None if self.state is None else self.run.state
-        with self.stop.after_step():
-            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-            # Where it was the last epoch, Lightning trained nothing.
-            self.keep.close_epoch(trainer)
-            self.file.teardown()
-        done, planned = module.epochs_done, self.config.optimisation.epochs
-        if done < planned and self.world.is_first:
-            log.warning("epoch %d was the last, of %d planned", done, planned)
+def provenance(frame: Frame) -> dict[str, Any]:
+    """Say in a manifest what was trained on and held out, with which settings and versions."""
+    data, languages = frame.config.data, frame.config.languages
+    record = DataRecord(
+        dataset=data.dataset,
+        train_split=data.train_split,
+        val_share=data.val_share,
+        val_seed=data.val_seed,
+        languages=None if languages is None else tuple(languages),
+        train_sha256=frame.data.train.fingerprint,
+        val_sha256=frame.data.val.fingerprint,
+        mined_sha256=frame.negatives.sha256,
+        val_seen_share=frame.config.held_out_seen,
+        seen_share_expected=frame.data.seen_share,
+    )
+    config = as_plain(frame.config)
+    return {"data": record, "config": config, "git": git_state(), "versions": versions()}
 
-    def open_logs(self) -> RunLog:
-        """Open the run's logs; also where nothing is trained: the tables go to the same page."""
-        if self.logs is None:
-            done = 0 if self.state is None else self.state.steps_done
-            self.logs = RunLog(self.config, self.run.path, done)
-        return self.logs
+
+def lightning_trainer(frame: Frame, device: torch.device, own: Sequence[pl.Callback]) -> pl.Trainer:
+    """Make Lightning's trainer, with `own` callbacks before those that all trainings have."""
+    config, world, run = frame.config, frame.session.world, frame.session.run
+    optimisation = config.optimisation
+    # Chunks are moved one after the other, in the step.
+    warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
+    warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
+    # Every process logs the scores that the first one computed.
+    warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
+    # The rate goes on where the first step is skipped.
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    callbacks: list[pl.Callback] = [*own, Throughput()]
+    if world.is_first:
+        callbacks.append(WandbTables(frame.negatives, optimisation.seed, frame.logs))
+        callbacks.append(TrainingProgress())
+    callbacks += frame.arguments.get("callbacks") or []
+    callbacks.append(
+        KeepState(run, world, frame.negatives, frame.begun_with, optimisation.save_every)
+    )
+    callbacks.append(DropCheckpoints(run, config, frame.data, frame.file, world))
+    plugins = frame.arguments.get("plugins") or []
+    ours: dict[str, Any] = {
+        "max_epochs": optimisation.epochs,
+        "accelerator": "gpu" if device.type == "cuda" else "cpu",
+        "devices": world.local_size,
+        "num_nodes": world.nodes,
+        "strategy": frame.strategy,
+        "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
+        "accumulate_grad_batches": optimisation.accumulation,
+        "gradient_clip_val": optimisation.max_grad_norm or None,
+        "logger": False,
+        "callbacks": callbacks,
+        "plugins": [*(plugins if isinstance(plugins, list) else [plugins]), frame.file],
+        "default_root_dir": run.path,
+        "enable_progress_bar": False,
+        "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+    }
+    trainer = make_trainer({"enable_model_summary": False} | frame.arguments | ours)
+    check_same_world(world, trainer.world_size)
+    return trainer
+
+
+def fit(
+    frame: Frame,
+    trainer: pl.Trainer,
+    module: TrainingModule,
+    sampler: BatchSampler,
+    summary: Sequence[str],
+) -> list[float]:
+    """Train all remaining epochs, and score one that was left open; return every step's loss."""
+    session, state = frame.session, frame.state
+    run, first = session.run, session.world.is_first
+    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    # Dropout is seeded by process.
+    torch.manual_seed(frame.config.optimisation.seed + session.world.rank)
+    keep.random = random_state()
+    done = 0 if state is None else state.batches_done
+    if first:
+        say("\n".join([*summary, *([f"resuming after batch {done}"] if done else [])]))
+    if state is not None:
+        begun = -(-done // sampler.batches)
+        run.check_history(begun - (state.epoch_open or done % sampler.batches > 0))
+        if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
+            return state.losses
+    if first:
+        if state is None:
+            # Epoch 0 was scored before there were loggers.
+            frame.logs.scores(run.history[0], 0)
+        trainer.loggers = frame.logs.loggers
+    module.model.train()
+    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
+    with session.stop.after_step():
+        resumed = None if state is None else run.state
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
+        # Where it was the last epoch, Lightning trained nothing.
+        keep.close_epoch(trainer)
+        frame.file.teardown()
+    ended, planned = module.epochs_done, frame.config.optimisation.epochs
+    if ended < planned and first:
+        log.warning("epoch %d was the last, of %d planned", ended, planned)
+    return module.losses
+
+
+def free_device(model: torch.nn.Module) -> None:
+    """Move a trained model to the CPU, and give the GPU's memory back."""
+    model.to(torch.device("cpu"))
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
+    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
+    limit, whole = trainer.limit_train_batches, sampler.batches
+    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
+    if most == 0:
+        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
+    sampler.cut(most)
+    steps = sampler.optimizer_steps
+    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
+
+
+def is_overfitting(trainer: pl.Trainer) -> bool:
+    """Tell whether a trainer repeats its first batches."""
+    return bool(vars(trainer)["overfit_batches"])
+
+
+def plan_batches(
+    pairs: TrainingPairs, config: FinetuneConfig, world: World, trainer: pl.Trainer
+) -> tuple[BatchSampler, int]:
+    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
+    optimisation = config.optimisation
+    sampler = BatchSampler(
+        pairs.groups(),
+        optimisation.batch_size,
+        epochs=optimisation.epochs,
+        accumulation=optimisation.accumulation,
+        seed=optimisation.seed,
+        rank=world.rank,
+        world_size=world.size,
+        gather=optimisation.gather,
+        config=config.batches,
+        languages=[pairs.languages[row.claim] for row in pairs.rows],
+        lengths=pairs.lengths() if config.batches.order == "length" else None,
+        repeat=config.data.repeat,
+        remine_every=optimisation.remine_every,
+        fixed=is_overfitting(trainer),
+    )
+    return sampler, limit_batches(sampler, trainer)

@@ -17,6 +17,7 @@ from claim2source.core.files import (
     clean_leftovers,
     is_leftover,
     require_writable,
+    same_file,
     write_json,
     write_text,
 )
@@ -24,6 +25,7 @@ from claim2source.core.folders import (
     CHECKPOINTS,
     CONFIG_FILE,
     MARKER,
+    PREVIOUS_STATE_FILE,
     RUN_FILE,
     STATE_FILE,
     check_aside,
@@ -62,6 +64,8 @@ _FREE = (
 )
 # Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
+# Older runs do not have it: their first step had a learning rate of 0.
+_FROM_ZERO = "optimisation.warmup_from_zero"
 
 
 @dataclass
@@ -69,7 +73,8 @@ class RunFolder:
     """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
-    is locked from either until `release`.
+    is locked from either until `release`. `saved_steps` are those of the last saved state;
+    `damaged` says that the newest one cannot be read.
     """
 
     path: Path
@@ -77,6 +82,8 @@ class RunFolder:
     resumes: bool = False
     replaces: bool = False
     lock: FolderLock | None = None
+    saved_steps: int | None = None
+    damaged: bool = False
 
     @classmethod
     def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
@@ -137,6 +144,18 @@ class RunFolder:
             write_text(place / CONFIG_FILE, to_yaml(config))
         clean_leftovers(place)
         clean_leftovers(place / CHECKPOINTS)
+        if self.damaged:
+            # The next save must keep this one, not the damaged one.
+            same_file(previous_state(self.state), self.state)
+
+    @property
+    def stopped_text(self) -> str:
+        """Say where a run was stopped, and how it goes on."""
+        if self.saved_steps is not None:
+            return f"stopped at step {self.saved_steps}; go on with --resume"
+        if self.history:
+            return "stopped before the first step was saved; go on with --resume"
+        return "stopped before anything was scored; run it again"
 
     def release(self) -> None:
         """Unlock the folder."""
@@ -174,11 +193,15 @@ class RunFolder:
     def settled(self, config: Config) -> Config:
         """Return the config with the share of seen papers' claims in val that the run has.
 
-        A run that goes on keeps what it began with, whatever it is to choose by now.
+        A run that goes on keeps what it began with, whatever it is to choose by now, and the
+        schedule of the version that began it.
         """
         share = config.held_out_seen
         if self.resumes:
             begun = _leaves(_begun(self.path / CONFIG_FILE))
+            if _FROM_ZERO not in begun:
+                older = replace(config.optimisation, warmup_from_zero=True)
+                config = replace(config, optimisation=older)
             if config.data.val_seen_share is None or _SEEN_SHARE not in begun:
                 known = begun.get(_SEEN_SHARE, 0.0)
                 share = float(known) if isinstance(known, int | float) else share
@@ -223,6 +246,11 @@ class RunFolder:
         for entry in self.history:
             if entry.epoch not in needed:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
+
+
+def previous_state(path: Path) -> Path:
+    """Locate the state that was saved before the one at `path`."""
+    return path.with_name(PREVIOUS_STATE_FILE)
 
 
 def score_to_choose_by(entry: Epoch) -> float:
@@ -315,6 +343,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
+        and not (key == _FROM_ZERO and key not in old)
         and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,6 +35,11 @@ from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
 from claim2source.training.losses import DistillationConfig
 
+if TYPE_CHECKING:
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    from claim2source.models.manifest import SourceModel
+
 # Claim id -> source id -> the teacher's score.
 TeacherScores = Mapping[str, Mapping[str, float]]
 _KEY = "losses.distillation.scores"
@@ -41,11 +47,15 @@ _KEY = "losses.distillation.scores"
 
 @dataclass(frozen=True)
 class Teacher:
-    """Hold a teacher's scores of training claims, divided by `spread` where that is set."""
+    """Hold a teacher's scores of training claims, divided by `spread` where that is set.
+
+    `sha256` is its run's.
+    """
 
     scores: TeacherScores
     spread: float | None
     claims: int
+    sha256: str = ""
 
     def sentences(self) -> list[str]:
         """Say how many training claims are scored, and by what the scores are divided."""
@@ -94,10 +104,10 @@ def teacher_of(path: Path, train: Dataset, temperature: float | None, key: str =
     """Read a teacher's scores from a run, divided by their spread without a temperature."""
     scores = run_scores([path], train, key)
     if temperature is not None:
-        return Teacher(scores, None, len(train.claims))
+        return Teacher(scores, None, len(train.claims), run_hash(path, key))
     by = _spread(scores)
     divided = {claim: {s: v / by for s, v in scored.items()} for claim, scored in scores.items()}
-    return Teacher(divided, by, len(train.claims))
+    return Teacher(divided, by, len(train.claims), run_hash(path, key))
 
 
 def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
@@ -230,27 +240,20 @@ class AlignedTexts:
         return [self.tokens[row] for row in rows], torch.from_numpy(self.vectors[rows])
 
 
+@dataclass
 class SourceTeacher:
-    """Hold the `teacher` of a config, and give `student` a projection into its space.
+    """Hold the `teacher` of a config, and the projection of `student` into its space.
 
-    From here on the student's `source_encoder` is the teacher's. `record` is for manifests.
-    Raises `UserError` where the teacher cannot be loaded, or reads sources otherwise.
+    `record` is for manifests; `base` and `aligned` are made by `prepare`.
     """
 
-    def __init__(self, config: FinetuneConfig, student: Encoder) -> None:
-        assert config.teacher is not None
-        self.config, self.student = config, student
-        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
-        require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
-        found = resolve(ModelConfig(config.teacher.name), config.device)
-        found.rendering_for(config.rendering)
-        self.encoder = found.encoder
-        sources = found.encoder.source_encoder or found.encoder
-        revision = None if found.manifest is not None else found.base.revision
-        self.record = source_model(sources, config.teacher.name, revision)
-        self.projection = new_projection(student.dimensions, sources.dimensions)
-        student.dense = self.projection.to(student.device)
-        student.source_encoder = sources
+    config: FinetuneConfig
+    student: Encoder
+    encoder: Encoder
+    projection: Dense
+    record: SourceModel
+    base: BaseVectors | None = None
+    aligned: AlignedTexts | None = None
 
     @property
     def sha256(self) -> str:
@@ -278,7 +281,6 @@ class SourceTeacher:
             if world.is_first is turn:
                 both = config.rendering, train.claims, train.sources
                 self.base = BaseVectors(self.encoder, *both, store, progress=turn)
-                self.aligned: AlignedTexts | None = None
                 if alignment.weight:
                     of = texts, self.student, self.encoder, store
                     self.aligned = AlignedTexts(*of, seed, progress=turn)
@@ -297,6 +299,7 @@ class SourceTeacher:
                 self.student.model, self.student.tokenizer, self.student.settings, untrained
             )
             texts = list(self.config.rendering.claim_texts(train.claims))
+            assert self.base is not None
             targets = self.base.claims([claim.id for claim in train.claims])
             if self.aligned is not None:
                 texts += self.aligned.texts
@@ -306,7 +309,21 @@ class SourceTeacher:
         self.student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
 
 
-def check_strategy(config: FinetuneConfig, sharded: bool) -> None:
-    """Raise `ConfigError` where a small encoder of claims would be sharded."""
-    allowed = "auto or ddp with a `teacher`: a small encoder is not sharded"
-    require(config.teacher is None or not sharded, "trainer.strategy", "fsdp2", allowed)
+def load_teacher(config: FinetuneConfig, student: Encoder) -> SourceTeacher:
+    """Load the teacher, and give `student` a projection into its space.
+
+    From here on the student's `source_encoder` is the teacher's. Raises `UserError` where the
+    teacher cannot be loaded, or reads sources otherwise.
+    """
+    assert config.teacher is not None
+    allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
+    require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
+    found = resolve(ModelConfig(config.teacher.name), config.device)
+    found.rendering_for(config.rendering)
+    sources = found.encoder.source_encoder or found.encoder
+    revision = None if found.manifest is not None else found.base.revision
+    record = source_model(sources, config.teacher.name, revision)
+    projection = new_projection(student.dimensions, sources.dimensions)
+    student.dense = projection.to(student.device)
+    student.source_encoder = sources
+    return SourceTeacher(config, student, found.encoder, projection, record)

@@ -237,7 +237,7 @@ def fit(
         barebones=True,
     )
     module.encoder.model.train()
-    trainer.fit(module, BatchLoader(sampler, module.ready))
+    trainer.fit(module, BatchLoader(sampler, module.collate))
     return np.diff(ends).tolist()
 
 

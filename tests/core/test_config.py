@@ -160,7 +160,7 @@ def test_files_of_one_option_compose_left_to_right(read, tmp_path):
 def test_several_values(read):
     assert read("--langs", "de", "fr").langs == ["de", "fr"]
     assert read("--langs", "de").langs == ["de"]
-    assert read("--run", "x", "--run", "r", "s").run == [Path("r"), Path("s")]
+    assert read("--run", "r", "s", "--run=t").run == [Path("r"), Path("s"), Path("t")]
     assert read("--names", "c").names == ["c"]
     assert read("langs: null\n\n").langs is None
     assert read("langs: [no, 01, fr]\n").langs == ["no", "01", "fr"]

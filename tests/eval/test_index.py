@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,47 @@ def test_what_is_deleted_is_not_added_by_the_same_call(
     assert "2 of 3 papers removed" in text and "28 unchanged; 28 papers" in text
     assert "papers that are to be deleted: 2" in text
     assert not open_engine(out).fetch(["3", "5"])
+
+
+def test_retractions_are_marked_and_another_model_comes_and_goes(
+    tmp_path: Path, papers: Path, capsys: pytest.CaptureFixture[str], save_tiny: Callable[..., Path]
+) -> None:
+    out = str(tmp_path / "idx")
+    one, other = (str(save_tiny(tmp_path / name, seed=i)) for i, name in enumerate("ab"))
+    config = {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 32}
+    for folder in (one, other):
+        kinds = (("Transformer", ""), ("Pooling", "1_Pooling"))
+        (Path(folder) / "1_Pooling").mkdir()
+        (Path(folder) / "1_Pooling" / "config.json").write_text(json.dumps(config))
+        (Path(folder) / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, path) in enumerate(kinds)
+        ]
+        (Path(folder) / "modules.json").write_text(json.dumps(modules))
+    store = ["--store", str(tmp_path / "store")]
+    main([str(papers), "--columns", "id=pmid", "--out", out, "--model", one, *store])
+    watch = tmp_path / "watch.csv"
+    watch.write_text(
+        "RetractionDate,OriginalPaperDOI,OriginalPaperPubMedID,RetractionNature\n"
+        "5/12/2020,,3,Retraction\n"
+    )
+    main(["--out", out, "--retractions", str(watch)])
+    assert "1 papers have another state" in said(capsys)
+    assert open_engine(out).fetch(["3"])["3"].retracted == "retracted, 2020-05-12"
+    main(["--out", out, "--re_encode", other, *store])
+    text = said(capsys)
+    assert "30 papers: about " in text and f"30 papers, of the model {other}" in text
+    engine = open_engine(out)
+    assert engine.manifest.model is not None and engine.manifest.model.name == other
+    assert (
+        engine.fetch(["3"])["3"].is_retracted and len(engine.search("claim a", 9).sources("0")) == 9
+    )
+    main(["--out", out, "--undo"])
+    assert f"again of the model {one}" in said(capsys)
+    assert open_engine(out).search("claim a", 9).sources("0")
+    with pytest.raises(UserError, match="re_encode"):
+        main([str(papers), "--out", out, "--re_encode", other])
 
 
 def test_processes_of_an_array_fill_the_store(

@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claim2source.core.records import Claim, Source
-from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.stages.max_sim import Cosine
 from claim2source.stages.pairs import Pair
-from claim2source.systems.stages import load_stages
 from tests.models.test_dense_layer import save_t5
 
 st = pytest.importorskip("sentence_transformers")
@@ -43,12 +40,3 @@ def test_vectors_that_are_not_of_length_one_are_made_so(tmp_path: Path) -> None:
     assert np.linalg.norm(one) > 1.1
     found = Cosine(model=str(folder)).with_runtime(None, "cpu").pair_scores(PAIRS[:1])
     assert found.scores[0] == pytest.approx(float(st.util.cos_sim(one, other)), abs=1e-5)
-
-
-def test_it_is_a_stage_of_any_system(tmp_path: Path) -> None:
-    entry = {"rerank": "cosine", "model": str(save_t5(tmp_path)), "sources": "title_abstract"}
-    ((name, stage),) = load_stages([entry])
-    assert name == "rerank cosine"
-    run = Run.from_lists({"c": [("a", 2.0), ("b", 1.0)]})
-    sources = [Source("a", abstract="about a"), Source("b", abstract="the user")]
-    assert stage.apply([Claim("c", "the user")], sources, run).sources("c") == ["b", "a"]

@@ -156,9 +156,9 @@ SAME: dict[str, Any] = {
     [
         # The limit is of the averaged gradient, and so small that AdamW's epsilon shows it.
         ({"tuning": "full", "optimisation__max_grad_norm": 1e-4}, 1e-4),
-        ({"tuning": "lora", "lora__dropout": 0.0, "trainer__strategy": "fsdp2"}, 1e-5),
+        ({"tuning": "lora", "lora__dropout": 0.0, "trainer": "{strategy: fsdp2}"}, 1e-5),
         (
-            {"tuning": "full", "optimisation__precision": "bf16", "trainer__strategy": "fsdp2"},
+            {"tuning": "full", "optimisation__precision": "bf16", "trainer": "{strategy: fsdp2}"},
             6e-3,
         ),
     ],
@@ -167,7 +167,7 @@ def test_two_processes_give_the_losses_of_one(
     more: dict[str, Any], near: float, setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Each has half of a batch. FSDP2's adapters go on after a kill with the same bits."""
-    whole, kind = tmp_path / "whole", (more["tuning"], more.get("trainer__strategy", "auto"))
+    whole, kind = tmp_path / "whole", (more["tuning"], "fsdp2" if "trainer" in more else "auto")
     if kind != ("full", "fsdp2"):
         more = more | {"optimisation__chunk_size": 7}
     (after := tmp_path / "after.yaml").write_text("hybrid: true\n")
@@ -183,7 +183,7 @@ def test_two_processes_give_the_losses_of_one(
         evaluated = Report.read(whole / "evaluation" / "checkpoints")
         names = [f"{name}epoch-{epoch}" for epoch in range(4) for name in ("", "H-")]
         assert list(evaluated.systems) == names
-    alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer__strategy": "auto"}
+    alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
     main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **alone}))
     states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "alone")]
     assert states[0].world_size == 2 and len(states[0].random) == 2

@@ -14,7 +14,7 @@ from claim2source.core.records import Dataset
 from claim2source.datasets import write_beir
 from claim2source.models import resolve
 from claim2source.training.checkpoint import check_model
-from claim2source.training.data import load_data, missing_translations
+from claim2source.training.data import load_data, unused_data
 from tests.training.small import small_config, small_splits
 
 
@@ -71,8 +71,8 @@ def test_missing_translations_are_counted(
     german = sum(claim.lang == "de" for claim in train.claims)
     config = small_config(setup[0], untranslated, Path("run"), **more)
     expected = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
-    assert missing_translations(config, train) == ([expected] if said else [])
-    assert missing_translations(config, load_data(small_config(*setup, Path("r"))).train) == []
+    assert unused_data(config, train, 0) == ([expected] if said else [])
+    assert unused_data(config, load_data(small_config(*setup, Path("r"))).train, 0) == []
 
 
 def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> None:

@@ -31,6 +31,7 @@ from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import callbacks as evaluate
 from claim2source.training import finetune as program
+from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.resume import TrainingState
@@ -82,7 +83,7 @@ def test_what_a_run_leaves(finished: Path) -> None:
 def rate(step: int, warmup: int, steps: int) -> float:
     """Linear warm-up, then half a cosine down to 0, written out from the paper's words."""
     if step < warmup:
-        return 1e-3 * step / warmup
+        return 1e-3 * (step + 1) / (warmup + 1)
     return 1e-3 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 
@@ -331,19 +332,20 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    real = program.Finetuning._end
+    real = program.choose
 
-    def remember(self: program.Finetuning) -> Report | None:
-        self.encoder.model.eval()
-        seen["vectors"], _ = self.encoder.encode(["some post"], "claim")
+    def remember(setup: program.Setup) -> ChosenCheckpoint | None:
+        encoder = setup.base.encoder
+        encoder.model.eval()
+        seen["vectors"], _ = encoder.encode(["some post"], "claim")
         seen["base"] = {
             name: weight.clone()
-            for name, weight in self.encoder.model.state_dict().items()
+            for name, weight in encoder.model.state_dict().items()
             if "lora" not in name
         }
-        return real(self)
+        return real(setup)
 
-    monkeypatch.setattr(program.Finetuning, "_end", remember)
+    monkeypatch.setattr(program, "choose", remember)
     before = file_hash(setup[0] / "model.safetensors")
     out = tmp_path / "run"
     finetune(small_config(*setup, out, tuning="lora", optimisation__epochs=2))

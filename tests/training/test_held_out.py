@@ -13,19 +13,20 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.datasets import carve_val, load, write_beir
+from claim2source.mining import write_mined
 from claim2source.models import Base, EncoderSettings, Manifest, ModelConfig, Weights
 from claim2source.models.manifest import DataRecord, SourceModel
 from claim2source.models.reranker_manifest import RerankerManifest, RerankerSettings
 from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import ViewConfig
+from claim2source.systems.heldout import require_held_out
 from claim2source.text import Rendering
 from claim2source.training.data import load_splits
 from claim2source.training.finetune import finetune
-from claim2source.training.held_out import require_held_out
 from claim2source.training.reranker import finetune_reranker
 from tests.stages.test_learned import FITTED
 from tests.training.reranker.small import small_config as reranker_config
-from tests.training.small import small_config
+from tests.training.small import mined_row, small_config
 
 # As the small configs hold out, and as another training did.
 SAME: Mapping[str, Any] = {"val_share": 0.2, "val_seed": 13}
@@ -52,9 +53,9 @@ def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: A
 def refused(setup: tuple[Path, Path], name: str) -> str:
     """Ask for a training from a model; "" where val's claims are new to it."""
     config = small_config(*setup, Path("out"))
-    val = load_splits(config, lambda train: None).val
+    val = load_splits(config).val
     try:
-        require_held_out("model.name", [name], val, config)
+        require_held_out("model.name", [name], val, config.data)
     except ConfigError as error:
         return str(error)
     return ""
@@ -84,7 +85,10 @@ def test_every_model_of_a_training_is_asked(setup: tuple[Path, Path], tmp_path: 
         "learned: {retrieve: bm25, stages: [{rerank: learned, "
         f"file: {tmp_path / 'fusion.json'}, models: {{c: {known}}}}}]}}\n"
     )
-    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model}
+    rest, _ = carve_val(load(data, "train"), 0.4, 13)
+    mined = tmp_path / "mined.jsonl"
+    write_mined([mined_row(rest.claims[0].id, rest.claims[0].golds[0], "s35")], mined)
+    made = {"data": data, "cross_encoder": tmp_path / "no model", "encoder": model, "mined": mined}
     asked: list[tuple[str, dict[str, Any]]] = [
         ("model.name", {"model__name": known}),
         ("first.checkpoint", {"first__system": "MiniLM", "first__checkpoint": known}),

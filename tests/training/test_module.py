@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from transformers import get_cosine_schedule_with_warmup
 
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
@@ -19,7 +20,7 @@ from claim2source.training.checkpoint import set_dropout
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import RetrieverModule
+from claim2source.training.module import RetrieverModule, rate_at
 from tests.training.small import small_encoder, small_setup
 
 
@@ -53,7 +54,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        passed = module.forward_pass(module.ready(replace(plan, window=1)))
+        passed = module.forward_pass(module.collate(replace(plan, window=1)))
         passed.backward(passed.loss)
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
@@ -69,7 +70,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, BatchLoader(sampler, module.ready))
+    trainer.fit(module, BatchLoader(sampler, module.collate))
     assert module.steps_done == trainer.global_step == len(found.steps) == 2
     for step, of in zip(found.steps, (alone[:3], alone[3:]), strict=True):
         wanted = {n: sum(one[n] for one in of) / len(of) for n in of[0]}
@@ -77,6 +78,21 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
         gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5
         assert size > 1e-3 and gap < 1e-5 * size
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 5), (1, 6), (4, 20)])
+def test_the_first_step_moves_unless_an_older_schedule_is_asked_for(
+    warmup: int, steps: int
+) -> None:
+    found = [rate_at(step, warmup, steps, 1) for step in range(steps)]
+    rise = [(step + 1) / (warmup + 1) for step in range(warmup)]
+    assert found[: warmup + 1] == [*rise, 1.0] and min(found) > 0
+    # As transformers' has it, to the bit.
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    theirs = get_cosine_schedule_with_warmup(optimizer, warmup, steps).lr_lambdas[0]
+    older = [rate_at(step, warmup, steps, 0) for step in range(steps + 1)]
+    assert older == [theirs(step) for step in range(steps + 1)]
+    assert found[warmup:] == older[warmup:-1]
 
 
 class SmallMemory:
@@ -123,7 +139,7 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
             ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
         )
         trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=found, **more)
-        trainer.fit(module, BatchLoader(sampler, module.ready))
+        trainer.fit(module, BatchLoader(sampler, module.collate))
         ends.append((found, module, memory))
     (plain, expected, _), (again, module, memory) = ends
     # In the forward pass without gradients, or in the backward pass, where gradients were added.
@@ -158,4 +174,4 @@ def test_a_text_that_no_memory_holds_ends_the_training(tmp_path: Path) -> None:
     )
     sampler = BatchSampler(pairs.groups(), 10, epochs=1)
     with pytest.raises(UserError, match="out of memory"):
-        trainer.fit(module, BatchLoader(sampler, module.ready))
+        trainer.fit(module, BatchLoader(sampler, module.collate))

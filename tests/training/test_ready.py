@@ -48,11 +48,11 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
 ) -> None:
     """Packed texts replace the model's attention meanwhile, which says whether it can pack."""
     module = module_of(setup)
-    alone, found = module.ready(PLAN), []
+    alone, found = module.collate(PLAN), []
     real = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*arguments: Any, **more: Any) -> Tensor:
-        thread = threading.Thread(target=lambda: found.append(module.ready(PLAN)))
+        thread = threading.Thread(target=lambda: found.append(module.collate(PLAN)))
         thread.start()
         thread.join()
         return real(*arguments, **more)
@@ -69,7 +69,7 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
 def test_every_tensor_is_pinned_once_for_a_gpu(
     settings: dict[str, Any], setup: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = module_of(setup, **settings).ready(PLAN)
+    batch = module_of(setup, **settings).collate(PLAN)
     assert (len(batch.chunks) > 1) is bool(settings)
     pinned: list[int] = []
 

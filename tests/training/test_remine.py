@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,14 @@ import pytest
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.datasets import carve_val, load
-from claim2source.io.store import Store
 from claim2source.mining import MinedRow, Negative, read_mined, write_mined
-from claim2source.models import Encoder
+from claim2source.models import Encoder, Side, Tokens
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import TrainBatch, TrainingPairs
-from claim2source.training.distributed import World
 from claim2source.training.finetune import finetune
-from claim2source.training.negatives import RunNegatives
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.negatives import mines_after
+from scripts.plan import Sizes, plan
 from tests.training.small import mined_row, small_config
 
 REMINED: dict[str, Any] = {
@@ -131,6 +131,31 @@ def test_after_which_epochs_negatives_are_mined(
         optimisation__remine_every=every,
         optimisation__negatives=negatives,
     )
-    run = RunFolder(tmp_path)
-    mined = RunNegatives(config, train, run, Store(tmp_path / "store"), World())
-    assert [epoch for epoch in range(7) if mined.due(epoch)] == expected
+    assert [one for one in range(7) if mines_after(config.optimisation, one)] == expected
+
+
+@pytest.mark.parametrize("train", ["both", "query_only"])
+def test_nothing_is_encoded_twice_and_the_plan_counts_it(
+    train: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process mines again what it has just scored val with; an epoch is a model."""
+    encoded: Counter[tuple[str, str, str]] = Counter()
+    real = Encoder._encode_chunk
+
+    def counted(self: Encoder, texts: Sequence[Tokens], side: Side, *more: Any) -> Any:
+        assert self.weights is not None
+        encoded.update((repr(sorted(self.weights.items())), side, repr(text)) for text in texts)
+        return real(self, texts, side, *more)
+
+    monkeypatch.setattr(Encoder, "_encode_chunk", counted)
+    more = {"optimisation__train": train, "store": tmp_path / "store", "choose": "last"}
+    config = small_config(*setup, tmp_path / "run", **REMINED | more)
+    finetune(config)
+    assert set(encoded.values()) == {1}
+    # Step 0 and three epochs, of which the last mines nothing; the first and the last report.
+    claims = Counter(model for model, side, _ in encoded if side == "claim")
+    assert sorted(claims.values()) == [8 + 12, 48, 48, 48 + 12]
+    held_out = replace(config, data=replace(config.data, val_share=8 / 48))
+    found = plan(held_out, Sizes(48, 12, 24, 36, claim_tokens=10.0, source_tokens=10.0))
+    texts = sum(part.texts for part in found.parts if not part.trains)
+    assert texts == sum(encoded.values())

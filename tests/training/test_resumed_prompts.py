@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from claim2source.core.config import to_yaml
+from claim2source.core.errors import UserError
 from claim2source.core.files import write_text
 from claim2source.models import Manifest, Template, Weights, resolve
 from claim2source.text import Rendering
-from claim2source.training.finetune import Finetuning, finetune
+from claim2source.training import finetune as program
+from claim2source.training.finetune import Setup, finetune
 from tests.models.layout import declare
 from tests.training.small import small_config, small_setup
 
@@ -37,9 +38,11 @@ def test_a_resumed_run_keeps_the_template_it_began_with(
         write_text(tmp_path / "run" / "config.yaml", text)
         write_text(tmp_path / "run" / "run.json", json.dumps({"chosen": None, "history": []}))
 
-    def template(run: Finetuning) -> dict[str, Any]:
-        return {"template": run.encoder.settings.template}
+    def stop(setup: Setup) -> None:
+        raise UserError(repr(setup.base.encoder.settings.template))
 
-    monkeypatch.setattr(Finetuning, "go", template)
+    monkeypatch.setattr(program, "mine", stop)
     expected = Template() if resumed else Template("post: ", "paper: ")
-    assert finetune(config) == {"template": expected}
+    with pytest.raises(UserError) as found:
+        finetune(config)
+    assert str(found.value) == repr(expected)

@@ -301,3 +301,21 @@ def test_a_run_goes_on_without_settings_that_are_gone_unless_it_used_one(tmp_pat
         file.write_text(yaml.safe_dump(changed))
         with pytest.raises(ConfigError, match=f"optimisation.{key}: .*{value}"):
             refuse_changes(file, config)
+
+
+def test_an_older_run_goes_on_with_its_schedule(make: Make, tmp_path: Path) -> None:
+    """The config of a run from before the key does not have it: its first step had a rate of 0."""
+    begun = make()
+    begin(begun)
+    file = tmp_path / "run" / "config.yaml"
+    text = file.read_text(encoding="utf-8")
+    for older in (False, True):
+        key = "  warmup_from_zero: false\n"
+        assert key in text
+        file.write_text(text.replace(key, "") if older else text, encoding="utf-8")
+        run = RunFolder.find(make(resume=True))
+        assert run.settled(make(resume=True)).optimisation.warmup_from_zero is older
+        run.release()
+    with pytest.raises(ConfigError, match=r"optimisation\.warmup_from_zero: true .*False, with"):
+        file.write_text(text, encoding="utf-8")
+        RunFolder.find(make(resume=True, optimisation__warmup_from_zero=True))

@@ -183,7 +183,7 @@ def test_the_other_callbacks_change_nothing_in_a_run(
 def test_a_command_line_sets_them_and_leaves_nothing_where_they_are_wrong(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    config = small_config(*setup, tmp_path / "run", trainer__max_steps=3, trainer__strategy="tpu")
+    config = small_config(*setup, tmp_path / "run", trainer="{max_steps: 3, strategy: tpu}")
     assert config.trainer == {"max_steps": 3, "strategy": "tpu"}
     with pytest.raises(ConfigError, match=r"trainer\.strategy: 'tpu' .*auto, ddp"):
         finetune(config)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from claim2source.training.reranker.run import finetune_reranker
 
 from claim2source.core.config import ConfigError
 from claim2source.models.hub import weights_hash
@@ -15,6 +14,7 @@ from claim2source.models.reranker_manifest import RerankerManifest, manifest_of
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
+from claim2source.training.reranker import finetune_reranker
 from tests.shared_data import shared
 from tests.training.reranker.small import small_config, small_rerankers
 from train.merge import MergeConfig, merge

@@ -17,6 +17,7 @@ from claim2source.core.config import read_config
 from claim2source.training.reranker_config import RerankerConfig
 from tests.models.mistral import SIZES
 from tests.training.small import small_setup
+from train.mine import main as mine
 
 
 def small_rerankers(folder: Path) -> dict[str, Path]:
@@ -34,6 +35,12 @@ def small_rerankers(folder: Path) -> dict[str, Path]:
     longer = SIZES | {"max_position_embeddings": 512}
     decoder = Qwen3Config(vocab_size=30522, head_dim=8, **longer)
     Qwen3ForCausalLM(decoder).save_pretrained(made["yes_no"])
+    made["mined"] = folder / "mined.jsonl"
+    mine(
+        f"--out={made['mined']} --dataset={data} --first.system=BM25 --first.depth=10 "
+        "--val_share=0.4 --val_seen_share=0 --rendering.claims=bilingual --mining.last_rank=20 "
+        "--mining.hard=6 --mining.random=4 --mining.pick=random --mining.max_share=null".split()
+    )
     return made
 
 
@@ -48,9 +55,8 @@ def arguments(made: dict[str, Path], out: Path, **more: object) -> list[str]:
         "model.max_length": 200 if kind == "yes_no" else 48,
         "rendering.claims": "bilingual",
         "first.depth": 10,
-        "candidates.last_rank": 20,
-        "candidates.hard": 3,
-        "candidates.random": 1,
+        "mined": made["mined"],
+        "optimisation.negatives": 4,
         "optimisation.epochs": 2,
         "optimisation.save_every": 1,
         "optimisation.learning_rate": 1e-3,

@@ -1,0 +1,133 @@
+"""Mine hard negatives from any system's ranking: what a re-ranker's first stage finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from claim2source.core.config import require
+from claim2source.core.records import Dataset
+from claim2source.core.run import Run
+from claim2source.datasets.grouping import golds_by_text
+from claim2source.mining.mine import MinedRow, MiningConfig, MiningCounts, Negative, pair_draw
+from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
+
+# Random sources that are looked at for a claim, at most, for each that is wanted.
+_TRIES = 20
+
+
+def check_ranked(config: MiningConfig) -> None:
+    """Raise `ConfigError` for settings that need the vectors of a model."""
+    share, near = config.share_of, config.max_gold_similarity
+    known = config.max_share is None or share != "above_random"
+    allowed = "above_last or score with a first stage, unless mining.max_share is null"
+    require(known, "mining.share_of", share, allowed)
+    require(near is None, "mining.max_gold_similarity", near, "none with a first stage")
+
+
+@dataclass
+class RankingMiner:
+    """Take negatives of training claims from a ranking, and at random from the pool.
+
+    A gold that is not among a claim's first `depth` sources is missed. The draw of a pair depends
+    on its claim and gold alone.
+    """
+
+    train: Dataset
+    run: Run
+    config: MiningConfig
+    depth: int
+    counts: MiningCounts = field(default_factory=MiningCounts)
+
+    def mine(self) -> Iterator[MinedRow]:
+        """Yield a row for each claim and gold: its hard negatives, then its random ones."""
+        config, counts, golds_of = self.config, self.counts, golds_by_text(self.train.claims)
+        sources = self.train.sources
+        self._place = {source.id: number for number, source in enumerate(sources)}
+        trained = self.train.golds
+        self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
+        nothing = np.empty((len(sources), 0), dtype=np.float32)
+        limits = config.max_title_similarity, config.max_text_similarity, None
+        alike_of = NearDuplicates(sources, nothing, *limits)
+        for claim in self.train.claims:
+            scored = self.run.scored(claim.id)
+            ranked = list(scored.items())
+            first = {source for source, _ in ranked[: self.depth]}
+            golds = golds_of[claim.id]
+            alike = alike_of.of(self._place[gold] for gold in golds if gold in self._place)
+            for gold in claim.golds:
+                if gold not in first:
+                    counts.missed_golds += 1
+                    if not config.missed_golds:
+                        counts.rows_left_out += 1
+                        continue
+                limit = self._limit(scored.get(gold), min(scored.values(), default=0.0))
+                draw = pair_draw(config.seed, claim.id, gold)
+                hard = list(self._hard(ranked, golds, alike, limit, draw))
+                listed = first.union(negative.source for negative in hard)
+                random = list(self._random(golds, alike, listed, draw))
+                counts.count(len(hard), len(random), config)
+                if hard or random:
+                    yield MinedRow(claim.id, gold, (*hard, *random))
+
+    def _limit(self, gold: float | None, last: float) -> float:
+        """Return the highest score of a negative, for a gold's and the last one of its list."""
+        config = self.config
+        limits = [np.inf if config.max_score is None else config.max_score]
+        if gold is not None:
+            if config.max_share is not None and config.share_of == "above_last":
+                limits.append(last + config.max_share * (gold - last))
+            elif config.max_share is not None:
+                # A share of a negative score is above it: there the limit is as far below.
+                limits.append(gold * (config.max_share if gold >= 0 else 2 - config.max_share))
+            if config.margin is not None:
+                limits.append(gold - config.margin)
+        return min(limits)
+
+    def _hard(
+        self,
+        ranked: Sequence[tuple[str, float]],
+        golds: frozenset[str],
+        alike: GoldDuplicates,
+        limit: float,
+        draw: np.random.Generator,
+    ) -> Iterator[Negative]:
+        """Take the first sources of the ranks that are allowed, or any of them."""
+        config, counts, pool = self.config, self.counts, frozenset(self._pool)
+        allowed = []
+        for source, score in ranked[config.first_rank - 1 : config.last_rank]:
+            if source in golds:
+                counts.left_out_gold += 1
+            elif source not in pool:
+                counts.left_out_pool += 1
+            elif self._place[source] in alike:
+                counts.left_out_duplicate += 1
+            elif score > limit:
+                counts.left_out_close += 1
+            else:
+                allowed.append(Negative(source, float(score), "first"))
+        order = range(len(allowed))
+        if config.pick == "random":
+            order = draw.permutation(len(allowed)).tolist()
+        yield from (allowed[i] for i in order[: config.hard])
+
+    def _random(
+        self,
+        golds: frozenset[str],
+        alike: GoldDuplicates,
+        listed: set[str],
+        draw: np.random.Generator,
+    ) -> Iterator[Negative]:
+        """Draw sources that are not ranked high; random ones are easy by that."""
+        wanted = self.config.random
+        places = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
+        for place in places:
+            source = self._pool[place]
+            if source in golds or source in listed or self._place[source] in alike:
+                continue
+            yield Negative(source, 0.0, "random")
+            wanted -= 1
+            if not wanted:
+                return

@@ -1,0 +1,100 @@
+"""Load the model that a retriever's training begins with, and make it trainable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytorch_lightning as pl
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.io.store import Store
+from claim2source.models import Encoder, Identity, Manifest, resolve
+from claim2source.models.manifest import FILE, Base
+from claim2source.models.query_only import base_encoder
+from claim2source.models.resolve import checkpoint_folder
+from claim2source.systems.heldout import require_held_out
+from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import World, barrier
+from claim2source.training.memory_plan import settle_here
+from claim2source.training.run_folder import RunFolder
+from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
+
+
+@dataclass(frozen=True)
+class LoadedBase:
+    """Hold the model to train, as it was loaded.
+
+    `untrained` identifies its weights, `folder` has its files. `config` is the training's, with
+    numbers in place of `auto`; `memory` says what they take, where anything was open.
+    """
+
+    encoder: Encoder
+    base: Base
+    folder: Path
+    untrained: Identity
+    teacher: SourceTeacher | None
+    config: FinetuneConfig
+    memory: str | None
+
+
+def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset) -> LoadedBase:
+    """Load the base and the teacher, to which `val` is new.
+
+    Raises `UserError` for what cannot be trained as the config says.
+    """
+    name, begun, model = config.model.name, run.checkpoint(0), config.model
+    if run.resumes and (begun / FILE).is_file():
+        # A run of version 0.1.0 did not apply the prompts that its base declares.
+        model = replace(model, template=Manifest.read(begun).encoder.template, prompts=False)
+    folder = checkpoint_folder(name)
+    if (folder / FILE).is_file():
+        raise UserError(
+            f"model.name: {name} is a checkpoint of a run; train from its export "
+            f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
+            f"({Manifest.read(folder).base.name})"
+        )
+    require_held_out("model.name", [name], val, config.data)
+    if config.teacher is not None:
+        require_held_out("teacher.name", [config.teacher.name], val, config.data)
+    resolved = resolve(model, config.device)
+    encoder = resolved.encoder
+    if encoder.source_encoder is not None:
+        raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
+    dense, teacher = encoder.dense, None
+    if config.teacher is not None and dense is None:
+        teacher = load_teacher(config, encoder)
+    check_model(config, encoder, dense)
+    longest, local = encoder.settings.max_length, world.local_size
+    settled, memory = settle_here(config, encoder.model, longest, local)
+    untrained = encoder.weights or {}
+    return LoadedBase(encoder, resolved.base, resolved.folder, untrained, teacher, settled, memory)
+
+
+def make_trainable(
+    loaded: LoadedBase, train: Dataset, store: Store, world: World
+) -> BaseVectors | None:
+    """Make the model trainable; before that encode what the losses compare it with."""
+    config, encoder, teacher = loaded.config, loaded.encoder, loaded.teacher
+    query_only = config.optimisation.train == "query_only"
+    vectors = None if teacher is None else teacher.base
+    if teacher is None and (config.losses.keep_base.weight or query_only):
+        # The first process encodes; the others then read the vectors from the store.
+        for turn in (True, False):
+            if world.is_first is turn:
+                texts = config.rendering, train.claims, train.sources
+                vectors = BaseVectors(encoder, *texts, store, progress=turn)
+            barrier(world)
+    own = query_only and teacher is None
+    frozen = frozen_copy(encoder) if own and config.tuning == "full" else None
+    # All processes start with the same adapters; dropout is seeded by process in `fit`.
+    pl.seed_everything(config.optimisation.seed, verbose=False)
+    adapt(encoder, config)
+    encoder.weights = None
+    if teacher is not None:
+        train_projection(encoder)
+    elif own:
+        encoder.source_encoder = frozen or base_encoder(encoder, loaded.untrained)
+    return vectors

@@ -1,0 +1,124 @@
+"""What holds for every stage: a permutation within its depth, costs, failures, one asking."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.core.stage import Stage
+from claim2source.io.store import Store
+from claim2source.systems.stages import apply_stage, load_stages
+from tests.llm_server import Chat, LLMServer, Reply
+from tests.stages.tiny import save_cross_encoder
+
+Start = Callable[..., LLMServer]
+DEPTH = 4
+SOURCES = [
+    Source(name, f"paper {name}", f"vaccine works {'a b c ' * number}")
+    for number, name in enumerate("abcdef")
+]
+CLAIMS = [
+    Claim("0", "vaccine works a b"),
+    Claim("1", "ein Beitrag", "de", "a claim"),
+    Claim("2", "c"),
+]
+RUN = Run.from_lists(
+    {
+        "0": [(name, 9.0 - place) for place, name in enumerate("fedcba")],
+        "1": [(name, 0.5 - place / 4) for place, name in enumerate("abdf")],
+        "2": [("c", 1.0)],
+    }
+)
+MODELS = ("max_sim", "cross_encoder")
+ASKING = ("listwise", "entities", "attribution", "relevance", "select", "order", "letters")
+VERIFIERS = ("select", "order", "letters")
+
+
+def reply(chat: Chat) -> str | Reply:
+    """Prefer what is shown last, in the form that is asked for."""
+    if chat.choices:
+        last = chat.choices[-2]
+        return Reply(last, logprobs=[(last, -0.1, {last: -0.1, chat.choices[0]: -3.0})])
+    count = max(chat.user.count("\n["), chat.user.count("Paper "), 1)
+    values: dict[str, Any] = {
+        "order": [count],
+        "facts": ["one", "two"],
+        "labels": [int("paper c" in chat.user)] * 2,
+        "score": len(chat.user) % 5,
+        "query_entities": ["x"],
+        "documents": [{"document": count, "entities": ["x"]}],
+        "reasoning": "So.",
+        "selected_paper": chat.user.count("Paper "),
+        "ranking": [chat.user.count("Paper "), 1][: chat.user.count("Paper ")],
+    }
+    assert chat.schema is not None
+    return json.dumps({name: values[name] for name in chat.schema["required"]})
+
+
+@pytest.fixture
+def made(
+    request: pytest.FixtureRequest, llm_server: Start, tiny_folder: Path, tmp_path: Path
+) -> tuple[Stage, LLMServer]:
+    """A stage by its name, and the server that it asks, if it asks one."""
+    name, server = request.param, llm_server(reply)
+    entry: dict[str, Any] = {"depth": DEPTH}
+    if name in ASKING:
+        entry["llm"] = {"model": server.model, "url": server.url, "retries": 0}
+    elif name == "cross_encoder":
+        entry["model"] = str(save_cross_encoder(tmp_path / "model", tiny_folder))
+    elif name in MODELS:
+        entry |= {"model": str(tiny_folder), "max_length": 64}
+    ((_, stage),) = load_stages([{"verify" if name in VERIFIERS else "rerank": name, **entry}])
+    return stage, server
+
+
+def applied(stage: Stage, store: Store | None = None) -> Result:
+    return apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store, device="cpu")
+
+
+@pytest.mark.parametrize("made", [*MODELS, *ASKING], indirect=True)
+def test_a_stage_reorders_its_depth_once_and_changes_nothing_else(
+    made: tuple[Stage, LLMServer], tmp_path: Path
+) -> None:
+    stage, server = made
+    given = copy.deepcopy((CLAIMS, SOURCES, list(RUN)))
+    found = applied(stage, store := Store(tmp_path / "store"))
+    assert given == (CLAIMS, SOURCES, list(RUN))
+    assert not found.failures and not found.stored
+    moved = False
+    for claim in CLAIMS:
+        before, after = RUN.sources(claim.id), found.sources(claim.id)
+        assert sorted(before[:DEPTH]) == sorted(after[:DEPTH]) and before[DEPTH:] == after[DEPTH:]
+        scores = list(found.scored(claim.id).values())
+        assert scores == sorted(scores, reverse=True)
+        moved |= before != after
+    assert moved and found.cost.items == len(CLAIMS) and found.cost.seconds > 0
+    asked = server.requests
+    assert (asked > 0) == (found.cost.tokens > 0 and "llm" in vars(stage))
+    again = applied(stage, store)
+    assert again.stored and list(again.run) == list(found.run) and server.requests == asked
+
+
+@pytest.mark.parametrize("made", ASKING, indirect=True)
+@pytest.mark.parametrize("bad", ["I cannot.", '{"score": null}', None])
+def test_what_a_language_model_fails_at_keeps_its_ranking_and_is_counted(
+    made: tuple[Stage, LLMServer], bad: str | None, tmp_path: Path
+) -> None:
+    stage, server = made
+    server.reply = lambda chat: Reply("down", status=500) if bad is None else bad
+    store = Store(tmp_path / "store")
+    found = applied(stage, store)
+    assert {failure.claim_id for failure in found.failures} >= {"0", "1"}
+    for claim in CLAIMS:
+        assert found.sources(claim.id) == RUN.sources(claim.id)
+    # What has no reply is asked again, what the model could not say is not.
+    asked = server.requests
+    assert applied(stage, store).stored == (bad is not None)
+    assert (server.requests > asked) == (bad is None)
