@@ -188,6 +188,6 @@ def report(setup: Setup, losses: Sequence[float], chosen: ChosenCheckpoint | Non
     found = report_run(
         run, chosen, setup.data, config, setup.session.store, setup.frame.logs, losses
     )
-    evaluated = evaluate_after(config, run)
+    evaluated = evaluate_after(config, run.path)
     say_next_steps(config, chosen, evaluated)
     return found

@@ -73,11 +73,11 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     words = arguments(*setup, tmp_path / "run")
     one = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
     after = tmp_path / "after.yaml"
-    after.write_text("baselines: [Nothing]\n", encoding="utf-8")
+    after.write_text("only: [Nothing]\n", encoding="utf-8")
     for command, why in (
         ([*TWO, *words, "--no.key=3"], "--no.key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
-        ([*TWO, *words, f"--after={after}"], "after.yaml: baselines: 'Nothing'"),
+        ([*TWO, *words, f"--after={after}"], "after.yaml: only: 'Nothing'"),
         ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
     ):
         done = run(command, tmp_path)
