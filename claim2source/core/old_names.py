@@ -37,6 +37,9 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "tune-bm25": "write {bm25: {k1: fit}} in a file of systems, evaluate --systems FILE --out DIR",
 }
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
+_GRID = "eval/style_grid.py"
+_TEXTS = "write the texts first, by claim2source rewrite; then --styles.texts DIR"
+_REPLACED = "leave it out: a rewriting replaces its text; --rewrites FILE appends texts"
 # How the program's file begins, and key without dashes, or a group with its dot -> what to do now.
 # A program that has the key is not asked.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
@@ -56,6 +59,12 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/", "val_seed"): _VAL,
     ("eval/", "val_seen_share"): _VAL,
     ("eval/", "seen_share_expected"): _VAL,
+    (_GRID, "files"): "write --systems FILE, and --only NAME for some of its systems",
+    **{(_GRID, k): f"write --styles.{k}" for k in ("texts", "claim_styles", "source_styles")},
+    (_GRID, "keep_title"): "write --styles.keep_title",
+    **{(_GRID, key): _TEXTS for key in ("llm.", "versions", "prompts", "answers", "dry_run")},
+    **{(_GRID, key): _REPLACED for key in ("combine", "fusion.")},
+    (_GRID, "rewritten"): "leave it out: it is the text that --claims reads",
     ("", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
     (

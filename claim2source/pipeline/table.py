@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, Report, TrainingReport
-from claim2source.core.tables import Part, TextTable, render
+from claim2source.core.tables import render
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
@@ -29,8 +29,7 @@ from claim2source.pipeline.evaluate_systems import (
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, cells_of, checkpoints_of, plan
 from claim2source.pipeline.rows import Row
-from claim2source.pipeline.style_grid import GridRun, with_cells
-from claim2source.pipeline.style_texts import StyleOptions
+from claim2source.pipeline.style_grid import StyleOptions, add_styles
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import DenseNode
@@ -40,7 +39,6 @@ from claim2source.text import Rendering
 from claim2source.text.views import read_rewrites
 
 PROGRAM = "eval/evaluate.py"
-STYLES_FOLDER = "styles"
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         vary: settings to change, one at a time, each with its values: `retrieve.KEY` or
             `stages.N.KEY`, stages counted from 1; each is tested against the system as it is. On
             the command line `--vary stages.1.depth=10,50`.
-        styles: the grid of text styles, of every first stage; none: texts as they are.
+        styles: the grid of text styles, of every system; none: texts as they are.
         val: the claims of train that something is chosen on: a part `carved` out as in training,
             all of `train` (only for models that were not trained on it), or `auto`: carved for a
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
@@ -190,7 +188,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     if len(rows) == 1:
         parts += rows[0].parts
     if config.styles is not None:
-        report, more, grids = _with_styles(report, rows, runner, config.styles, scoring, config.out)
+        report, more, grids = add_styles(report, rows, runner, config.styles, scoring, config.out)
         parts, tables = parts + more, tables | grids
     if config.submit is not None and rows:
         parts += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
@@ -212,34 +210,6 @@ def _tested(report: Report, rows: Sequence[Row], dataset: Dataset, scoring: Scor
     scored = scored_rows(rows)
     report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
     return replace(report, notes=(*report.notes, *untested))
-
-
-def _with_styles(
-    report: Report,
-    rows: Sequence[Row],
-    runner: SystemRunner,
-    styles: StyleOptions,
-    scoring: Scoring,
-    out: Path,
-) -> tuple[Report, list[Part], dict[str, TextTable]]:
-    """Run the first stages over the grid of text styles; its cells are rows of the report too."""
-    grid = GridRun(
-        runner.reported,
-        styles,
-        folder=runner.settings.dataset,
-        repeats=scoring.repeats,
-        seed=scoring.seed,
-    )
-    for row in rows:
-        system = row.planned.system
-        if not system.stages and row.planned.varied is None:
-            model = row.stages[row.name].report.model
-            grid.add(runner, system, row.form, model=model, name=row.name)
-    found = grid.grid(name=runner.settings.dataset, program=PROGRAM)
-    title = f"{runner.settings.dataset}, {runner.reported.split}"
-    grid.write(found, out / STYLES_FOLDER, f"Styles: {title}")
-    tables = {f"styles {name}": table for name, table in grid.tables(found).items()}
-    return with_cells(report, found, STYLES_FOLDER), ["Styles:", *grid.parts(found)], tables
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:

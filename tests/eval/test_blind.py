@@ -145,8 +145,11 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
         ),
         "style_grid": (
             style_grid.main,
-            [files, "--systems=BM25", '--claim_styles=["C1"]', '--source_styles=["S0"]'],
-            ["runs/BM25.S0C0", "runs/BM25.S0C1"],
+            [
+                *(f"--systems={world.systems}", "--only=BM25", "--claims=original"),
+                *('--styles.claim_styles=["C1"]', '--styles.source_styles=["S0"]'),
+            ],
+            ["BM25.original", "styles/runs/BM25.original.S0C1"],
         ),
         "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
@@ -267,13 +270,6 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    main, words, _ = words_of(world, "style_grid")
-    world.run(main, "test", "grid", *words, file)
-    listed = world.listed(world.folder / "grid" / "runs" / "BM25.S0C1")
-    rows = zipped(world.folder / "mine.zip")
-    assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    with pytest.raises(ConfigError, match="--claim_styles"):
-        world.run(main, "test", "more", words[0], words[1], file)
 
 
 @pytest.mark.parametrize(
