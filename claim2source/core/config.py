@@ -49,6 +49,7 @@ cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
 _NO_OPTION = "is no option; --help explains every key"
+_FLAGS = (bool, bool | None)  # set by their name alone
 _PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
 _NAMES |= {str: "text", Path: "a path"}
@@ -286,7 +287,7 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
     for key in common or options:
         option = options[key]
         value = allowed_words(Path if option.hint is option.group else option.hint)
-        more = f", --no_{key}" if option.hint is bool else f" {value}"
+        more = f", --no_{key}" if option.hint in _FLAGS else f" {value}"
         default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
         if option.is_flag:
             lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
@@ -307,7 +308,7 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     option, value, place = options.get(name), cast(Any, words), None
     if option is None:  # in a mapping; else refused where all keys are looked up
         name, value = key, _read_word(key, Any, words[0]) if len(words) == 1 else words
-    elif option.hint is bool and not words:
+    elif option.hint in _FLAGS and not words:
         value = name == key
     elif not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")

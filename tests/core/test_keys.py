@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.program import command_of
-from claim2source.pipeline.baselines import BaselinesConfig
+from claim2source.pipeline.table import EvaluateConfig
 from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
@@ -44,7 +44,7 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> Non
     [
         (FinetuneConfig, ["--model.name", ""], "model.name"),
         (FinetuneConfig, ["--out="], "out"),
-        (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
+        (EvaluateConfig, ["--out", "o", "--systems", "a.yaml", ""], "systems"),
     ],
 )
 def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], key: str) -> None:

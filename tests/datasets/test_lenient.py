@@ -225,8 +225,8 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
     )
     commands: list[tuple[str, list[str]]] = [
         ("train.finetune", training),
-        ("eval.checkpoint", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
-        ("eval.baselines", [f"--files={systems}", *data, *few, f"--out={out}/b"]),
+        ("eval.evaluate", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
+        ("eval.evaluate", [f"--systems={systems}", *data, *few, f"--out={out}/b"]),
     ]  # fmt: skip
     for program, words in commands:
         main = importlib.import_module(program).main
@@ -239,7 +239,7 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
     report = json.loads((run / "report.json").read_text("utf-8"))
     assert any("loaded leniently" in note for note in report["notes"])
     # Golds that are not there count as never found, and no empty document is ranked.
-    ranked = out / "b" / "BM25.original" / "runs" / "en.trec"
+    ranked = out / "b" / "BM25.original" / "runs" / "0" / "en.trec"
     (system,) = json.loads((out / "b" / "report.json").read_text("utf-8"))["systems"].values()
     expected = plain_scores(folder, ranked)
     assert 0 < expected["mrr@10"] <= 1
