@@ -222,9 +222,6 @@ def test_few_papers_are_in_memory(tmp_path: Path) -> None:
         write(
             tmp_path / "a.jsonl", lines([{"_id": str(i), "title": "t" * 999} for i in range(4000)])
         ),
-        write(
-            tmp_path / "a.csv", "id,title\n" + "".join(f"{i},{'t' * 999}\n" for i in range(4000))
-        ),
     ):
         tracemalloc.start()
         assert sum(1 for _ in PaperFiles.of(str(path))) == 4000
