@@ -20,7 +20,6 @@ from typing import (
     Literal,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -29,15 +28,7 @@ from typing import (
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.config_yaml import (
-    NO_TEXT,
-    Place,
-    YamlMapping,
-    at,
-    overlaid,
-    read_mapping,
-    read_yaml,
-)
+from claim2source.core.config_yaml import NO_TEXT, Place, YamlMapping, read_mapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
 from claim2source.core.old_names import always_holds, successor
@@ -48,10 +39,11 @@ cached: Any = cache  # of classes too, which mypy takes for unhashable
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
-_NO_OPTION = "is no option; --help explains every key"
 _PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
-_NAMES |= {str: "text", Path: "a path"}
+_LIST = "a list, such as [a, b], each {0}"
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+_WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}
+_WORDS |= {dict: "a mapping of names to {1}"}
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -78,10 +70,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
-            if "." in name or option.group is not None:
-                continue
-            if (value := getattr(self, name)) is not option.default:
-                _check_type(option.hint, name, value)
+            own = "." not in name and option.group is None
+            if own and (value := getattr(self, name)) is not option.default:
+                try:
+                    _adapter(option.hint).validate_python(value)
+                except (ValueError, OverflowError):
+                    raise ConfigError(name, value, allowed_words(option.hint)) from None
         self.check()
 
     def check(self) -> None:
@@ -130,7 +124,7 @@ def read_config(
         elif flags and not word.startswith("--"):
             flags[-1][1].append(word)
         else:
-            raise UserError(f"config: {word}: {_NO_OPTION}")
+            raise UserError(f"config: {word}: is no option; --help explains every key")
     prints = ("print_config", []) in flags
     flags = [flag for flag in flags if flag != ("print_config", [])]
     # Files come before flags, and a group's file before its keys.
@@ -138,9 +132,9 @@ def read_config(
     values = YamlMapping()
     for key, texts in flags:
         if key != "config" or not texts:
-            values = overlaid(values, _read_flag(options, key, texts))
+            values = values.overlaid(_read_flag(options, key, texts))
         for file in texts if key == "config" else ():
-            values = overlaid(values, read_mapping(shipped(Path(file), program)))
+            values = values.overlaid(read_mapping(shipped(Path(file), program)))
     config = _made(kind, values, program)
     if prints:
         print(to_yaml(config), end="")
@@ -153,8 +147,10 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 
     Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
     """
+    if not isinstance(values, YamlMapping):
+        values = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _made(kind, values if isinstance(values, YamlMapping) else as_plain(values))
+        return _made(kind, values)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
 
@@ -253,25 +249,15 @@ def _item_of(hint: Any) -> Any:
 def allowed_words(hint: Any) -> str:
     """Describe a type for a user."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        bounds = [_bounds(mark) for mark in inner[1:] if isinstance(mark, Interval)]
-        return ", ".join([allowed_words(inner[0]), *bounds])
     if origin is Literal:
         return ", ".join(map(str, inner))
-    if origin in (Union, UnionType):
-        return " or ".join(allowed_words(part) for part in inner)
-    if origin in (list, tuple):
-        return f"a list, such as [a, b], each {allowed_words(inner[0])}"
-    if origin is dict:
-        return f"a mapping of names to {allowed_words(inner[1])}"
-    if dataclasses.is_dataclass(hint):
-        return f"its keys: {', '.join(field.name for field in dataclasses.fields(hint))}"
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def _bounds(of: Interval) -> str:
-    low = f"above {of.gt}" if of.ge is None else of.ge
-    return f"{low} to {of.le}" if of.lt is None else f"{low} to below {of.lt}"
+    words = [allowed_words(part) for part in inner]
+    if isinstance(hint, Interval):
+        low = f"above {hint.gt}" if hint.ge is None else hint.ge
+        return f"{low} to {hint.le}" if hint.lt is None else f"{low} to below {hint.lt}"
+    if origin is Annotated or origin in (Union, UnionType):
+        return (", " if origin is Annotated else " or ").join(words)
+    return _WORDS.get(origin or hint, getattr(hint, "__name__", str(hint))).format(*words)
 
 
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
@@ -280,48 +266,36 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     if common:
-        lines.append(
-            f"The {len(common)} keys that people change most; --help=all explains every one:"
-        )
+        lines += [f"The {len(common)} keys that people change most; --help=all explains every one:"]
     for key in common or options:
         option = options[key]
-        value = allowed_words(Path if option.hint is option.group else option.hint)
-        more = f", --no_{key}" if option.hint is bool else f" {value}"
-        default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
         if option.is_flag:
-            lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
+            value = allowed_words(Path if option.hint is option.group else option.hint)
+            usage = f"  --{key}, --no_{key}" if option.hint is bool else f"  --{key} {value}"
+            lines += textwrap.wrap(usage, 110, subsequent_indent=" " * 8)
+            default = "required"
+            if option.default is not MISSING:
+                default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
             text = f"{option.help} ({default})".strip()
             lines += textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
     return "\n".join(lines)
 
 
-def _shown(default: object) -> str:
-    if isinstance(default, list | tuple):
-        return f"[{', '.join(map(str, default))}]"
-    return json.dumps(default) if default in (None, "", True, False) else str(default)
-
-
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
-    """Read a flag as a YAML file of its one key."""
-    name = key if key in options else key.removeprefix("no_")
-    option, value, place = options.get(name), cast(Any, words), None
-    if option is None:  # in a mapping; else refused where all keys are looked up
-        name, value = key, _read_word(key, Any, words[0]) if len(words) == 1 else words
-    elif option.hint is bool and not words:
-        value = name == key
-    elif not option.is_flag:
+    """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
+    opposite = key.removeprefix("no_")
+    name = opposite if not words and key not in options and opposite in options else key
+    option, place = options.get(name, Option(Any, None, "")), None
+    if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
-    elif not words:
-        raise UserError(f"config: --{key}: needs a value")
-    elif (item := _item_of(option.hint)) is not None and not words[0].startswith("["):
-        value = [_read_word(key, item, word) for word in words]
-    elif len(words) > 1:
-        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
-    elif option.group is not None and words[0] != "null" and not words[0].startswith("{"):
+    value: Any = name == key
+    if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
         value, place = read_mapping(file), (str(file), 1)
-    else:
-        value = _read_word(key, option.hint, words[0])
+    elif words:
+        item = None if words[0].startswith("[") else _item_of(option.hint)
+        value = [_read_word(key, item or option.hint, word) for word in words]
+        value = value[0] if item is None and len(words) == 1 else value
     for part in reversed(name.split(".")):
         value = YamlMapping({part: value}, {part: place})
     return value
@@ -344,12 +318,12 @@ def _checked(
     place: Place | None = None,
 ) -> dict[str, Any]:
     """Look up all keys; return their values as their types want them written."""
-    if not isinstance(given, dict):
+    if not isinstance(given, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
         raise ConfigError(prefix[:-1], given, "", why).at(place)
     values: dict[str, Any] = {}
     for name, value in given.items():
-        key, place = f"{prefix}{name}", getattr(given, "places", {}).get(name)
+        key, place = f"{prefix}{name}", given.places.get(name)
         option, nested = options.get(key), isinstance(value, dict)
         if option is None or nested and option.group is None:
             if place is not None and always_holds(key, value):
@@ -357,15 +331,14 @@ def _checked(
             if now := successor(program, f"{key}." if nested else key):
                 raise ConfigError(key, value, "", f"is gone; {now}").at(place)
         if option is None:
-            allowed = _names_in(options, prefix)
-            why = f"no such key; {did_you_mean(key, options)}allowed: {allowed}"
-            raise ConfigError(key, value, allowed, why).at(place)
-        if value is None and NoneType in parts_of(option.hint):
-            values[name] = None
-        elif option.group is not None:
+            allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
+            raise ConfigError(key, value, "", f"no such key; {allowed}").at(place)
+        if option.group is not None and (
+            value is not None or NoneType not in parts_of(option.hint)
+        ):
             values[name] = _checked(options, value, program, f"{key}.", place)
-        elif value is not None or option.default is not None:  # null: as if it were not there
-            values[name] = _as_written(value, option.hint)
+        elif value is not None or option.default is not None or NoneType in parts_of(option.hint):
+            values[name] = _as_written(value, option.hint)  # else null: as if it were not there
         texts = value if isinstance(value, list) else [value]
         named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
         if named and any(isinstance(text, str) and not text.strip() for text in texts):
@@ -385,15 +358,7 @@ def _as_written(value: Any, hint: Any) -> Any:
     return getattr(value, "text", value) if _is_text(hint) else value
 
 
-def _check_type(hint: Any, key: str, value: Any) -> None:
-    """Raise `ConfigError` for a value of Python's that is not of a type."""
-    try:
-        _adapter(hint).validate_python(value)
-    except (ValueError, OverflowError):
-        raise ConfigError(key, value, allowed_words(hint)) from None
-
-
-def _made(kind: type[Config], given: Any, program: str = "") -> Config:
+def _made(kind: type[Config], given: YamlMapping, program: str = "") -> Config:
     """Make a dataclass of nested values. Raises `UserError` by the place that set the key."""
     text = json.dumps([_checked(options_of(kind), given, program)])
     try:
@@ -401,10 +366,10 @@ def _made(kind: type[Config], given: Any, program: str = "") -> Config:
         return made[0]
     except ValueError as error:  # of pydantic
         refused = _worded(options_of(kind), given, error)
-    raise refused.at(at(given, refused.key)[1])
+    raise refused.at(given.at(refused.key)[1])
 
 
-def _worded(options: Mapping[str, Option], values: Any, error: Any) -> ConfigError:
+def _worded(options: Mapping[str, Option], values: YamlMapping, error: Any) -> ConfigError:
     """Say an error of pydantic's as the key, its value and what is allowed."""
     first = error.errors(include_url=False)[0]
     names, rule = [str(part) for part in first["loc"][1:]], first.get("ctx", {}).get("error")
@@ -418,7 +383,7 @@ def _worded(options: Mapping[str, Option], values: Any, error: Any) -> ConfigErr
     while key and key not in options:
         key = key.rpartition(".")[0]
     allowed = str(rule) if rule is not None or not key else allowed_words(options[key].hint)
-    return ConfigError(key, at(values, key)[0] if key else values, allowed)
+    return ConfigError(key, values.at(key)[0] if key else values, allowed)
 
 
 @cached

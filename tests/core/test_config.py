@@ -210,7 +210,7 @@ REFUSED = {
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
     'out: "a\\0b"\n': "1: 'a\\x00b' holds a NUL character",
     "group: {steps: !!int x}\n": "1: 'x' cannot be read as a value",
-    f"group: {{steps: {'9' * 5000}}}\n": f"1: '{'9' * 40}' cannot be read as a value",
+    f"group: {{steps: {'9' * 5000}}}\n": f"1: group.steps: '{'9' * 40}",
 }
 
 
@@ -235,7 +235,7 @@ BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in 
 
 def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
     for text, said in (
-        ("out: &a [*a]\n", r"0\.yaml:1: not YAML: found .* recursive"),
+        ("out: &a [*a]\n", r"0\.yaml: nested too deeply, or within itself"),
         (f"a0: &a0 [x]\n{BOMB}out: *a9\n", r"0\.yaml: holds more than 100000 values"),
     ):
         with pytest.raises(UserError, match=said):
@@ -254,7 +254,7 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--group.step", "3"], "config: group.step: no such key; did you mean group.steps?"),
         (["--res"], "config: res: no such key"),  # no abbreviations
         (["stray"], "stray"),
-        (["--langs"], "--langs: needs a value"),
+        (["--langs"], "config: langs: true is not allowed; allowed: a list"),
         (["--config"], "config: no such key"),
         (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
         (["--config", "/"], "/: is a folder, not a file"),
