@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no \
 		--dynamo_backend no train/finetune.py --config configs/finetune/demo.yaml --overwrite
-	$(BIN)/python eval/checkpoint.py --checkpoint checkpoints/demo --dataset demo --split test \
+	$(BIN)/python eval/evaluate.py --checkpoint checkpoints/demo --dataset demo --split test \
 		--no_tests --out checkpoints/demo/evaluation
 
 test: install

@@ -44,9 +44,9 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.staged import read_staged
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import write_markdown
+from claim2source.systems.read import named_systems
 from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
 
@@ -95,7 +95,7 @@ def abstain(config: AbstainConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, [config.system])
-    system = read_staged(config.files, config.system, None)
+    system = named_systems(config.files, [config.system])[0][config.system]
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,9 @@ import pytest
 
 from claim2source.cli import PROGRAMS
 from claim2source.core.program import with_places
-from claim2source.pipeline import staged
-from claim2source.pipeline.checkpoints import route_words
+from claim2source.pipeline import table
 from claim2source.pipeline.plan import vary_words
-from claim2source.pipeline.staged import pipeline_words, read_pipeline, read_staged
-from claim2source.systems.read import (
-    SystemEntry,
-    Systems,
-    named_systems,
-    read_entries,
-    read_systems,
-)
+from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from eval.index import index_words
 from scripts.bench import CASES
 from scripts.bench import read_options as read_bench
@@ -85,13 +78,9 @@ def read(program: str, words: Sequence[str]) -> Any:
         source += (REPOSITORY / f"{moved[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
-    if program == "eval/pipeline.py":
-        words = pipeline_words(words)
     if program == "eval/index.py":
         words = index_words(words)
     words = with_places(words, ("post",) if program == "eval/find.py" else ())
-    if program in ("eval/checkpoint.py", "eval/pipeline.py"):
-        words = route_words(words)
     if program == "eval/evaluate.py":
         words = vary_words(words)
     # A config of the reader's own stands for that of the user.
@@ -118,16 +107,16 @@ def test_every_command_shown_is_one_its_program_takes(
         "configs/checkthat2026/README.md": [
             "eval/translate.py",
             "train/mine.py",
-            "eval/pipeline.py",
+            "eval/evaluate.py",
         ],
         "docs/log.md": ["train/finetune.py", "scripts/ablate.py"],
         "docs/training.md": ["train/finetune.py"],
         "docs/styles.md": ["eval/translate.py", "eval/rewrite.py"],
         "docs/rerank.md": [
-            *("eval/rerank.py", "eval/pipeline.py", "train/fusion.py"),
+            *("eval/evaluate.py", "train/fusion.py"),
             "train/finetune_reranker.py",
         ],
-        "docs/verify.md": ["eval/verify.py"],
+        "docs/verify.md": ["eval/evaluate.py"],
         "docs/abstain.md": ["eval/abstain.py"],
         "docs/news.md": ["eval/evaluate.py", "eval/report.py"],
         "docs/rumors.md": ["eval/rumors.py", "eval/report.py"],
@@ -174,19 +163,18 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
             known[key] = read_systems(files, beside)
         return dict(known[key])
 
-    monkeypatch.setattr(staged, "read_systems", read_once)
+    monkeypatch.setattr(table, "read_systems", read_once)
     names = list(read_entries(SystemEntry, path))
     own, runs = str(path.relative_to(REPOSITORY)), 0
     for program, config in found:
-        files = [getattr(config, "pipeline", ""), *(getattr(config, "files", None) or ())]
-        if own not in map(str, files):
+        named = [getattr(config, key, None) or () for key in ("systems", "files")]
+        given = [*named[0], *named[1], getattr(config, "stages", None)]
+        if own not in map(str, given):
             continue
-        if program == "eval/baselines.py":
-            assert named_systems(config.files, names)[1] == names
-        elif program == "eval/pipeline.py":
-            assert all(read_pipeline(config.pipeline, name, config.files) for name in names)
-        elif program in ("eval/rerank.py", "eval/verify.py"):
-            assert all(read_staged(config.files, name, None) for name in names)
+        if program == "eval/evaluate.py":
+            config = replace(config, only=[], checkpoint=config.checkpoint or ["C"])
+            planned = {one.system.name.split("+")[-1] for one in config.planned()}
+            assert planned >= {*names}
         runs += program.startswith("eval/")
     assert runs
 
@@ -194,6 +182,6 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
 def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
     for words in (["--checkpoint", "c"], ["--checkpoint", "c", "--out", "o", "--splits", "test"]):
         with pytest.raises(Exception, match="out|splits"):
-            read("eval/checkpoint.py", words)
+            read("eval/evaluate.py", words)
     with pytest.raises(Exception, match="cell"):
         read("scripts/bench.py", ["training", "--cell", "ct25_full_plain"])

@@ -27,10 +27,11 @@ from claim2source.core.report import Report
 from claim2source.datasets import load
 from claim2source.llm import LLMConfig
 from claim2source.models import ModelConfig
+from claim2source.pipeline.table import EvaluateConfig
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
-from claim2source.training.config import AfterConfig, FinetuneConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.losses import combined
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.trainer import trainer_arguments
@@ -43,7 +44,7 @@ CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "l
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,
-    "after": AfterConfig,
+    "evaluate": EvaluateConfig,
     "finetune_reranker": RerankerConfig,
     "system": SystemEntry,
     "bm25": BM25Config,
@@ -113,11 +114,13 @@ def test_code_of_a_page_runs_from_top_to_bottom(
         assert namespace["evaluator"].report.tests[0].comparisons[0].difference == 0
     if name == "add.md":
         report = namespace["report"]
-        assert list(report.systems) == ["BM25.original", "BM25-numbers.original"]
+        first, stage, whole = report.systems
+        assert (first, whole) == ("BM25.original", "BM25-numbers.original")
+        assert stage == f"{whole}: first stage"
         stage = report.systems["BM25-numbers.original"].stages[1]
         assert stage.name == "rerank my_stage.SharedNumbers" and stage.failures
-        first, second = (system.macro["mrr@5"] for system in report.systems.values())
-        assert first != second
+        one, same, other = (system.macro["mrr@5"] for system in report.systems.values())
+        assert one == same != other
         asked = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
         (callback,) = trainer_arguments(asked)["callbacks"]
         assert (type(callback).__name__, callback.limit) == ("SmallLoss", 0.05)
@@ -252,9 +255,7 @@ def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFix
 
     add(yaml.safe_load(capsys.readouterr().out), "")
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    section = page[
-        page.index("<!-- table: finetune") : page.index("## What a training scores at its end")
-    ]
+    section = page[page.index("<!-- table: finetune") : page.index("## What an evaluation reads")]
     assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == printed
 
 
@@ -269,7 +270,7 @@ def test_every_environment_variable_is_named() -> None:
 def test_example_systems_are_read(tmp_path: Path) -> None:
     for name in ("settings.md", "quick_start.md"):
         path = tmp_path / f"{name}.yaml"
-        (code,) = blocks(DOCS / name, "yaml")
+        *_, code = blocks(DOCS / name, "yaml")
         path.write_text(code, encoding="utf-8")
         assert {"BM25", "MiniLM", "Both"} <= read_systems([path]).keys()
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from claim2source.core.errors import UserError
-from eval.checkpoint import main as evaluate
+from eval.evaluate import main as evaluate
 from train.finetune import main as train
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -51,7 +51,10 @@ def evaluated(fixtures: Path) -> Path:
 
 def scores_in(folder: Path) -> dict[str, Any]:
     systems = json.loads((folder / "report.json").read_text(encoding="utf-8"))["systems"]
-    return {name: {**part["languages"], "macro": part["macro"]} for name, part in systems.items()}
+    return {
+        name.partition(".")[0]: {**part["languages"], "macro": part["macro"]}
+        for name, part in systems.items()
+    }
 
 
 def close(found: Any, expected: Any) -> bool:
@@ -68,7 +71,7 @@ def ranked(out: Path, epoch: str) -> dict[tuple[str, str], float]:
     rows = [
         line.split()
         for path in out.rglob("*.trec")
-        if epoch in path.relative_to(out).parts
+        if path.relative_to(out).parts[0].startswith(f"{epoch}.")
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     return {(row[0], row[2]): float(row[4]) for row in rows}

@@ -15,21 +15,15 @@ CT25 = SYSTEMS_FOLDER / "ct25.yaml"
 # What each program needs to be read at all; those that write have inputs that are not there.
 WORDS = {
     "eval.abstain": "--system S --dataset absent --out OUT",
-    "eval.baselines": "--dataset absent --out OUT",
     "eval.evaluate": f"--systems {CT25} --dataset absent --out OUT",
-    "eval.checkpoint": "--checkpoint absent --dataset absent --out OUT",
     "eval.encode": "--dataset d",
     "eval.find": "--post p --index i",
-    "eval.hybrid": "--checkpoint absent --dataset absent --out OUT",
     "eval.index": "demo --out i",
-    "eval.pipeline": f"--config {CT25} --out o",
     "eval.report": "--reports absent --out OUT",
-    "eval.rerank": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "eval.rumors": "--systems absent --dataset absent --out OUT",
     "eval.score": "--qrels q --run r s",
     "eval.serve": "--index i",
     "eval.style_grid": "--dataset absent --out OUT",
-    "eval.verify": f"--files {CT25} --system ct25-MaxSim --dataset absent --out OUT",
     "train.fusion": "--system S --views v --out o",
     "train.merge": "--checkpoints absent --out OUT",
     "train.mine": "--dataset absent --out OUT",
@@ -38,7 +32,6 @@ WORDS = {
     "eval.rewrite": "--dataset absent --out OUT",
 }
 WRITING = {name: words for name, words in WORDS.items() if words.endswith("OUT")}
-WRITING["eval.pipeline"] = "--config absent --dataset absent --out OUT"
 
 
 def run(program: str, words: str, out: Path) -> str:

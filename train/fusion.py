@@ -52,7 +52,7 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.staged import FIRST_STAGE
+from claim2source.pipeline.rows import FIRST_STAGE
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned, LearnedFusion

@@ -39,6 +39,7 @@ cached: Any = cache  # of classes too, which mypy takes for unhashable
 # pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
+_FLAGS = (bool, bool | None)  # set by their name alone
 _PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
 _LIST = "a list, such as [a, b], each {0}"
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -271,7 +272,7 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
         option = options[key]
         if option.is_flag:
             value = allowed_words(Path if option.hint is option.group else option.hint)
-            usage = f"  --{key}, --no_{key}" if option.hint is bool else f"  --{key} {value}"
+            usage = f"  --{key}, --no_{key}" if option.hint in _FLAGS else f"  --{key} {value}"
             lines += textwrap.wrap(usage, 110, subsequent_indent=" " * 8)
             default = "required"
             if option.default is not MISSING:

@@ -27,9 +27,19 @@ OLD_PROGRAMS: Mapping[str, str] = {
     "pairs": "it helped nothing; docs/log.md has the figures",
     "store": "delete the store's folder: what it held is computed again",
     "soup": "write merge --checkpoints A B --out DIR",
+    "checkpoint": "write evaluate --checkpoint RUN --out DIR",
+    "baselines": "write evaluate --systems FILE --only NAME --claims FORM --out DIR",
+    "hybrid": "write evaluate --checkpoint RUN --systems configs/systems/hybrid.yaml --out DIR",
+    "rerank": "write evaluate --systems FILE --only NAME --out DIR; `mix: fit` chooses a mix",
+    "verify": "write evaluate --systems FILE --only NAME --vary stages.1.KEY=VALUE --out DIR; "
+    "`margin_below: fit` chooses a margin",
+    "pipeline": "write evaluate --systems FILE --out DIR, or --checkpoint RUN --stages FILE",
     "tune-bm25": "write {bm25: {k1: fit}} in a file of systems, evaluate --systems FILE --out DIR",
 }
 _VAL = "the checkpoint's manifest says it, else the training's defaults hold; leave it out"
+_GRID = "eval/style_grid.py"
+_TEXTS = "write the texts first, by claim2source rewrite; then --styles.texts DIR"
+_REPLACED = "leave it out: a rewriting replaces its text; --rewrites FILE appends texts"
 # How the program's file begins, and key without dashes, or a group with its dot -> what to do now.
 # A program that has the key is not asked.
 OLD_KEYS: Mapping[tuple[str, str], str] = {
@@ -49,12 +59,21 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     ("eval/", "val_seed"): _VAL,
     ("eval/", "val_seen_share"): _VAL,
     ("eval/", "seen_share_expected"): _VAL,
+    (_GRID, "files"): "write --systems FILE, and --only NAME for some of its systems",
+    **{(_GRID, k): f"write --styles.{k}" for k in ("texts", "claim_styles", "source_styles")},
+    (_GRID, "keep_title"): "write --styles.keep_title",
+    **{(_GRID, key): _TEXTS for key in ("llm.", "versions", "prompts", "answers", "dry_run")},
+    **{(_GRID, key): _REPLACED for key in ("combine", "fusion.")},
+    (_GRID, "rewritten"): "leave it out: it is the text that --claims reads",
     ("", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
-    ("train/finetune.py", "after."): "write these keys in a YAML file: --after FILE",
+    (
+        "train/finetune.py",
+        "after.",
+    ): "write keys of eval/evaluate.py in a YAML file: --after FILE",
     ("train/finetune.py", "refit"): "leave it out: a run stands for the checkpoint val chose",
     ("train/finetune.py", "teacher."): "leave it out: a teacher is read as its folder says",
-    ("train/", "optimisation.liger_kernels"): "leave it out: chunk_size: auto saves memory",
+    ("train/", "optimisation.liger_kernels"): "leave it out: chunk_tokens: auto saves memory",
     ("train/", "optimisation.compile"): "leave it out",
     ("train/", "optimisation.optimizer"): "leave it out: it is AdamW",
     ("train/", "model.prefixes."): "leave it out: a max_sim stage takes any encoder as it is",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from claim2source.core.files import atomic_path, write_json, write_text
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
     MACRO,
@@ -26,7 +28,6 @@ from claim2source.metrics.metrics import Scores, macro
 from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
@@ -57,6 +58,31 @@ _QUESTION = "?: unreliable, no target; "
 def cell_name(retriever: str, claims: str, sources: str) -> str:
     """Name a cell as a report does: MiniLM.S0C1."""
     return f"{retriever}.{sources}{claims}"
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """Hold a cell's MRR@5 in a language or as macro average, and its difference to S0C0.
+
+    `test` is that of the difference, `published` the 2025 paper's cell and `published_delta` its
+    difference to the paper's S0C0; each is None where there is none. `unreliable` says why not to
+    trust the paper's.
+    """
+
+    claims: str
+    sources: str
+    value: float
+    delta: float
+    is_best: bool
+    test: Comparison | None
+    published: float | None
+    published_delta: float | None
+    unreliable: str
+
+    @property
+    def name(self) -> str:
+        """Name the pair of styles: S0C1."""
+        return f"{self.sources}{self.claims}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +118,11 @@ class StyleGrid:
             for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
             if all(cell_name(name, c, s) in cells for c in claims for s in sources)
         )
-        found = cls(replace(report, systems=cells), retrievers, claims, sources)
-        return found if retrievers else None
+        tests = tuple(
+            test for test in report.tests if all(one.system in cells for one in test.comparisons)
+        )
+        found = replace(report, systems=cells, tests=tests)
+        return cls(found, retrievers, claims, sources) if retrievers else None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -101,30 +130,35 @@ class StyleGrid:
         found = sorted_languages(lang for one in self.report.scored for lang in one.languages)
         return (MACRO, *found) if len(found) > 1 else (MACRO,)
 
-    def cells(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of claim and source style in the papers' order: S0C0, S0C1, .."""
-        return ((claims, sources) for sources in self.sources for claims in self.claims)
+    def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
+        """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
 
-    def cell(self, retriever: str, claims: str, sources: str) -> SystemReport:
-        """Return the report of a cell."""
-        return self.report.systems[cell_name(retriever, claims, sources)]
-
-    def value(self, retriever: str, claims: str, sources: str, language: str = MACRO) -> float:
-        """Return the MRR@5 of a cell."""
-        return float(self.cell(retriever, claims, sources).table[language][MAIN_METRIC])
-
-    def delta(self, retriever: str, claims: str, sources: str, language: str = MACRO) -> float:
-        """Return the difference of a cell to the texts as they are."""
-        base = self.value(retriever, CLAIM, SOURCE, language)
-        return self.value(retriever, claims, sources, language) - base
-
-    def best(self, retriever: str, language: str = MACRO) -> tuple[str, str]:
-        """Return the best pair of styles, of equal ones the first."""
-
-        def value(cell: tuple[str, str]) -> float:
-            return self.value(retriever, cell[0], cell[1], language)
-
-        return max(self.cells(), key=value)
+        Of equal cells the first is the best.
+        """
+        pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
+        names = [cell_name(retriever, *pair) for pair in pairs]
+        reports = [self.report.systems[name] for name in names]
+        values = [float(one.table[language][MAIN_METRIC]) for one in reports]
+        # The 2025 paper's cells are of English claims.
+        english = ("en",) if len(self.languages) > 1 else (MACRO,)
+        known = [_published(one) if language in english else None for one in reports]
+        theirs = [None if score is None else score.published for score in known]
+        return [
+            GridCell(
+                claims,
+                sources,
+                value,
+                value - values[0],
+                value == max(values) and max(values) not in values[:place],
+                self._tests.get((names[place], language)),
+                theirs[place],
+                _difference(theirs[place], theirs[0]) if place else None,
+                score.unreliable if score else "",
+            )
+            for place, ((claims, sources), value, score) in enumerate(
+                zip(pairs, values, known, strict=True)
+            )
+        ]
 
     @cached_property
     def _tests(self) -> Mapping[tuple[str, str], Comparison]:
@@ -134,41 +168,22 @@ class StyleGrid:
             for one in test.comparisons
         }
 
-    def test(
-        self, retriever: str, claims: str, sources: str, language: str = MACRO
-    ) -> Comparison | None:
-        """Return the test of a cell against the texts as they are; None where there is none."""
-        return self._tests.get((cell_name(retriever, claims, sources), language))
-
-    @cached_property
-    def _published(self) -> Mapping[str, PublishedScore]:
-        return {
-            name: one
-            for name, system in self.report.systems.items()
-            for one in system.published
-            if one.table == PUBLISHED
-        }
-
-    def published(
-        self, retriever: str, claims: str, sources: str, language: str = MACRO
-    ) -> PublishedScore | None:
-        """Return the 2025 paper's cell, of English claims; None where it has no such row."""
-        english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        if language not in english:
-            return None
-        return self._published.get(cell_name(retriever, claims, sources))
-
     def plain(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return retriever -> claim style -> source style -> macro MRR@5."""
-        return {
-            retriever: {
-                claims: {
-                    sources: self.value(retriever, claims, sources) for sources in self.sources
-                }
-                for claims in self.claims
-            }
-            for retriever in self.retrievers
-        }
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for retriever in self.retrievers:
+            table = found.setdefault(retriever, {claims: {} for claims in self.claims})
+            for cell in self.row(retriever):
+                table[cell.claims][cell.sources] = cell.value
+        return found
+
+
+def _published(report: SystemReport) -> PublishedScore | None:
+    return next((score for score in report.published if score.table == PUBLISHED), None)
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
@@ -199,14 +214,11 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     for language in grid.languages:
         named = "macro average" if language == MACRO else f"{language} claims"
         parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {named}:")
-        parts.append(_best_table(grid, language))
-        blocks = [grid.sources] if wide else [(sources,) for sources in grid.sources]
-        for block in blocks:
-            cells = [(claims, sources) for sources in block for claims in grid.claims]
-            columns = ["retriever", *(f"{sources}{claims}" for claims, sources in cells)]
-            rows = list(_rows(grid, language, cells))
-            parts.append(TextTable(columns, rows, numeric=[False, *[True] * len(cells)]))
-    return [*parts, LEGEND, *_published_notes(grid)] if grid.retrievers else []
+        rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
+        parts.append(_best_table(rows))
+        for sources in [grid.sources] if wide else [(one,) for one in grid.sources]:
+            parts.append(_cells_table(rows, sources))
+    return [*parts, LEGEND, *_published_notes(grid)]
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
@@ -222,73 +234,49 @@ def comparison_parts(grid: StyleGrid) -> list[Part]:
     return [part for test in grid.report.tests for part in family_parts(test, MAIN_METRIC)]
 
 
-def _best_table(grid: StyleGrid, language: str) -> TextTable:
+def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
     columns = ["retriever", "S0C0", "best cell", MAIN_METRIC, "difference", "95 %", "p (Holm)"]
-    rows: list[list[Cell]] = []
-    for retriever in grid.retrievers:
-        claims, sources = grid.best(retriever, language)
-        test = grid.test(retriever, claims, sources, language)
-        rows.append(
-            [
-                retriever,
-                grid.value(retriever, CLAIM, SOURCE, language),
-                f"{sources}{claims}",
-                grid.value(retriever, claims, sources, language),
-                f"{grid.delta(retriever, claims, sources, language):+.4f}",
-                f"{test.low:+.4f} to {test.high:+.4f}" if test else None,
-                test.p_holm if test else None,
-            ]
-        )
-    return TextTable(columns, rows, numeric=[False, True, False, True, True, True, True])
+    found: list[list[Cell]] = []
+    for retriever, cells in rows.items():
+        best = next(cell for cell in cells if cell.is_best)
+        row: list[Cell] = [retriever, cells[0].value, best.name, best.value, f"{best.delta:+.4f}"]
+        test = best.test
+        row += [f"{test.low:+.4f} to {test.high:+.4f}", test.p_holm] if test else [None, None]
+        found.append(row)
+    return TextTable(columns, found, numeric=[False, True, False, True, True, True, True])
 
 
-def _rows(grid: StyleGrid, language: str, cells: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
-    """Yield a row of texts for every retriever, and one of published cells where there are any."""
-    for retriever in grid.retrievers:
-        yield [retriever, *(_ours(grid, retriever, *cell, language) for cell in cells)]
-        known = [_theirs(grid, retriever, *cell, language) for cell in cells]
-        if any(known):
-            yield ["  published", *(text or "-  " for text in known)]
+def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str]) -> TextTable:
+    """Tabulate cells, a row for every retriever, and one of published cells where there are any."""
+    found: list[list[str]] = []
+    names: list[str] = []
+    for retriever, row in rows.items():
+        cells = [cell for cell in row if cell.sources in sources]
+        names = [cell.name for cell in cells]
+        found.append([retriever, *map(_ours, cells)])
+        if any(cell.published is not None for cell in cells):
+            found.append(["  published", *map(_theirs, cells)])
+    return TextTable(["retriever", *names], found, numeric=[False, *[True] * len(names)])
 
 
-def _ours(grid: StyleGrid, retriever: str, claims: str, sources: str, language: str) -> str:
-    cell = (claims, sources)
-    if cell == (CLAIM, SOURCE):
-        text = f"{grid.value(retriever, *cell, language):.4f}"
-    else:
-        text = f"{grid.delta(retriever, *cell, language):+.4f}"
-    test = grid.test(retriever, *cell, language)
-    mark = "^" if grid.best(retriever, language) == cell else ""
-    mark += "*" if test is not None and test.verdict in ("better", "worse") else ""
+def _ours(cell: GridCell) -> str:
+    text = f"{cell.value:.4f}" if cell.name == _PLAIN else f"{cell.delta:+.4f}"
+    mark = "^" if cell.is_best else ""
+    mark += "*" if cell.test is not None and cell.test.verdict in ("better", "worse") else ""
     return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
 
 
-def _theirs(
-    grid: StyleGrid, retriever: str, claims: str, sources: str, language: str
-) -> str | None:
-    found = grid.published(retriever, claims, sources, language)
-    if found is None:
-        return None
-    mark = "?" if found.unreliable else ""
-    delta = published_delta(grid, retriever, claims, sources, language)
-    text = f"{found.published:.4f}" if delta is None else f"{delta:+.4f}"
-    return f"{text}{mark:<2}"
-
-
-def published_delta(
-    grid: StyleGrid, retriever: str, claims: str, sources: str, language: str = MACRO
-) -> float | None:
-    """Return the published difference to S0C0; None for S0C0 itself and where one is missing."""
-    cells = [grid.published(retriever, *c, language) for c in ((claims, sources), (CLAIM, SOURCE))]
-    values = [cell.published for cell in cells if cell and cell.published is not None]
-    if len(values) < 2 or (claims, sources) == (CLAIM, SOURCE):
-        return None
-    return values[0] - values[1]
+def _theirs(cell: GridCell) -> str:
+    if cell.published is None:
+        return "-  "
+    delta = cell.published_delta
+    text = f"{cell.published:.4f}" if delta is None else f"{delta:+.4f}"
+    return f"{text}{'?' if cell.unreliable else '':<2}"
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
     """Say where published cells come from, and why some are marked."""
-    shown = list(grid._published.values())
+    shown = [one for one in map(_published, grid.report.systems.values()) if one is not None]
     if not shown:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
@@ -313,37 +301,29 @@ def as_csv(grid: StyleGrid) -> str:
     writer.writerow(CSV_COLUMNS)
     for retriever in grid.retrievers:
         for language in grid.languages:
-            for cell in grid.cells():
-                test = grid.test(retriever, *cell, language)
-                found = grid.published(retriever, *cell, language)
-                bounds = (test.low, test.high, test.p_holm) if test else (None, None, None)
-                numbers = (
-                    grid.value(retriever, *cell, language),
-                    grid.delta(retriever, *cell, language),
-                    *bounds,
-                )
-                best = "yes" if grid.best(retriever, language) == cell else "no"
-                theirs = (
-                    found.published if found else None,
-                    published_delta(grid, retriever, *cell, language),
-                )
-                why = found.unreliable if found else ""
-                writer.writerow(
-                    [retriever, *cell, language, *_texts(numbers), best, *_texts(theirs), why]
-                )
-    return out.getvalue()
-
-
-def table_csv(table: TextTable) -> str:
-    """Write a table as CSV; what is not known is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([table.columns, *table.rows])
+            for cell in grid.row(retriever, language):
+                test, key = cell.test, (retriever, cell.claims, cell.sources, language)
+                bounds = [test.low, test.high, test.p_holm] if test else [None] * 3
+                ours = _texts([cell.value, cell.delta, *bounds])
+                theirs = [*_texts([cell.published, cell.published_delta]), cell.unreliable]
+                writer.writerow([*key, *ours, "yes" if cell.is_best else "no", *theirs])
     return out.getvalue()
 
 
 def _texts(numbers: Iterable[float | None]) -> list[str]:
     return ["" if number is None else f"{number:.6f}" for number in numbers]
+
+
+def write_grid(grid: StyleGrid, out: Path, title: str) -> None:
+    """Write `grid.json`, `grid.csv` and a heat map for each language into a folder."""
+    write_json(out / "grid.json", grid.plain())
+    write_text(out / "grid.csv", as_csv(grid))
+    for language in grid.languages:
+        ending = "" if language == MACRO else f"_{language}"
+        with atomic_path(out / f"heatmap{ending}.png") as temporary:
+            draw(grid, language, f"{title}: {MAIN_METRIC}, {language}").savefig(
+                temporary, format="png", dpi=150
+            )
 
 
 def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
@@ -362,49 +342,25 @@ def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
     figure = Figure(figsize=(max(size[0], 4.0), size[1] + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, wide, squeeze=False)
-    deltas = {
-        retriever: [
-            [grid.delta(retriever, claims, sources, language) for sources in grid.sources]
-            for claims in grid.claims
-        ]
-        for retriever in grid.retrievers
-    }
-    most = max((abs(d) for rows in deltas.values() for row in rows for d in row), default=0) or 0.01
-    images = []
-    for axes, retriever in zip(panels.flat, grid.retrievers, strict=False):
-        image = axes.imshow(deltas[retriever], cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-        images.append(image)
+    rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
+    most = max((abs(cell.delta) for row in rows.values() for cell in row), default=0) or 0.01
+    for axes, (retriever, row) in zip(panels.flat, rows.items(), strict=False):
+        places = [(grid.claims.index(c.claims), grid.sources.index(c.sources)) for c in row]
+        deltas = np.zeros((len(grid.claims), len(grid.sources)))
+        for (y, x), cell in zip(places, row, strict=True):
+            deltas[y, x] = cell.delta
+            colour = "white" if abs(cell.delta) > 0.6 * most else "black"
+            aligned = {"ha": "center", "va": "center"}
+            axes.text(x, y, f"{cell.value:.3f}", fontsize=7, color=colour, **aligned)
+            if cell.is_best:
+                corner = (x - 0.5, y - 0.5)
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=2))
+        image = axes.imshow(deltas, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         axes.set_title(retriever, fontsize=9, parse_math=False)
         axes.set_xticks(range(len(grid.sources)), grid.sources, fontsize=8)
         axes.set_yticks(range(len(grid.claims)), grid.claims, fontsize=8)
-        _write_values(axes, grid, retriever, language, deltas[retriever], most)
-        claims, sources = grid.best(retriever, language)
-        corner = grid.sources.index(sources) - 0.5, grid.claims.index(claims) - 0.5
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=2))
     for axes in list(panels.flat)[len(grid.retrievers) :]:
         axes.set_axis_off()
-    figure.colorbar(images[0], ax=panels, label="difference to S0C0", shrink=0.8)
+    figure.colorbar(image, ax=panels, label="difference to S0C0", shrink=0.8)
     figure.suptitle(title or f"{MAIN_METRIC}, {language}", fontsize=10, parse_math=False)
     return figure
-
-
-def _write_values(
-    axes: Axes,
-    grid: StyleGrid,
-    retriever: str,
-    language: str,
-    deltas: Sequence[Sequence[float]],
-    most: float,
-) -> None:
-    for y, claims in enumerate(grid.claims):
-        for x, sources in enumerate(grid.sources):
-            dark = abs(deltas[y][x]) > 0.6 * most
-            axes.text(
-                x,
-                y,
-                f"{grid.value(retriever, claims, sources, language):.3f}",
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="white" if dark else "black",
-            )

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from claim2source.evaluation.families import Family
-from claim2source.pipeline.evaluate import ScoredSystem
-from claim2source.pipeline.evaluate_systems import Cell
-from claim2source.pipeline.plan import Planned
+from claim2source.pipeline.rows import Row
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, HybridNode
-from claim2source.text import ClaimForm
 
 Pairs = dict[str, list[tuple[str, str]]]
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """Hold the rows of one system over one claim form: the whole system's name, and its stages."""
-
-    planned: Planned
-    form: ClaimForm
-    stages: Mapping[str, ScoredSystem]
-
-    @property
-    def name(self) -> str:
-        """Name the whole system over this claim form, which is its last stage."""
-        return Cell(self.planned.system.name, self.form).name
 
 
 def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
 
-    Over one claim form: first stages against BM25, hybrids against their dense part, other BM25s
-    against the papers', every epoch against step 0, each stage against the one before, and each
-    variation against the system as it is. A system's other forms are tested against its original
-    claims, or against its own form where it has one. Simulated stages, and what follows them, are
-    in no test.
+    Over one claim form: first stages against BM25, hybrids against both of their parts, other
+    BM25s against the papers', every epoch against step 0, each stage against the one before, and
+    each variation against the system as it is. A system's other forms are tested against its
+    original claims, or against its own form where it has one. Simulated stages, and what follows
+    them, are in no test.
     """
     rows = [row for row in rows if row.stages[row.name].report.macro]
     pairs: Pairs = {}
@@ -55,17 +37,16 @@ def _pairs_of(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the tests of one system over one claim form: family, system and baseline."""
-    real = [name for name, one in row.stages.items() if not one.report.simulated]
-    for before, after in zip(real, real[1:], strict=False):
+    for before, after in zip(row.real, row.real[1:], strict=False):
         yield "Each stage against the one before", (after, before)
-    if len(real) > 2:
-        yield "Each stage against the one before", (real[-1], real[0])
-    if row.name not in real:
+    if len(row.real) > 2:
+        yield "Each stage against the one before", (row.real[-1], row.real[0])
+    if row.name not in row.real:
         return
-    same = [one for one in rows if one.form == row.form and one.name in _real(one)]
+    same = [one for one in rows if one.form == row.form and one.name in one.real]
 
-    def among(found: Callable[[Row], bool]) -> str | None:
-        return next((one.name for one in same if found(one)), None)
+    def among(fits: Callable[[Row], bool]) -> str | None:
+        return next((one.name for one in same if fits(one)), None)
 
     planned, first = row.planned, row.planned.system.first
     if planned.varied is not None:
@@ -74,39 +55,35 @@ def _pairs_of(
         return
     own = [one for one in rows if one.planned == planned]
     base_form = next((one for one in own if one.form == "original"), own[0])
-    if base_form is not row and base_form.name in _real(base_form):
+    if base_form is not row and base_form.name in base_form.real:
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
-        suffix = planned.system.name.removeprefix(checkpoint.name)
         zero = among(
             lambda one: (
-                one.planned.checkpoint is not None
-                and one.planned.checkpoint.is_step_0
-                and one.planned.checkpoint.run == checkpoint.run
-                and one.planned.system.name == one.planned.checkpoint.name + suffix
+                (other := one.planned.checkpoint) is not None
+                and other.is_step_0
+                and other.run == checkpoint.run
+                and one.planned.on == planned.on
+                and one.planned.varied is None
             )
         )
         if zero:
-            yield (
-                f"Every epoch against step 0{f', {suffix[1:]}' if suffix else ''}",
-                (row.name, zero),
-            )
-    if row.planned.system.stages:
+            behind = f", {planned.on[1:]}" if planned.on else ""
+            yield f"Every epoch against step 0{behind}", (row.name, zero)
+    if planned.system.stages:
         return
     if isinstance(first, HybridNode):
         if part := among(lambda one: one.planned.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
             untested.append(f"{planned.system.name} ({first.dense.shown})")
+        if part := among(lambda one: one.planned.system.name == first.sparse.name):
+            yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):
         if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
     elif base := _nearest_bm25(same, row):
         yield "Dense systems against BM25", (row.name, base)
-
-
-def _real(row: Row) -> list[str]:
-    return [name for name, one in row.stages.items() if not one.report.simulated]
 
 
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:

@@ -56,9 +56,9 @@ class FinderOptions(ModelOptions):
     ) -> Finder:
         """Make a finder of an opened index. Raises `UserError` where something does not fit."""
         from claim2source.pipeline.asking import Finder
-        from claim2source.pipeline.staged import read_pipeline
+        from claim2source.systems.read import read_staged
 
-        pipeline = None if self.pipeline is None else read_pipeline(self.pipeline, self.system)
+        pipeline = None if self.pipeline is None else read_staged(self.pipeline, self.system)
         engine.device = self.device
         if self.model is not None:
             from claim2source.models import resolve

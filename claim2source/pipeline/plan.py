@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import yaml
 
-from claim2source.core.config import require
+from claim2source.core.config import (
+    Settings,
+    as_plain,
+    make,
+    require,
+    require_one_of,
+)
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import RUN_FILE
-from claim2source.models import ModelConfig
-from claim2source.models.resolve import chosen_checkpoint
+from claim2source.core.report import Table
+from claim2source.models import Manifest, ModelConfig
+from claim2source.models.manifest import FILE as MANIFEST
+from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
+from claim2source.systems.change import rebuilt
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -27,30 +37,41 @@ from claim2source.systems.nodes import (
     RouteNode,
     RunNode,
 )
-from claim2source.systems.read import Systems
+from claim2source.systems.read import DEEPEST, Systems
 from claim2source.systems.stages import load_stages
 from claim2source.systems.system import System
+from claim2source.text import ClaimForm, SourceForm
 
 STEP_0, ROUTED, CHOSEN = "epoch-0", "routed", "chosen"
-RETRIEVE, STAGES = "retrieve", "stages"
+RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
+Config = TypeVar("Config", bound=Settings)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Name a checkpoint, and its path or model's name; `run` is its training's folder.
 
-    `chosen` tells that the training chose it on val.
+    `chosen` tells that the training chose it on val, `label` is the name that published tables
+    know it by.
     """
 
     name: str
     path: str
     run: Path | None = None
     chosen: bool = False
+    label: str | None = None
 
     @property
     def is_step_0(self) -> bool:
         """Tell whether it is a training's model before the first step."""
         return self.run is not None and Path(self.path).name == STEP_0
+
+    @property
+    def scores_on_val(self) -> Mapping[str, Table]:
+        """Return the scores on val that its manifest states; none of any other model."""
+        folder = checkpoint_folder(self.path)
+        there = self.name != ROUTED and (folder / MANIFEST).is_file()
+        return Manifest.read(folder).scores if there else {}
 
 
 @dataclass(frozen=True)
@@ -61,19 +82,44 @@ class Planned:
     checkpoint: Checkpoint | None = None
     varied: str | None = None
 
+    @property
+    def is_chosen(self) -> bool:
+        """Tell whether it stands on the checkpoint that a training chose."""
+        return self.checkpoint is not None and self.checkpoint.chosen
 
-def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
+    @property
+    def on(self) -> str:
+        """Return what its name has after its checkpoint's: empty for a checkpoint alone."""
+        name = self.checkpoint.name if self.checkpoint is not None else ""
+        return self.system.name.removeprefix(name)
+
+
+# A system, and the claim form that it is run over; none: its own.
+PlannedCell = tuple[Planned, ClaimForm | None]
+
+
+def cells_of(planned: Sequence[Planned], forms: Sequence[ClaimForm]) -> list[PlannedCell]:
+    """List every system with every claim form; one with claims of its own has those alone."""
+    wanted: Sequence[ClaimForm | None] = forms or [None]
+    return [
+        (one, form)
+        for one in planned
+        for form in (wanted if one.system.claims is None else [one.system.claims])
+    ]
+
+
+def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Checkpoint]:
     """List the checkpoints that are named: of a training run every kept epoch and its soups.
 
     Raises `UserError` for a run without any.
     """
     found: list[Checkpoint] = []
-    several = len(names) > 1
     for name in names:
         folder = Path(name)
         if not (folder / RUN_FILE).is_file():
             own = folder.name or folder.resolve().name
-            found.append(Checkpoint(own, name if folder.name else str(folder.resolve())))
+            path = name if folder.name else str(folder.resolve())
+            found.append(Checkpoint(own, path, label=label))
             continue
         kept = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
@@ -85,9 +131,10 @@ def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
             chosen = chosen_checkpoint(folder).name
         except UserError:
             chosen = ""  # the run has not ended: its epochs so far are scored all the same
-        front = f"{folder.resolve().name}-" if several else ""
-        for path in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
-            found.append(Checkpoint(f"{front}{path.name}", str(path), folder, path.name == chosen))
+        front = f"{folder.resolve().name}-" if len(names) > 1 else ""
+        for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
+            own, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
+            found.append(Checkpoint(own, str(epoch), folder, is_chosen, label))
     for place, one in enumerate(found):
         twice = any(one.name == other.name for other in found[:place])
         require(not twice, "checkpoint", one.path, f"one checkpoint of the name {one.name}")
@@ -98,7 +145,7 @@ def plan(
     systems: Systems,
     behind: Systems,
     checkpoints: Sequence[Checkpoint],
-    dense: Callable[[str], DenseNode],
+    read_as: DenseNode,
     *,
     routes: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
@@ -107,28 +154,25 @@ def plan(
 ) -> list[Planned]:
     """List what is evaluated: systems, checkpoints, `behind` put on each checkpoint, variations.
 
-    A system with `dense: checkpoint` is put on each checkpoint too. `dense` says how a model is
+    A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
     found: list[Planned] = []
     for name, system in systems.items():
-        waits = checkpoints and any(_waits(node) for node in system.first.walk())
-        if not waits:
-            found.append(Planned(system))
-        else:
+        waits = any(
+            isinstance(node, DenseNode) and node.model.name == CHECKPOINT
+            for node in system.first.walk()
+        )
+        if checkpoints and waits:
             behind = {**behind, name: system}
+        else:
+            found.append(Planned(system))
     for one in checkpoints:
-        name = ROUTED if routes and len(checkpoints) == 1 else one.name
-        first: AnyNode = replace(dense(one.path), name=name)
-        whole = System(name, first)
-        if routes:
-            places = {DEFAULT: one.path, **routes}
-            parts = {lang: (replace(dense(p), name=f"of {p}"),) for lang, p in places.items()}
-            whole = System(name, RouteNode(name=name, routes=parts))
-        found.append(Planned(whole, one))
+        one = replace(one, name=ROUTED) if routes else one
+        found.append(Planned(_alone(one, routes or {}, read_as), one))
         for system in behind.values():
-            found.append(Planned(_on(system, one, name, routes or {}, dense), one))
+            found.append(Planned(_on(system, one, routes or {}, read_as), one))
     found = _wanted(found, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
@@ -136,65 +180,71 @@ def plan(
             replace(one, system=replace(one.system, first=replace(node, name=one.system.name)))
             for one in found
         ]
-    for key, values in (vary or {}).items():
-        own = [one for one in found if one.varied is None]
-        found += [
-            Planned(_varied(one.system, key, value), one.checkpoint, one.system.name)
-            for one in own
-            for value in values
-        ]
-    return found
-
-
-def _waits(node: AnyNode) -> bool:
-    return isinstance(node, DenseNode) and node.model.name == CHECKPOINT
-
-
-def _on(
-    system: System,
-    checkpoint: Checkpoint,
-    name: str,
-    routes: Mapping[str, str],
-    dense: Callable[[str], DenseNode],
-) -> System:
-    """Put a system on a checkpoint, read as the checkpoint alone is."""
-    read = {str(Path(path)): dense(path) for path in (checkpoint.path, *routes.values())}
-
-    def as_read(node: AnyNode) -> AnyNode:
-        if isinstance(node, DenseNode) and (own := read.get(node.model.name)) is not None:
-            return replace(
-                node, model=own.model, sources_form=own.sources_form, rendering=own.rendering
-            )
-        if isinstance(node, HybridNode):
-            return replace(node, sparse=as_read(node.sparse), dense=as_read(node.dense))
-        if isinstance(node, RouteNode):
-            parts = {lang: tuple(map(as_read, each)) for lang, each in node.routes.items()}
-            return replace(node, routes=parts)
-        return node
-
-    found = system.on_checkpoint(checkpoint.path, routes)
-    named = replace(as_read(found.first), name=f"{name}+{system.name}")
-    # The dense part has the checkpoint's name, so that a hybrid is tested against it.
-    if isinstance(named, HybridNode):
-        named = replace(named, dense=replace(named.dense, name=name))
-    return replace(found, name=f"{name}+{system.name}", first=named)
-
-
-def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
-    """Take the systems that are named; `chosen` is the checkpoint that a training chose."""
-    names = [one.system.name for one in found]
-    for name in only:
-        there = name in names or (name == CHOSEN and any(_is_chosen(one) for one in found))
-        require(there, "only", name, ", ".join(names))
-    return [
-        one
+    return found + [
+        Planned(_varied(one.system, key, value), one.checkpoint, one.system.name)
+        for key, values in (vary or {}).items()
         for one in found
-        if not only or one.system.name in only or (CHOSEN in only and _is_chosen(one))
+        for value in values
     ]
 
 
-def _is_chosen(one: Planned) -> bool:
-    return one.checkpoint is not None and one.checkpoint.chosen
+def _read(path: str, read_as: DenseNode, name: str) -> DenseNode:
+    return replace(read_as, name=name, model=replace(read_as.model, name=path))
+
+
+def _alone(checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode) -> System:
+    """Make the system that is a checkpoint alone, for some languages another."""
+    name = checkpoint.name
+    if not routes:
+        return System(name, _read(checkpoint.path, read_as, name))
+    places = {DEFAULT: checkpoint.path, **routes}
+    parts = {lang: (_read(path, read_as, f"of {path}"),) for lang, path in places.items()}
+    return System(name, RouteNode(name=name, routes=parts))
+
+
+def _on(
+    system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
+) -> System:
+    """Put a system on a checkpoint, read as the checkpoint alone is."""
+    paths = {str(Path(path)) for path in (checkpoint.path, *routes.values())}
+
+    def as_read(node: AnyNode) -> AnyNode:
+        if isinstance(node, DenseNode) and node.model.name in paths:
+            own = _read(node.model.name, read_as, node.name)
+            return replace(
+                node, model=own.model, sources_form=own.sources_form, rendering=own.rendering
+            )
+        return node
+
+    name = f"{checkpoint.name}+{system.name}"
+    found = system.on_checkpoint(checkpoint.path, routes)
+    first = replace(rebuilt(found.first, as_read), name=name)
+    # The dense part has the checkpoint's name, so that a hybrid is tested against it.
+    if isinstance(first, HybridNode):
+        first = replace(first, dense=replace(first.dense, name=checkpoint.name))
+    return replace(found, name=name, first=first)
+
+
+def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
+    """Take the systems that are named.
+
+    `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
+    of these; `epoch-*` stands for all names that begin so.
+    """
+    names = [
+        {one.system.name, *((CHOSEN, f"{CHOSEN}{one.on}") if one.is_chosen else ())}
+        for one in found
+    ]
+    for name in only:
+        there = any(_is_named(own, [name]) for own in names)
+        require(there, "only", name, ", ".join(one.system.name for one in found))
+    if not only:
+        return list(found)
+    return [one for one, own in zip(found, names, strict=True) if _is_named(own, only)]
+
+
+def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
+    return any(name == given or fnmatchcase(name, given) for name in names for given in only)
 
 
 def _varied(system: System, key: str, value: Any) -> System:
@@ -205,61 +255,72 @@ def _varied(system: System, key: str, value: Any) -> System:
     where, _, path = key.partition(".")
     allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
     require(where in (RETRIEVE, STAGES) and bool(path), "vary", key, allowed)
-    name = f"{system.name} {key}={_shown(value)}"
-    if where == RETRIEVE and path == "depth":
-        return replace(system, name=name, depth=value, label=None)
-    if where == RETRIEVE:
-        first, found = _with_setting(system.first, path, value)
-        require(found, "vary", key, "a setting of a node of the first stage")
-        return replace(system, name=name, first=replace(first, name=name), label=None)
+    changed = replace(system, name=f"{system.name} {key}={_shown(value)}", label=None)
+    if where == STAGES:
+        return replace(changed, stages=_varied_stages(system.stages, key, path, value))
+    if path == "depth":
+        good = isinstance(value, int) and 1 <= value <= DEEPEST
+        require(good, f"vary {key}", value, f"1 to {DEEPEST}")
+        return replace(changed, depth=value)
+    hit = False
+
+    def with_value(node: AnyNode) -> AnyNode:
+        nonlocal hit
+        made = _with_setting(node, path, value)
+        hit |= made is not node
+        return replace(made, label=None)
+
+    first = rebuilt(system.first, with_value)
+    require(hit, "vary", key, "a setting of a node of the first stage")
+    return replace(changed, first=replace(first, name=changed.name))
+
+
+def _varied_stages(
+    stages: Sequence[Mapping[str, Any]], key: str, path: str, value: Any
+) -> tuple[Mapping[str, Any], ...]:
     number, _, path = path.partition(".")
-    count = len(system.stages)
+    count = len(stages)
     good = number.isdecimal() and 1 <= int(number) <= count and bool(path)
     require(good, "vary", key, f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage")
     place = int(number) - 1
-    entry = json.loads(json.dumps(system.stages[place]))
-    part = entry
+    entry = part = json.loads(json.dumps(stages[place]))
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
     part[last] = value
+    changed = (*stages[:place], entry, *stages[place + 1 :])
     try:
-        load_stages([entry])
+        load_stages(changed)
     except ConfigError as error:
         raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
-    stages = (*system.stages[:place], entry, *system.stages[place + 1 :])
-    return replace(system, name=name, stages=stages, label=None)
+    return changed
 
 
-def _with_setting(node: AnyNode, key: str, value: Any) -> tuple[AnyNode, bool]:
-    """Set a key on every node that has it; tell whether there was one."""
-    if isinstance(node, RouteNode):
-        changed = {
-            lang: [_with_setting(part, key, value) for part in parts]
-            for lang, parts in node.routes.items()
-        }
-        routes = {lang: tuple(part for part, _ in parts) for lang, parts in changed.items()}
-        hit = any(found for parts in changed.values() for _, found in parts)
-        return replace(node, routes=routes, label=None), hit
-    if isinstance(node, HybridNode):
-        sparse, in_sparse = _with_setting(node.sparse, key, value)
-        dense, in_dense = _with_setting(node.dense, key, value)
-        changed_node = replace(node, sparse=sparse, dense=dense, label=None)
-        if _has(FusionConfig, key):
-            fusion = replace(node.fusion, **{key: value})
-            return replace(changed_node, fusion=fusion, fits=False), True
-        return changed_node, in_sparse or in_dense
+def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode:
+    """Set a key of a node, if it has it; else return the node itself."""
+    if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
+        require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
+        if isinstance(node, DenseNode):
+            return replace(node, other_sources=value)
+        # All but these two have authors and venue.
+        rich = value not in ("title_abstract", "title")
+        return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
     if isinstance(node, BM25Node) and _has(BM25Config, key):
-        return replace(node, bm25=replace(node.bm25, **{key: value}), label=None), True
-    if isinstance(node, DenseNode) and key == "sources":
-        return replace(node, sources_form=value, label=None), True
+        return replace(node, bm25=_with(node.bm25, key, value))
     if isinstance(node, DenseNode) and _has(ModelConfig, key):
-        return replace(node, model=replace(node.model, **{key: value}), label=None), True
-    return node, False
+        return replace(node, model=_with(node.model, key, value))
+    if isinstance(node, HybridNode) and _has(FusionConfig, key):
+        return replace(node, fusion=_with(node.fusion, key, value), fits=False)
+    return node
 
 
 def _has(kind: type, key: str) -> bool:
     return key in {one.name for one in fields(kind)}
+
+
+def _with(config: Config, key: str, value: Any) -> Config:
+    """Change a key of a config, whose check says what is allowed."""
+    return make(type(config), {**as_plain(config), key: value}, f"vary {RETRIEVE}.")
 
 
 def _shown(value: Any) -> str:

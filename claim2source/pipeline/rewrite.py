@@ -1,6 +1,7 @@
 """Rewrite claims and sources in the papers' styles.
 
-The folder holds one file a style, and what made it; `eval/style_grid.py --texts DIR` scores them.
+The folder holds one file a style, and what made it; `--styles.texts DIR` of eval/style_grid.py and
+eval/evaluate.py scores them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
-
-import numpy as np
 
 from claim2source.core.config import (
     Between,
@@ -33,11 +32,10 @@ from claim2source.llm import (
     default_answers,
     require_answers,
 )
-from claim2source.models.config import ModelConfig
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.text.language import detect, language_name
 from claim2source.text.prompts import Prompt, read_prompt
-from claim2source.text.quality import Similarity, quality
+from claim2source.text.quality import Quality
 from claim2source.text.styles import (
     REWRITTEN,
     RULES,
@@ -72,7 +70,6 @@ class RewriteConfig(ModelOptions):
         prompt: a YAML file in place of the style's prompt; for one style at a time.
         llm: the language model and how it is asked.
         answers: file of stored answers, from which a run goes on; none: in the user's store.
-        encoder: a model; the mean cosine of texts and their originals by it is printed, too.
     """
 
     out: Path
@@ -83,7 +80,6 @@ class RewriteConfig(ModelOptions):
     prompt: str | None = None
     llm: LLMConfig = field(default_factory=LLMConfig)
     answers: Path | None = None
-    encoder: ModelConfig | None = None
     styles: list[str] = list_field(REWRITTEN, help="C1 to C4 of claims, S1 to S3 of sources")
     languages: list[str] | None = list_field(help="rewrite claims in these languages only")
     rules: bool = flag("rewrite by fixed rules: no model; says nothing of the papers' styles")
@@ -119,12 +115,11 @@ def rewrite(config: RewriteConfig) -> None:
     data = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     prompts = {} if config.rules else _prompts(config)
     _refuse_others(config, data, prompts)
-    alike = None if config.encoder is None or config.dry_run else _similarity(config.encoder)
     if config.rules:
         for style in config.chosen:
             texts = originals(data, style.side, config.claims)
             rewrites = [] if config.dry_run else rewrite_by_rules(style, texts)
-            _finish(config, data, style, texts, rewrites, None, alike)
+            _finish(config, data, style, texts, rewrites, None)
         return
     every: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
@@ -141,7 +136,7 @@ def rewrite(config: RewriteConfig) -> None:
                 _rewritten(style, texts[place // config.versions], request, answer)
                 for place, (request, answer) in enumerate(zip(requests, answers, strict=True))
             ]
-            _finish(config, data, style, texts, rewrites, prompt, alike)
+            _finish(config, data, style, texts, rewrites, prompt)
             every += answers
     require_answers(every, "texts")
 
@@ -222,22 +217,6 @@ def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prom
                 )
 
 
-def _similarity(model: ModelConfig) -> Similarity:
-    """Load a model that says how alike two texts are."""
-    from claim2source.models import resolve
-
-    encoder = resolve(model).encoder
-
-    def cosines(originals: Sequence[str], texts: Sequence[str]) -> list[float]:
-        # Both as sources: a prefix of one side would set them apart.
-        vectors, _ = encoder.encode([*originals, *texts], "source")
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        before, after = vectors[: len(originals)], vectors[len(originals) :]
-        return [float(value) for value in (before * after).sum(axis=1)]
-
-    return cosines
-
-
 def _finish(
     config: RewriteConfig,
     data: Dataset,
@@ -245,7 +224,6 @@ def _finish(
     texts: Sequence[Original],
     rewrites: Sequence[Rewrite],
     prompt: Prompt | None,
-    alike: Similarity | None,
 ) -> None:
     """Write a style, and say what its texts are like."""
     if config.dry_run:
@@ -254,7 +232,7 @@ def _finish(
     write_style(config.out, style, rewrites, _made(config, data, style, prompt))
     by_id = {text.id: text.text for text in texts}
     good = [one for one in rewrites if one.text]
-    kept = quality([by_id[one.id] for one in good], [one.text for one in good], alike)
+    kept = Quality.of([(by_id[one.id], one.text) for one in good])
     said = f"; {kept.sentence()}" if kept is not None else ""
     say(f"{config.out}: {style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{said}")
     failed = [one for one in rewrites if one.failure is not None]

@@ -1,501 +1,318 @@
-"""Run systems over every pair of claim and source style; a cell is a result over other texts."""
+"""Run systems over every pair of claim and source style; a cell is a row over other texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
-from claim2source.core.errors import UserError
-from claim2source.core.files import atomic_path, write_json, write_text
+from claim2source.core.config import Settings, require_one_of
+from claim2source.core.errors import InputError, UserError
+from claim2source.core.progress import watched
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.core.report import (
-    MACRO,
-    MAIN_METRIC,
-    Intervals,
-    NotRun,
-    Report,
-    SystemCost,
-)
-from claim2source.core.run import Cost, Run
-from claim2source.core.tables import Cell as Text
+from claim2source.core.report import NotRun, Report, SystemCost
+from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
-from claim2source.datasets.grouping import gold_groups
-from claim2source.evaluation.families import Family
+from claim2source.evaluation.families import Family, score_intervals
 from claim2source.evaluation.style_grid import (
     CLAIM,
     SOURCE,
     StyleGrid,
-    as_csv,
     cell_name,
     comparison_parts,
-    draw,
     grid_parts,
     grid_tables,
     mean_scores,
-    table_csv,
+    write_grid,
 )
 from claim2source.metrics import metrics as scoring
-from claim2source.metrics.metrics import (
-    judged_claims,
-    language_masks,
-    language_strata,
-    language_table,
-    macro,
-)
-from claim2source.metrics.significance import bootstrap_intervals
-from claim2source.models import Side
+from claim2source.metrics.metrics import language_table, macro
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
-    make_report,
     published_beside,
     run_tests,
     score_system,
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.evaluate_systems import Cell, form_of_failed, not_run_row
-from claim2source.pipeline.style_texts import (
-    StyleOptions,
-    Texts,
-    plan_texts,
-    quality_table,
-    read_texts,
-    rewritten_text,
-)
+from claim2source.pipeline.rows import Cell, Row, not_run_row
 from claim2source.pipeline.views import write_markdown
-from claim2source.retrieve import FusionConfig, fuse
-from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode
-from claim2source.systems.system import StageResult, System, SystemResult, SystemRunner
-from claim2source.text import ClaimForm, Rendering
-from claim2source.text.styles import CLAIM_STYLES, RULES, ClaimText, Rewrite
-from claim2source.text.views import why_same_forms
+from claim2source.systems.nodes import RouteNode
+from claim2source.systems.system import SystemResult, SystemRunner
+from claim2source.text import ClaimForm
+from claim2source.text.styles import (
+    CLAIM_STYLES,
+    RULES,
+    SOURCE_STYLES,
+    STYLES,
+    ClaimText,
+    StyleTexts,
+    read_made,
+    style_texts,
+)
+from claim2source.text.views import why_same_forms, with_claim_texts, with_source_texts
 
-METRICS = ("mrr@1", MAIN_METRIC, "mrr@10", "recall@5")
-# Deep enough for all of these metrics: whole lists of 300 cells would fill a disk.
+FOLDER = "styles"
+# Deep enough for MRR@10: whole lists of 300 cells would fill a disk.
 WRITTEN = 10
-GRID_FILE = "grid.json"
 
 
-class StyledData:
-    """Hold a split in every style: the same ids and judgements with other texts.
+@dataclass(frozen=True, kw_only=True)
+class StyleOptions(Settings):
+    """Say which styles are compared, and where their texts come from.
 
-    `claims` says which text of a claim was rewritten.
+    Args:
+        claim_styles: C0 (as posted) to C4; C0 is always among them.
+        source_styles: S0 (as published) to S3; S0 is always among them.
+        texts: folder of rewritten texts (`claim2source rewrite`), one file a style; none: they are
+            made by rules, which stand in for a language model and say nothing of the papers'
+            styles.
+        keep_title: rewritten sources keep their title; the papers' examples lost it.
     """
 
-    def __init__(
-        self, dataset: Dataset, texts: Texts, options: StyleOptions, claims: ClaimText
-    ) -> None:
-        append = options.combine == "append"
-        self._texts, self._dataset = texts, dataset
-        self._claims: dict[str, list[tuple[Claim, ...]]] = {CLAIM: [dataset.claims]}
-        self._sources: dict[str, list[tuple[Source, ...]]] = {SOURCE: [dataset.sources]}
-        for name, style in texts.items():
-            versions = [style.version(n) for n in range(1, style.versions + 1)]
-            if name in CLAIM_STYLES:
-                self._claims[name] = [
-                    tuple(_claim(one, new.get(one.id), claims, append) for one in dataset.claims)
-                    for new in versions
-                ]
-            else:
-                self._sources[name] = [
-                    tuple(
-                        _source(one, new.get(one.id), options.keep_title, append)
-                        for one in dataset.sources
-                    )
-                    for new in versions
-                ]
+    claim_styles: tuple[str, ...] = CLAIM_STYLES
+    source_styles: tuple[str, ...] = SOURCE_STYLES
+    texts: Path | None = None
+    keep_title: bool = True
 
-    def cell(self, claims: str, sources: str) -> list[Dataset]:
-        """Return the split of a cell, once for every pair of versions."""
-        return [
-            replace(self._dataset, claims=of_claims, sources=of_sources)
-            for of_sources in self._sources[sources]
-            for of_claims in self._claims[claims]
-        ]
+    def check(self) -> None:
+        for key, known in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
+            for style in getattr(self, key):
+                require_one_of(key, style, known)
 
-    def similarity(
-        self, style: str, rendering: Rendering, encode: Callable[[Side, Sequence[str]], np.ndarray]
-    ) -> float:
-        """Return the mean cosine of a style's texts to their originals, over all versions."""
-        if style in self._claims:
-            before = encode("claim", rendering.claim_texts(self._dataset.claims))
-            new = [encode("claim", rendering.claim_texts(one)) for one in self._claims[style]]
-        else:
-            before = encode("source", rendering.source_texts(self._dataset.sources))
-            new = [encode("source", rendering.source_texts(one)) for one in self._sources[style]]
-        return float(np.mean([(before * one).sum(axis=1) for one in new]))
+    def cells(self) -> Iterator[tuple[str, str]]:
+        """Yield the claim and source style of every cell but S0C0, in the papers' order.
 
-    def failures(self, claims: str, sources: str) -> dict[str, int]:
-        """Count the texts of a cell that were not rewritten: reason -> versions of texts."""
-        return {
-            f"{style}: not rewritten, read as it is": self._texts[style].lost
-            for style in (claims, sources)
-            if style in self._texts and self._texts[style].lost
-        }
-
-
-def _claim(claim: Claim, new: Rewrite | None, of: ClaimText, append: bool) -> Claim:
-    if new is None:
-        return claim
-    english = of == "translation" and claim.lang != "en" and claim.translation
-    text = f"{claim.translation if english else claim.text}\n{new.text}" if append else new.text
-    return replace(claim, translation=text) if english else replace(claim, text=text)
-
-
-def _source(source: Source, new: Rewrite | None, keep_title: bool, append: bool) -> Source:
-    if new is None:
-        return source
-    if append:
-        return replace(source, abstract=f"{source.abstract} {new.text}")
-    return replace(source, title=(new.title or "") if keep_title else "", abstract=new.text)
-
-
-class GridRun:
-    """Run and score the grid of one system after another, over the texts of one split.
-
-    `texts` gives every style's texts for either text of a claim; none: as the options say, for
-    the data set in `folder`. A split without golds is ranked and not scored.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        options: StyleOptions,
-        texts: Callable[[ClaimText], Texts] | None = None,
-        *,
-        folder: str = "",
-        repeats: int = 10_000,
-        seed: int = 0,
-    ) -> None:
-        self.dataset, self.options = dataset, options
-        self.folder, self.repeats, self.seed = folder, repeats, seed
-        self._texts = texts or (lambda claims: read_texts(options, dataset, folder, claims))
-        self._data: dict[ClaimText, tuple[Texts, StyledData]] = {}
-        self._cells: dict[str, ScoredSystem] = {}
-        self._styles: dict[str, str] = {}
-        self._retrievers: list[str] = []
-        self._not_run: list[NotRun] = []
-
-    def add(
-        self,
-        runner: SystemRunner,
-        system: System,
-        form: ClaimForm | None = None,
-        *,
-        model: str,
-        name: str | None = None,
-    ) -> None:
-        """Score every cell of a system; one that cannot run is listed with the reason.
-
-        `model` is the name that published tables know it by, `name` the one to show.
+        Sources outside: a system's index of them serves all claim styles.
         """
-        name = name or system.name
+        for sources in SOURCE_STYLES:
+            for claims in CLAIM_STYLES:
+                wanted = claims in (CLAIM, *self.claim_styles)
+                wanted = wanted and sources in (SOURCE, *self.source_styles)
+                if wanted and (claims, sources) != (CLAIM, SOURCE):
+                    yield claims, sources
+
+    @property
+    def rewritten(self) -> tuple[str, ...]:
+        """List the styles that need rewritten texts."""
+        named = dict.fromkeys(style for cell in self.cells() for style in cell)
+        return tuple(style for style in STYLES if style in named and STYLES[style].prompt)
+
+    def require_texts(self) -> None:
+        """Raise `InputError` where the folder of texts lacks a style."""
+        if self.texts is not None:
+            made = read_made(self.texts)
+            for name in self.rewritten:
+                if name not in made:
+                    raise InputError.at(self.texts, why=f"holds no texts of style {name}")
+
+
+@dataclass(frozen=True)
+class StyleViews:
+    """Hold a split's claims and sources in every style: one set of them for each version."""
+
+    texts: Mapping[str, StyleTexts]
+    claims: Mapping[str, Sequence[tuple[Claim, ...]]]
+    sources: Mapping[str, Sequence[tuple[Source, ...]]]
+
+    @classmethod
+    def read(cls, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> StyleViews:
+        """Read the styles' texts for claims of a form, or make them by rules. Raises `InputError`.
+
+        The 2026 companion paper's C0 is the translation: it is rewritten where the form reads it.
+        """
+        options.require_texts()
+        read: ClaimText = "original" if form == "original" else "translation"
+        texts = {
+            name: style_texts(STYLES[name], dataset, read, options.texts)
+            for name in options.rewritten
+        }
+        views = cls(texts, {CLAIM: [dataset.claims]}, {SOURCE: [dataset.sources]})
+        claims, sources = {**views.claims}, {**views.sources}
+        for name, style in texts.items():
+            if name in CLAIM_STYLES:
+                claims[name] = [with_claim_texts(dataset.claims, v, form) for v in style.versions]
+            else:
+                sources[name] = [
+                    with_source_texts(dataset.sources, v, keep_title=options.keep_title)
+                    for v in style.versions
+                ]
+        return cls(texts, claims, sources)
+
+    def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
+        """Say what made the texts, and how they are used."""
+        found = []
+        for by in dict.fromkeys(one.by for one in self.texts.values()):
+            styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
+            what = "rules, which stand in for a language model" if by == RULES else by
+            found.append(f"{styles}: rewritten by {what}.")
+        if why_same_forms(dataset.claims) is None:
+            which = "original" if form == "original" else "translation"
+            found.append(f"Of claims in other languages the {which} is rewritten.")
+        if not options.keep_title:
+            found.append("Rewritten sources have no title.")
+        return found
+
+
+@dataclass(eq=False)
+class _Grid:
+    """Collect the cells of all systems, what did not run, and what is to be said."""
+
+    runner: SystemRunner
+    options: StyleOptions
+    settings: Scoring
+    views: dict[bool, StyleViews] = field(default_factory=dict)
+    cells: dict[str, ScoredSystem] = field(default_factory=dict)
+    styles: dict[str, str] = field(default_factory=dict)
+    families: list[Family] = field(default_factory=list)
+    not_run: list[NotRun] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Run a row's system over all cells; one that fails is listed with the reason."""
+        cells = {}
         try:
-            cells = self._run(runner, system, form, name)
+            views = self._views(row)
+            for claims, sources in self.options.cells():
+                name = cell_name(row.name, claims, sources)
+                cells[name] = self._cell(row, name, views, claims, sources)
+                self.styles[name] = f"{sources}{claims}"
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            shown = Cell(system.name, form_of_failed(system, runner.runtime, form))
-            self._not_run.append(not_run_row(shown, system, error))
+            system = row.planned.system
+            failed = not_run_row(Cell(system.name, row.form), system, error)
+            self.not_run.append(replace(failed, system=f"{failed.system}: styles"))
             return
-        self._retrievers.append(name)
-        for cell, one in cells.items():
-            self._cells[cell] = replace(one, report=replace(one.report, model=model))
+        self.cells |= cells
+        if cells:
+            title = f"{row.name}: every cell against S0C0"
+            self.families.append(Family.against(title, row.name, list(cells)))
 
-    def _run(
-        self, runner: SystemRunner, system: System, form: ClaimForm | None, name: str
-    ) -> dict[str, ScoredSystem]:
-        texts, data = self._styled(self._claim_text(runner, system, form))
-        base: SystemResult | None = None
-        cells = {}
-        # Sources outside: a system's index of them serves all claim styles.
-        for sources in self.options.asked_sources:
-            for claims in self.options.asked_claims:
-                found = [runner.run(system, form, one) for one in data.cell(claims, sources)]
-                base = base or found[0]
-                if self.options.combine == "fuse" and (claims, sources) != (CLAIM, SOURCE):
-                    found = [_fused(base, one, self.options.fusion) for one in found]
-                cell = cell_name(name, claims, sources)
-                self._styles[cell] = f"{sources}{claims}"
-                cells[cell] = self._scored(cell, found, data.failures(claims, sources), texts)
-        self._measure(runner, system, form)
-        return cells
-
-    def _measure(self, runner: SystemRunner, system: System, form: ClaimForm | None) -> None:
-        """Compare rewritten texts with their originals by the first dense system's vectors.
-
-        It has encoded these texts for the grid: they come from the store.
-        """
-        first, store = system.first, runner.runtime.store
-        claims = self._claim_text(runner, system, form)
-        texts, data = self._data[claims]
-        known = any(one.quality and one.quality.similarity for one in texts.values())
-        if not isinstance(first, DenseNode) or store is None or known:
-            return
-        if self.options.combine == "append":
-            return
-        dense = first.retriever(runner.runtime, system.claims or form)
-
-        def encode(side: Side, read: Sequence[str]) -> np.ndarray:
-            vectors = dense.encoder.encode(read, side, store=store, progress=None)[0]
-            unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            return unit
-
-        measured = {
-            name: one.with_similarity(data.similarity(name, dense.rendering, encode))
-            for name, one in texts.items()
-        }
-        self._data[claims] = measured, data
-
-    def _claim_text(
-        self, runner: SystemRunner, system: System, form: ClaimForm | None
-    ) -> ClaimText:
-        first, form = system.first, system.claims or form
+    def _views(self, row: Row) -> StyleViews:
+        first, runtime, form = row.planned.system.first, self.runner.runtime, row.form
         parts = first.parts if isinstance(first, RouteNode) else (first,)
-        texts = {
-            rewritten_text(self.options.rewritten, part.form_of(form, runner.runtime), self.dataset)
-            for part in parts
-        }
-        if len(texts) > 1:
-            raise UserError(f"{system.name}: some of its parts read translations and some do not")
-        return texts.pop()
+        wanted = row.planned.system.claims or form
+        if len({part.form_of(wanted, runtime) == "original" for part in parts}) > 1:
+            raise UserError(f"{row.name}: some of its parts read translations and some do not")
+        key = form == "original"
+        if key not in self.views:
+            self.views[key] = StyleViews.read(self.runner.reported, self.options, form)
+        said = self.views[key].notes(self.runner.reported, self.options, form)
+        self.notes |= dict.fromkeys(said)
+        return self.views[key]
 
-    def _styled(self, claims: ClaimText) -> tuple[Texts, StyledData]:
-        if claims not in self._data:
-            texts = self._texts(claims)
-            self._data[claims] = texts, StyledData(self.dataset, texts, self.options, claims)
-        return self._data[claims]
-
-    def _scored(
-        self, cell: str, found: Sequence[SystemResult], lost: Mapping[str, int], texts: Texts
+    def _cell(
+        self, row: Row, name: str, views: StyleViews, claims: str, sources: str
     ) -> ScoredSystem:
-        """Score a cell: every claim has the mean of its scores over the versions."""
-        style = self._styles[cell]
-        one = score_system(cell, found[0], self.dataset, Scoring(METRICS, 0))
-        cost = sum((each.cost for each in found), Cost())
-        stored = all(stage.result.stored for each in found for stage in each.stages)
+        """Run and score a cell: of several versions a claim has the mean of its scores."""
+        dataset, system = self.runner.reported, row.planned.system
+        found = [
+            self.runner.run(
+                system, row.form, replace(dataset, claims=of_claims, sources=of_sources)
+            )
+            for of_sources in views.sources[sources]
+            for of_claims in views.claims[claims]
+        ]
+        texts = [views.texts[style] for style in (claims, sources) if style in views.texts]
+        one = self._scored(name, found)
+        lost = {
+            f"{style}: not rewritten, read as it is": views.texts[style].lost
+            for style in (claims, sources)
+            if style in views.texts and views.texts[style].lost
+        }
+        by_rules = any(style.by == RULES for style in texts)
         report = replace(
             one.report,
-            style=style if self._is_papers(style, texts) else f"{style}, not the papers'",
-            cost=SystemCost.of(cost, stored, found[0].parameters),
+            model=row.stages[row.name].report.model,
+            style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
             failures={**one.report.failures, **lost},
-            rewrites=None if style == f"{SOURCE}{CLAIM}" else str(self.options.texts or RULES),
+            rewrites=str(self.options.texts or RULES),
             # Of several versions there is no one run; without golds it is the first one's.
-            runs=f"runs/{cell}" if len(found) == 1 or one.scores is None else "",
+            runs=f"{FOLDER}/runs/{name}" if len(found) == 1 or one.scores is None else "",
         )
+        return replace(one, report=report)
+
+    def _scored(self, name: str, found: Sequence[SystemResult]) -> ScoredSystem:
+        dataset, settings = self.runner.reported, self.settings
+        one = score_system(name, found[0], dataset, replace(settings, repeats=0))
+        cost = sum((each.cost for each in found), Cost())
+        stored = all(stage.result.stored for each in found for stage in each.stages)
+        report = replace(one.report, cost=SystemCost.of(cost, stored, found[0].parameters))
         if one.scores is None:
             return replace(one, report=report)
+        claims = one.scores.claim_ids
         others = [
-            scoring.evaluate(each.result.run, self.dataset.qrels, METRICS, one.scores.claim_ids)
+            scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, claims)
             for each in found[1:]
         ]
         scores = mean_scores([one.scores, *others])
-        languages = language_table(scores, self.dataset.claims)
+        languages = language_table(scores, dataset.claims)
         report = replace(report, languages=languages, macro=macro(languages))
+        if settings.repeats:
+            bounds = score_intervals(
+                scores, dataset, settings.bounded, settings.repeats, settings.seed
+            )
+            report = replace(report, intervals=bounds)
         return ScoredSystem(report, found[0].result.run, scores)
 
-    def _is_papers(self, style: str, texts: Texts) -> bool:
-        """Tell whether a cell is what a published table's is: a model's rewriting alone."""
-        used = [one for name, one in texts.items() if name in style]
-        replaced = self.options.combine == "replace" or not used
-        return replaced and not any(one.by == RULES for one in used)
-
-    def rankings(self, claims: str, sources: str, form: ClaimForm) -> int:
-        """Count the rankings of a cell: one for each pair of versions of its texts."""
-        read = rewritten_text(self.options.rewritten, form, self.dataset)
-        versions, _ = plan_texts(self.options, self.dataset, self.folder, read)
-        return versions[claims] * versions[sources]
-
-    def plan(self, systems: Sequence[System], form: ClaimForm) -> list[Part]:
-        """Say what `add` would have rewritten, encoded and searched for these systems."""
-        claims = rewritten_text(self.options.rewritten, form, self.dataset)
-        versions, parts = plan_texts(self.options, self.dataset, self.folder, claims)
-        of_claims = sum(versions[style] for style in self.options.asked_claims)
-        of_sources = sum(versions[style] for style in self.options.asked_sources)
-        texts = of_claims * len(self.dataset.claims) + of_sources * len(self.dataset.sources)
-        leaves: list[AnyNode] = []
-        for node in (node for system in systems for node in system.first.walk()):
-            if not node.parts and node.unsupported is None and node not in leaves:
-                leaves.append(node)
-        rows: list[list[Text]] = []
-        for leaf in leaves:
-            encoded = (of_claims + of_sources, texts) if isinstance(leaf, DenseNode) else (0, 0)
-            rows.append([leaf.shown, *encoded, of_claims * of_sources])
-        columns = ["system", "encodings", "texts encoded at most", "searches"]
-        return [*parts, "What is in the store already is not made again:", TextTable(columns, rows)]
-
-    def grid(self, names: Sequence[str] | None = None, *, name: str, program: str) -> StyleGrid:
-        """Put the cells into a report, with intervals, tests and the published cells.
-
-        `names` is the order of the systems in its tables; none: as they ran.
-        """
-        retrievers = tuple(n for n in names or self._retrievers if n in self._retrievers)
-        if not self.dataset.golds:
-            return self._unscored(name, program)
-        reports = {cell: one.report for cell, one in self._bounded().items()}
-        report = make_report(self.dataset, reports, None, name=name, program=program)
-        families = []
-        for retriever in retrievers:
-            base = cell_name(retriever, CLAIM, SOURCE)
-            others = [
-                cell_name(retriever, claims, sources)
-                for sources in self.options.asked_sources
-                for claims in self.options.asked_claims
-                if (claims, sources) != (CLAIM, SOURCE)
-            ]
-            if others:
-                families.append(
-                    Family.against(f"{retriever}: every cell against S0C0", base, others)
-                )
-        tests = run_tests(self._cells, families, self.dataset, self.repeats, self.seed)
+    def report(self, report: Report, rows: Sequence[Row]) -> Report:
+        """Add the cells to the report of the systems, with tests and the published cells."""
+        dataset, settings = self.runner.reported, self.settings
+        systems = {name: one.report for name, one in self.cells.items()}
         report = replace(
             report,
-            tests=tests,
-            notes=(*report.notes, *self._notes()),
-            not_run=tuple(self._not_run),
+            systems={**report.systems, **systems},
+            notes=(*report.notes, *(f"Styles: {note}" for note in self.notes)),
+            not_run=(*report.not_run, *self.not_run),
         )
-        report = self._with_published(report)
-        return StyleGrid(report, retrievers, self.options.asked_claims, self.options.asked_sources)
-
-    def _unscored(self, name: str, program: str) -> StyleGrid:
-        """Put the cells of a split without golds into a report; its tables have no rows."""
-        reports = {cell: one.report for cell, one in self._cells.items()}
-        report = make_report(self.dataset, reports, None, name=name, program=program)
-        notes = (*report.notes, *self._notes())
-        report = replace(report, notes=notes, not_run=tuple(self._not_run))
-        return StyleGrid(report, (), self.options.asked_claims, self.options.asked_sources)
-
-    def run_of(self, system: str, claims: str, sources: str) -> Run:
-        """Return the ranking of a cell. Raises `UserError` where it did not run."""
-        cell = cell_name(system, claims, sources)
-        if cell not in self._cells:
-            why = next((row.reason for row in self._not_run if row.system == system), "")
-            raise UserError(f"submit: {system} did not run: {why}")
-        return self._cells[cell].run
-
-    def _bounded(self) -> dict[str, ScoredSystem]:
-        """Bound MRR@5 of all cells by the same draws: in one matrix product."""
-        if not self._cells:
-            return {}
-        values = np.stack(
-            [cell.scores[MAIN_METRIC] for cell in self._cells.values() if cell.scores]
-        )
-        claims = judged_claims(self.dataset.qrels)
-        groups = gold_groups(self.dataset.qrels, claims)
-        strata = language_strata(self.dataset.claims, claims)
-        bounds = {MACRO: bootstrap_intervals(values, groups, strata, self.repeats, self.seed)}
-        for language, mask in language_masks(self.dataset.claims, claims).items():
-            bounds[language] = bootstrap_intervals(
-                values[:, mask], groups[mask], None, self.repeats, self.seed
-            )
-        papers = int(groups.max()) + 1
-        for row, (cell, one) in enumerate(self._cells.items()):
-            found = {
-                key: (float(both[row, 0]), float(both[row, 1])) for key, both in bounds.items()
-            }
-            intervals = Intervals({MAIN_METRIC: found}, self.repeats, self.seed, papers)
-            self._cells[cell] = replace(one, report=replace(one.report, intervals=intervals))
-        return self._cells
-
-    def _with_published(self, report: Report) -> Report:
-        """Set the papers' cells beside ours, whatever rewrote the texts: notes say what did."""
-        cells = {
-            cell: replace(self._cells[cell], report=replace(one, style=self._styles[cell]))
-            for cell, one in report.systems.items()
+        if not (dataset.golds and settings.repeats):
+            return report
+        scored = {name: one for row in rows for name, one in row.stages.items()} | self.cells
+        tests = run_tests(scored, self.families, dataset, settings.repeats, settings.seed)
+        # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
+        papers = {
+            name: replace(one, report=replace(one.report, style=self.styles[name]))
+            for name, one in self.cells.items()
         }
-        return published_beside(cells, report, self.dataset, self.repeats, self.seed)
-
-    def _notes(self) -> list[str]:
-        """Say what made the texts, how they were used, and how many are missing."""
-        notes: dict[str, None] = {}
-        for claims, (texts, _) in self._data.items():
-            for by in dict.fromkeys(one.by for one in texts.values()):
-                styles = ", ".join(name for name, one in texts.items() if one.by == by)
-                what = "rules, which stand in for a language model" if by == RULES else by
-                notes[f"{styles}: rewritten by {what}."] = None
-            if why_same_forms(self.dataset.claims) is None:
-                notes[f"Of claims in other languages the {claims} is rewritten."] = None
-        if self.options.combine == "append":
-            notes["Rewritings are appended to the texts as they are."] = None
-        if self.options.combine == "fuse":
-            how = f"{self.options.fusion.method} fusion"
-            notes[f"Every cell is fused with S0C0 ({how})."] = None
-        if not self.options.keep_title and self.options.combine != "append":
-            notes["Rewritten sources have no title."] = None
-        return list(notes)
-
-    def _quality(self) -> TextTable:
-        return quality_table({claims: texts for claims, (texts, _) in self._data.items()})
-
-    def parts(self, grid: StyleGrid, wide: bool = False) -> list[Part]:
-        """Describe the grid: what made the texts, what they keep, scores, what did not run."""
-        parts: list[Part] = list(grid.report.notes)
-        if self._data and self.options.made:
-            parts += ["Rewritten texts beside their originals:", self._quality()]
-        parts += grid_parts(grid, wide)
-        if (left := grid.report.not_run_table()) is not None:
-            parts += [f"Not run ({len(grid.report.not_run)}):", left]
-        return parts
-
-    def tables(self, grid: StyleGrid) -> dict[str, TextTable]:
-        """Name the tables of a grid, for W&B."""
-        return {"quality": self._quality(), **grid_tables(grid)}
-
-    def write(self, grid: StyleGrid, out: Path, title: str) -> None:
-        """Write runs, reports, `grid.json`, `grid.csv`, `quality.csv` and heat maps to a folder."""
-        for one in self._cells.values():
-            if one.report.runs:
-                write_runs(one.run.top(WRITTEN), self.dataset, out / one.report.runs)
-                write_submissions(one.run, self.dataset, out / one.report.runs)
-        grid.report.write(out)
-        write_json(out / GRID_FILE, grid.plain())
-        write_text(out / "grid.csv", as_csv(grid))
-        write_text(out / "quality.csv", table_csv(self._quality()))
-        for language in grid.languages if grid.retrievers else ():
-            ending = "" if language == MACRO else f"_{language}"
-            with atomic_path(out / f"heatmap{ending}.png") as temporary:
-                draw(grid, language, f"{title}: {MAIN_METRIC}, {language}").savefig(
-                    temporary, format="png", dpi=150
-                )
-        parts = [*self.parts(grid, wide=True), *comparison_parts(grid)]
-        write_markdown(out, title, parts)
+        beside = published_beside(papers, report, dataset, settings.repeats, settings.seed)
+        return replace(beside, tests=(*report.tests, *tests))
 
 
-def with_cells(report: Report, grid: StyleGrid, folder: str) -> Report:
-    """Add a grid's cells, written to `folder`, to the report that has its systems.
+def add_styles(
+    report: Report,
+    rows: Sequence[Row],
+    runner: SystemRunner,
+    options: StyleOptions,
+    settings: Scoring,
+    out: Path,
+) -> tuple[Report, list[Part], dict[str, TextTable]]:
+    """Run systems over the grid of styles; every cell becomes a row of their report.
 
-    S0C0 is in it already, under the system's own name.
+    S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
+    table, CSV, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
+    the report, what is to be shown, and the tables for W&B.
     """
-    own = {cell_name(name, CLAIM, SOURCE): name for name in grid.retrievers}
-    cells = {
-        name: replace(one, runs=one.runs and f"{folder}/{one.runs}")
-        for name, one in grid.report.systems.items()
-        if name not in own
-    }
-    tests = tuple(
-        replace(
-            test,
-            comparisons=tuple(replace(one, baseline=own[one.baseline]) for one in test.comparisons),
-        )
-        for test in grid.report.tests
-    )
-    notes = [f"Styles: {one}" for one in grid.report.notes if one not in report.notes]
-    not_run = [replace(one, system=f"{one.system}: styles") for one in grid.report.not_run]
-    return replace(
-        report,
-        systems={**report.systems, **cells},
-        tests=(*report.tests, *tests),
-        notes=(*report.notes, *notes),
-        not_run=(*report.not_run, *not_run),
-    )
+    grid = _Grid(runner, options, settings)
+    wanted = [row for row in rows if _has_grid(row)]
+    for row in watched(wanted, "styles", len(wanted)):
+        grid.add(row)
+    for one in grid.cells.values():
+        if one.report.runs:
+            write_runs(one.run.top(WRITTEN), runner.reported, out / one.report.runs)
+            write_submissions(one.run, runner.reported, out / one.report.runs)
+    report = grid.report(report, rows)
+    found = StyleGrid.of(report)
+    if found is None:
+        return report, [], {}
+    title = f"Styles: {report.dataset}, {report.split}"
+    write_grid(found, out / FOLDER, title)
+    parts = [*grid.notes, *grid_parts(found, wide=True), *comparison_parts(found)]
+    write_markdown(out / FOLDER, title, parts)
+    tables = {f"styles {name}": table for name, table in grid_tables(found).items()}
+    return report, ["Styles:", *grid.notes, *grid_parts(found)], tables
 
 
-def _fused(base: SystemResult, found: SystemResult, config: FusionConfig) -> SystemResult:
-    """Fuse a cell's ranking with that of the texts as they are."""
-    depth = config.depth
-    fused = fuse(base.result, found.result, config, k=depth)
-    stage = StageResult("fuse with S0C0", fused)
-    return replace(found, stages=(*found.stages, stage), cost=found.cost)
+def _has_grid(row: Row) -> bool:
+    behind = row.planned.checkpoint is not None and bool(row.planned.system.stages)
+    return row.planned.varied is None and not behind

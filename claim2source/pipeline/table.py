@@ -1,74 +1,44 @@
-"""Evaluate systems: every system, claim form and stage is a row of one report."""
+"""Evaluate systems, checkpoints and stages: plan, run, score, test, write and print."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import content_hash, file_hash
 from claim2source.core.folders import RUN_FILE, require_output
-from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
-from claim2source.core.report import (
-    MAIN_METRIC,
-    NotRun,
-    Report,
-    Table,
-    TrainingReport,
-)
+from claim2source.core.report import MAIN_METRIC, Report, TrainingReport
 from claim2source.core.tables import render
-from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
-from claim2source.models import Manifest, ModelConfig
-from claim2source.models.local import local_name, with_local_models
-from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.models.resolve import checkpoint_folder
-from claim2source.pipeline.declared import Row, declared_families
-from claim2source.pipeline.evaluate import (
-    METRICS,
-    ScoredSystem,
-    Scoring,
-    add_tests,
-    make_report,
-    with_depth_notes,
-    with_whole,
-)
+from claim2source.models import ModelConfig
+from claim2source.models.local import with_local_models
+from claim2source.pipeline.declared import declared_families
+from claim2source.pipeline.evaluate import METRICS, Scoring, add_tests
 from claim2source.pipeline.evaluate_systems import (
     ALL_FORMS,
-    Cell,
     distinct_forms,
-    form_of_failed,
-    not_run_row,
+    rows_report,
+    run_rows,
+    scored_rows,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.plan import Checkpoint, Planned, checkpoints_of, plan
-from claim2source.pipeline.staged import ScoredStages, score_stages
+from claim2source.pipeline.plan import Planned, cells_of, checkpoints_of, plan
+from claim2source.pipeline.rows import Row
+from claim2source.pipeline.style_grid import StyleOptions, add_styles
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
-from claim2source.pipeline.versions import score_versions
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.retrieve.saved import SavedRunConfig
-from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import DenseNode, RunNode
-from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
-from claim2source.systems.system import (
-    DEPTH,
-    RunSettings,
-    System,
-    SystemResult,
-    SystemRunner,
-    choosing_claims,
-)
-from claim2source.text import ClaimForm, Rendering
+from claim2source.systems.nodes import DenseNode
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.system import DEPTH, RunSettings, SystemRunner
+from claim2source.text import Rendering
 from claim2source.text.views import read_rewrites
 
 PROGRAM = "eval/evaluate.py"
-# Counted up when the same settings would give another report.
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -89,6 +59,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         vary: settings to change, one at a time, each with its values: `retrieve.KEY` or
             `stages.N.KEY`, stages counted from 1; each is tested against the system as it is. On
             the command line `--vary stages.1.depth=10,50`.
+        styles: the grid of text styles, of every system; none: texts as they are.
         val: the claims of train that something is chosen on: a part `carved` out as in training,
             all of `train` (only for models that were not trained on it), or `auto`: carved for a
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
@@ -108,13 +79,16 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         (), help="YAML files of systems; none: all of configs/systems, if no checkpoint is named"
     )
     only: list[str] = list_field(
-        (), help="only these systems; chosen: a training's chosen checkpoint"
+        (),
+        help="only these systems; chosen: a training's chosen checkpoint, and what stands on it; "
+        "chosen+NAME: one of these",
     )
     checkpoint: list[str] = list_field((), help="checkpoints, training runs, or models' names")
     routes: dict[str, str] = field(default_factory=dict)
     stages: Path | None = None
     run: Path | None = None
     vary: dict[str, list[Any]] = field(default_factory=dict)
+    styles: StyleOptions | None = None
     claims: list[str] = list_field((), help="claim forms; none: each system's own")
     languages: list[str] | None = list_field(help="score claims in these languages only")
     val: Literal["auto", "carved", "train"] = "auto"
@@ -138,6 +112,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
+        good = self.styles is None or MAIN_METRIC in self.scoring.metrics
+        require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
 
     @property
     def deepest(self) -> int:
@@ -145,325 +121,95 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         return self.depth or max(DEPTH, *(cutoff(metric) or 0 for metric in self.metrics))
 
     @property
-    def scored(self) -> list[str]:
-        """List the metrics that lists of so many sources give."""
-        return [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
-
-    @property
     def scoring(self) -> Scoring:
         """Say what is computed: intervals of MRR@5, or of all metrics that were named."""
-        bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else self.scored
-        repeats = self.repeats if self.tests else 0
-        return Scoring(self.scored, repeats, self.seed, bounded=bounded)
-
-    def dense(self, path: str) -> DenseNode:
-        """Describe how a checkpoint or model is read."""
-        return DenseNode(
-            model=replace(self.model, name=path),
-            sources_form=(self.rendering or Rendering()).sources,
-            rendering=self.rendering,
-        )
-
-    def run_settings(self) -> RunSettings:
-        """Say how systems are run."""
-        return RunSettings(
-            self.dataset,
-            self.choosing(self.val),
-            read_rewrites(self.rewrites) if self.rewrites else {},
-            self.models,
-            self.open_store(),
-            self.device,
-            self.deepest,
-        )
+        scored = [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
+        bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
+        return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
     def planned(self) -> list[Planned]:
         """List what is evaluated. Raises `UserError`."""
-        files = list(self.systems)
-        if not files and not self.checkpoint:
-            files = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
         shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
-        systems: Systems = read_systems(files, shipped) if files else {}
-        behind = read_systems([self.stages], shipped) if self.stages is not None else {}
+        files = self.systems or ([] if self.checkpoint else shipped)
+        sources = (self.rendering or Rendering()).sources
         return plan(
-            systems,
-            behind,
-            checkpoints_of(self.checkpoint),
-            self.dense,
+            read_systems(files, shipped),
+            read_systems([self.stages] if self.stages else [], shipped),
+            checkpoints_of(self.checkpoint, self.label),
+            DenseNode(model=self.model, sources_form=sources, rendering=self.rendering),
             routes=self.routes,
             only=self.only,
             vary=self.vary,
             run=self.run,
         )
 
-
-@dataclass(frozen=True, eq=False)
-class Evaluated:
-    """Hold the report of all rows, with the rows themselves."""
-
-    report: Report
-    rows: tuple[Row, ...] = ()
-    notes: tuple[str, ...] = ()
+    def run_settings(self, train_split: str | None = None) -> RunSettings:
+        """Say how systems are run, and on which split settings are chosen."""
+        return RunSettings(
+            self.dataset,
+            replace(self.choosing(self.val), split=train_split),
+            read_rewrites(self.rewrites) if self.rewrites else {},
+            self.models,
+            self.open_store(),
+            self.device,
+            self.deepest,
+            rewrites_file=str(self.rewrites) if self.rewrites else None,
+        )
 
 
 @with_local_models
-def evaluate_table(config: EvaluateConfig) -> str:
+def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> str:
     """Run everything that is planned, write `config.out`, return the tables as text.
 
-    A system's folder holds its own `report.json`, the runs of its stages and its submissions; the
+    A row's folder holds its own `report.json`, the runs of its stages and its submissions; the
     top `report.json` holds all rows, with what did not run, the tests and the published numbers.
+    Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
     require_output(config.out)
     require_tracking(config.wandb)
-    planned = config.planned()
+    planned, scoring, settings = config.planned(), config.scoring, config.run_settings(train_split)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
-    if config.rewrites is not None:
-        known = {claim.id for claim in dataset.claims}
-        if known.isdisjoint(read_rewrites(config.rewrites)):
-            raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+    if config.rewrites and settings.rewrites.keys().isdisjoint(c.id for c in dataset.claims):
+        raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     forms, notes = distinct_forms(config.claims, dataset)
-    wanted: Sequence[ClaimForm | None] = forms or [None]
-    cells = [(one, form) for one in planned for form in wanted]
+    cells = cells_of(planned, forms)
     names = [one.system.name + (f".{form}" if form else "") for one, form in cells]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    evaluated = run_planned(config, dataset, cells)
-    report = replace(evaluated.report, notes=(*evaluated.report.notes, *notes))
-    parts = report_parts(report, wide=True)
-    if config.submit is not None and evaluated.rows:
-        parts += submit(config.submit, list(evaluated.rows[0].stages.values())[-1].run, dataset)
+
+    runner = SystemRunner(dataset, settings)
+    rows, not_run = run_rows(cells, runner, scoring, config.out, PROGRAM)
+    if deeper := [metric for metric in config.metrics if metric not in scoring.metrics]:
+        notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
+    report = rows_report(rows, not_run, dataset, name=config.dataset, program=PROGRAM, notes=notes)
+    report = replace(report, training=_training(config.checkpoint))
+    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+        report = _tested(report, rows, dataset, scoring)
+    parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
+    if len(rows) == 1:
+        parts += rows[0].parts
+    if config.styles is not None:
+        report, more, grids = add_styles(report, rows, runner, config.styles, scoring, config.out)
+        parts, tables = parts + more, tables | grids
+    if config.submit is not None and rows:
+        parts += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
+
     title = f"{config.dataset}, {config.split}"
     write_markdown(config.out, title, parts)
     # Last: when it lies there, all that it names does too.
     report.write(config.out)
-    log_tables(
-        config.wandb,
-        report_tables(report, wide=True),
-        folder=config.out,
-        program=Path(PROGRAM).stem,
-        config=as_plain(config),
-    )
+    program = Path(PROGRAM).stem
+    log_tables(config.wandb, tables, folder=config.out, program=program, config=as_plain(config))
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
     return f"{title}\n{render(parts)}"
 
 
-def run_planned(
-    config: EvaluateConfig, dataset: Dataset, cells: Sequence[tuple[Planned, ClaimForm | None]]
-) -> Evaluated:
-    """Run and score every system over its claim forms; what fails is listed as not run."""
-    runner = SystemRunner(dataset, config.run_settings())
-    rows: dict[int, Row] = {}
-    not_run: dict[int, NotRun] = {}
-    for place in watched(_by_model(cells), "systems", len(cells)):
-        one, form = cells[place]
-        try:
-            rows[place] = _row(config, runner, one, form)
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            shown = Cell(one.system.name, form_of_failed(one.system, runner.runtime, form))
-            not_run[place] = not_run_row(shown, one.system, error)
-    found = tuple(rows[place] for place in sorted(rows))
-    scored = {name: one for row in found for name, one in row.stages.items()}
-    reports = {name: one.report for name, one in scored.items()}
-    main = _main(found, cells)
-    report = make_report(dataset, reports, main, name=config.dataset, program=PROGRAM)
-    report = with_depth_notes(report, scored, dataset)
-    chosen = [one.checkpoint.name for one, _ in cells if one.checkpoint and one.checkpoint.chosen]
-    report = replace(
-        report,
-        chosen=chosen[0] if len(set(chosen)) == 1 else None,
-        training=_training(config.checkpoint),
-        not_run=tuple(not_run[place] for place in sorted(not_run)),
-        notes=(*report.notes, *_left_out(config)),
-    )
-    if config.tests and dataset.golds and MAIN_METRIC in config.scored:
-        families, untested = declared_families(found)
-        report = add_tests(report, scored, families, dataset, config.repeats, config.seed)
-        report = replace(report, notes=(*report.notes, *untested))
-    return Evaluated(report, found)
-
-
-def _by_model(cells: Sequence[tuple[Planned, ClaimForm | None]]) -> list[int]:
-    """Order cells with those of one dense model together, so that it is loaded once."""
-    models = [repr(one.system.first.main_model or one.system.name) for one, _ in cells]
-    first = {model: models.index(model) for model in models}
-    return sorted(range(len(cells)), key=lambda place: first[models[place]])
-
-
-def _main(rows: Sequence[Row], cells: Sequence[tuple[Planned, ClaimForm | None]]) -> str | None:
-    """Name the row whose scores stand at the report's top: the only one, or the chosen one."""
-    if len(rows) == len(cells) == 1:
-        return rows[0].name
-    chosen = [
-        row.name
-        for row in rows
-        if row.planned.checkpoint is not None
-        and row.planned.checkpoint.chosen
-        and row.planned.system.name == row.planned.checkpoint.name
-    ]
-    return chosen[0] if len(chosen) == 1 else None
-
-
-def _row(config: EvaluateConfig, runner: SystemRunner, one: Planned, form: ClaimForm | None) -> Row:
-    """Take a system's rows from their folder, if they were made alike, or make them."""
-    system, dataset = one.system, runner.reported
-    own = system.form_of(form, runner.runtime)
-    cell = Cell(system.name, own)
-    folder, key = config.out / cell.name, _key(config, runner, system, own)
-    if (known := _known(folder, key, dataset.languages)) is not None:
-        return Row(one, own, _named(cell.name, known))
-    # A report of other settings must not stand beside these runs if this stops halfway.
-    (folder / "report.json").unlink(missing_ok=True)
-    found = runner.run(system, form)
-    scoring = replace(config.scoring, seen_golds=_seen_golds(runner, system))
-    stages = score_stages(found, system, dataset, scoring, name=config.dataset, program=PROGRAM)
-    loaded = [stage for _, stage in system.loaded_stages()]
-    versions = score_versions(
-        dict(zip(list(stages.scored)[1:], loaded, strict=True)),
-        found.stages[-len(loaded) - 1 :],
-        dataset,
-        runner.runtime,
-    )
-    stages = replace(_described(config, dataset, one, found, stages, key), versions=versions)
-    stages.write(dataset, folder)
-    write_markdown(folder, cell.name, stages.parts())
-    return Row(one, own, _named(cell.name, stages.scored))
-
-
-def _described(
-    config: EvaluateConfig,
-    dataset: Dataset,
-    one: Planned,
-    found: SystemResult,
-    stages: ScoredStages,
-    key: str,
-) -> ScoredStages:
-    """Say of each row what the report tells of a system beside its scores."""
-    system, checkpoint = one.system, one.checkpoint
-    scored, last = {}, list(stages.scored)[-1]
-    for place, (name, row) in enumerate(stages.scored.items()):
-        whole = replace(row.report, published=stages.report.systems[name].published)
-        if name == last:
-            parts = [Cell(part.name, found.form).name for part in system.parts if part.name]
-            whole = replace(
-                with_whole(whole, found, dataset),
-                sources=whole.sources,  # a stage may read others than the first one
-                parts=tuple(dict.fromkeys(parts)),
-            )
-        report = replace(
-            whole,
-            key=key,
-            settings=_given(as_plain(system)),
-            rewrites=str(config.rewrites) if config.rewrites else None,
-            # Appended to the claims: none of the papers' styles, which replace them.
-            style="rewritten" if config.rewrites else "S0C0",
-        )
-        if checkpoint is not None and not place:
-            model = found.untrained_base or config.label or checkpoint.path
-            hybrid = system.first.kind == "hybrid"
-            report = replace(
-                report,
-                model=f"hybrid:{model}" if hybrid else model,
-                val={} if config.routes else _scores_on_val(checkpoint),
-            )
-        scored[name] = replace(row, report=report)
-    reports = {name: row.report for name, row in scored.items()}
-    return replace(stages, scored=scored, report=replace(stages.report, systems=reports))
-
-
-def _named(cell: str, scored: Mapping[str, ScoredSystem]) -> dict[str, ScoredSystem]:
-    """Name a cell's stages for the report of all: the last one is the whole system."""
-    found, last = {}, list(scored)[-1]
-    for stage, one in scored.items():
-        name = cell if stage == last else f"{cell}: {stage}"
-        report = replace(
-            one.report,
-            name=name,
-            system=cell.rpartition(".")[0],
-            stage="" if stage == last else stage,
-            runs=f"{cell}/{one.report.runs}",
-        )
-        found[name] = replace(one, report=report)
-    return found
-
-
-def _known(folder: Path, key: str, languages: Sequence[str]) -> dict[str, ScoredSystem] | None:
-    """Read rows that were made before; None where they are others or a file is missing."""
-    try:
-        report = Report.read(folder)
-        found = {}
-        for name, system in report.systems.items():
-            runs = [folder / system.runs / f"{lang}.trec" for lang in languages]
-            if system.key != key or not all(run.is_file() for run in runs):
-                return None
-            loaded = LoadedSystem(system, folder, report.dataset, report.split)
-            found[name] = ScoredSystem(system, whole_run(loaded))
-        return found or None
-    except InputError:
-        return None
-
-
-def _given(value: Any) -> Any:
-    """Drop what was not set, for a reader."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _given(item) for key, item in value.items() if item not in (None, "", [], False)}
-
-
-def _key(config: EvaluateConfig, runner: SystemRunner, system: System, form: ClaimForm) -> str:
-    """Hash all that makes a system's rows: another key, another report."""
-    nodes, data = list(system.first.walk()), runner.reported
-    dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
-    files = [path for node in nodes if isinstance(node, RunNode) for path in _files(node.run)]
-    parts: dict[str, Any] = {
-        "format": _FORMAT,
-        "system": as_plain(system),
-        # A stage may read a model in a folder, where another may lie by now.
-        "weights": {name: _weights(name) for name in (*dense, *system.models())},
-        "runs": [file_hash(path) if path.is_file() else None for path in files],
-        "claims": form,
-        "split": data.split,
-        "data": data.fingerprint,
-        "rewrites": content_hash(dict(runner.settings.rewrites)),
-        "scoring": as_plain(config.scoring),
-        "vectors": config.vectors if dense else None,
-        "depth": config.deepest,
-    }
-    if system.is_fit:
-        parts["chosen on"] = [runner.held_out.train().fingerprint, config.val, config.rule]
-    return content_hash(parts)
-
-
-def _files(run: SavedRunConfig) -> list[Path]:
-    return [*run.files.values(), *([] if run.selections is None else [run.selections])]
-
-
-def _weights(model: str) -> Any:
-    """Identify a folder's content; a hub's model is identified by its revision."""
-    folder = Path(local_name(model))
-    if not folder.is_dir():
-        return None
-    # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
-    states = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*"))}
-    return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
-
-
-def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
-    """Return the golds of the claims that a system's models were trained on, if they were."""
-    try:
-        selection = choosing_claims(system, runner.runtime, runner.held_out)
-    except (NothingToChooseOn, UserError):
-        return None
-    if selection.val is selection.train:
-        return None
-    held_out = {claim.id for claim in selection.val.claims}
-    trained = (claim for claim in selection.train.claims if claim.id not in held_out)
-    return frozenset(gold for claim in trained for gold in claim.golds)
-
-
-def _scores_on_val(checkpoint: Checkpoint) -> Mapping[str, Table]:
-    """Return the scores on val that a checkpoint's manifest states; none for any other model."""
-    folder = checkpoint_folder(checkpoint.path)
-    return Manifest.read(folder).scores if (folder / MANIFEST).is_file() else {}
+def _tested(report: Report, rows: Sequence[Row], dataset: Dataset, scoring: Scoring) -> Report:
+    """Add the tests of what ran, in declared families, and the published numbers."""
+    families, untested = declared_families(rows)
+    scored = scored_rows(rows)
+    report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+    return replace(report, notes=(*report.notes, *untested))
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -475,10 +221,3 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
     except InputError:
         return None  # it has not ended, or an older version wrote it
-
-
-def _left_out(config: EvaluateConfig) -> list[str]:
-    """Name the metrics that lists of `depth` sources do not give."""
-    missing = [metric for metric in config.metrics if metric not in config.scored]
-    said = f"{', '.join(missing)}: left out, deeper than --depth {config.depth}."
-    return [said] if missing else []

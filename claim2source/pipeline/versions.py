@@ -15,7 +15,7 @@ from claim2source.pipeline.evaluate import METRICS
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stage, is_answered
-from claim2source.systems.system import StageResult
+from claim2source.systems.system import StageResult, System
 from claim2source.systems.when import Conditional
 
 METRIC = "mrr@5"
@@ -32,21 +32,23 @@ def each_version(stage: Stage) -> Iterator[Stage]:
 
 
 def score_versions(
-    stages: Mapping[str, Stage],
+    system: System,
+    names: Sequence[str],
     results: Sequence[StageResult],
     data: Dataset,
     runtime: SystemRuntime,
 ) -> VersionScores:
     """Score each version of every stage that has several, by language and macro.
 
-    `results` are those of the first stage and of `stages`. Nothing is asked again: answers are in
-    the store. Without one nothing is scored, nor where some were not answered.
+    `results` are those of the first stage and of the stages, which have `names`. Nothing is asked
+    again: answers are in the store. Without one nothing is scored, nor where some were not
+    answered.
     """
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     if runtime.store is None or not judged.claims:
         return {}
     found: dict[str, dict[str, list[float]]] = {}
-    for place, (name, stage) in enumerate(stages.items()):
+    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
         if not is_answered(results[place + 1].result):
             continue
         for version in each_version(stage):

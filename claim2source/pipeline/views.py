@@ -23,37 +23,27 @@ from claim2source.evaluation.choices import choice_notes, choice_text, tried_tab
 from claim2source.evaluation.families import family_parts, family_table
 from claim2source.evaluation.published.scores import published_parts
 
-DEEP = "recall@100"
-
 
 def overview_table(report: Report) -> TextTable | None:
-    """Tabulate many systems: a row for each, with MRR@5 by language.
-
-    Of the other metrics it has those with intervals, and recall@100.
-    """
+    """Tabulate many systems: MRR@5 by language, each metric's macro average, intervals, costs."""
     scored = report.scored
     if not scored:
         return None
     languages = sorted_languages(lang for system in scored for lang in system.languages)
-    known = [metric for metric in scored[0].macro if metric != "queries"]
-    main = MAIN_METRIC if MAIN_METRIC in known else known[0]
+    metrics = [metric for metric in scored[0].macro if metric != "queries"]
+    main = MAIN_METRIC if MAIN_METRIC in metrics else metrics[0]
     bounded = list(scored[0].intervals.values) if scored[0].intervals is not None else []
-    others = [m for m in known if m != main and (m in bounded or (m == DEEP and len(bounded) < 2))]
-    columns = [
-        "system",
-        "claims",
-        *(f"{main} {language}" for language in languages),
-        f"{main} macro",
-        "95 %",
-    ]
-    for metric in others:
-        columns += [f"{metric} macro", *([f"95 % of {metric}"] if metric in bounded else [])]
+    by_language = languages if len(languages) > 1 else []
+    columns = ["system", "claims", *(f"{main} {language}" for language in by_language)]
+    for metric in metrics:
+        named = "95 %" if metric == main else f"95 % of {metric}"
+        columns += [f"{metric} {MACRO}", *([named] if metric in bounded else [])]
     rows: list[list[Cell]] = []
     for system in scored:
-        row: list[Cell] = [system.title, system.claims]
-        row += [system.languages[language][main] for language in languages]
-        row += [system.macro[main], system.bounds(MACRO, main)]
-        for metric in others:
+        is_chosen = system.title == report.chosen
+        row: list[Cell] = [f"{system.title} (chosen)" if is_chosen else system.title, system.claims]
+        row += [system.languages[language][main] for language in by_language]
+        for metric in metrics:
             row += [system.macro[metric]]
             row += [system.bounds(MACRO, metric)] if metric in bounded else []
         rows.append([*row, *cost_cells(system.cost)])

@@ -221,13 +221,17 @@ def _train(fitting: Fitting, split: str | None, form: ClaimForm) -> Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseNode(Node):
-    """Rank by a dense model's vectors; a checkpoint has its own rendering."""
+    """Rank by a dense model's vectors; a checkpoint has its own rendering.
+
+    `other_sources` takes the place of the sources that it was trained with.
+    """
 
     model: ModelConfig
     sources_form: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
     vectors: IndexConfig | None = None
+    other_sources: SourceForm | None = None
 
     kind = "dense"
 
@@ -244,9 +248,11 @@ class DenseNode(Node):
         """Return a checkpoint's own rendering, else the node's."""
         self.require_supported()
         if self.rendering is not None:
-            return runtime.pool.load(self.model).rendering_for(self.rendering)
-        own = runtime.pool.facts(self.model).rendering
-        return own or Rendering("original", self.sources_form)
+            own = runtime.pool.load(self.model).rendering_for(self.rendering)
+        else:
+            known = runtime.pool.facts(self.model).rendering
+            own = known or Rendering("original", self.sources_form)
+        return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
         """Return the node as it is: nothing of it is chosen here."""
@@ -282,12 +288,6 @@ class DenseNode(Node):
     def label_of(self) -> str:
         """Return the name by which reports and published tables know it."""
         return self.label if self.label is not None else self.model.name
-
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the model."""
-        # With another model it is no longer what its label says.
-        bare = replace(self, label=None, unsupported=None, advice=None, rendering=None)
-        return replace(bare, model=self.model.for_checkpoint(Path(path)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,11 +138,6 @@ class HybridNode(Node):
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{self.dense.label_of()}"
 
-    def on_checkpoint(self, path: str) -> Self:
-        """Put a checkpoint in the place of the dense part's model."""
-        dense = with_checkpoint(self.dense, path)
-        return replace(self, dense=dense, label=None, unsupported=None, advice=None)
-
 
 class HybridNodeIndex(Unwritten):
     """Search the indexes of a hybrid's parts and fuse their rankings."""
@@ -262,17 +257,6 @@ class RouteNode(Node):
         }
         return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
 
-    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> Self:
-        """Put a checkpoint in the place of every part's model, by `routes` others."""
-        routes = routes or {}
-        taken = {}
-        for language in dict.fromkeys((*self.routes, *routes)):
-            parts = self.candidates(language)
-            allowed = f"none: val chooses among several for {language}"
-            require(len(parts) == 1, "checkpoint", path, allowed)
-            taken[language] = (with_checkpoint(parts[0], routes.get(language, path)),)
-        return replace(self, routes=taken, label=None, unsupported=None, advice=None)
-
 
 @dataclass(frozen=True)
 class _RouteIndex(Unwritten):
@@ -343,11 +327,3 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         trials=True,
         note=selection.note,
     )
-
-
-def with_checkpoint(node: AnyNode, path: str) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense model. Raises `ConfigError` without one."""
-    allowed = f"none: the first stage {node.shown} has no dense model"
-    require(isinstance(node, DenseNode | HybridNode | RouteNode), "checkpoint", path, allowed)
-    assert isinstance(node, DenseNode | HybridNode | RouteNode)
-    return node.on_checkpoint(path)

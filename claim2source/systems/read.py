@@ -403,3 +403,18 @@ def _mapping(value: Any, key: str) -> Mapping[str, Any]:
 def _none_of(rest: Mapping[str, Any], key: str) -> None:
     for name, value in rest.items():
         require(False, f"{key}{name}", value, "none here")
+
+
+def read_staged(file: Path, name: str | None = None) -> System:
+    """Read a file's system with stages: the one of this name, or the only one.
+
+    It may name systems of all of configs/systems. Raises `ConfigError` where it is not clear which
+    one is meant.
+    """
+    systems = read_systems([file], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    staged = [one for one in systems.values() if one.stages]
+    chosen = [one for one in staged if name in (None, one.name)]
+    if len(chosen) != 1:
+        listed = ", ".join(one.name for one in staged)
+        raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
+    return chosen[0]

@@ -12,7 +12,7 @@ from claim2source.io.store import Store
 from claim2source.models import Manifest, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_models
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.views import rewritten
+from claim2source.text.views import with_claim_texts
 
 
 @dataclass(frozen=True)
@@ -96,4 +96,6 @@ class SystemRuntime:
 
     def claims(self, claims: Sequence[Claim], form: ClaimForm) -> Sequence[Claim]:
         """Append the rewritings to claims."""
-        return rewritten(claims, self.rewrites, form) if self.rewrites else claims
+        if not self.rewrites:
+            return claims
+        return with_claim_texts(claims, self.rewrites, form, append=True)

@@ -15,6 +15,7 @@ from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
+from claim2source.systems.change import with_checkpoint
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
     DEFAULT,
@@ -26,7 +27,6 @@ from claim2source.systems.nodes import (
     Fitting,
     HybridNode,
     RouteNode,
-    with_checkpoint,
 )
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stage_choices import fit_stages
@@ -148,13 +148,10 @@ class System:
         Raises `ConfigError` where the system has no dense model.
         """
         first = self.first
-        if isinstance(first, RouteNode):
-            first = first.on_checkpoint(path, routes)
-        elif routes:
+        if routes and not isinstance(first, RouteNode):
             bare = replace(first, label=None, unsupported=None, advice=None)
-            first = RouteNode(routes={DEFAULT: (bare,)}).on_checkpoint(path, routes)
-        else:
-            first = with_checkpoint(first, path)
+            first = RouteNode(routes={DEFAULT: (bare,)})
+        first = with_checkpoint(first, path, routes)
         # With other checkpoints it is no longer what its label says.
         return replace(self, first=first, label=None, unsupported=None, advice=None)
 
@@ -268,8 +265,8 @@ class RunSettings:
     """Say how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each claim; `depth` the sources
-    kept per claim.
+    the last part of their name; `rewrites` a text appended to each claim, read from
+    `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
@@ -280,6 +277,7 @@ class RunSettings:
     device: str | None = None
     depth: int = DEPTH
     progress: bool = True
+    rewrites_file: str | None = None
 
     def runtime(self) -> SystemRuntime:
         """Make what systems run with."""

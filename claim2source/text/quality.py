@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean
 
 from claim2source.core.records import nfkc
@@ -32,9 +31,6 @@ _SPELT = {
     **{word: str(number) for number, word in enumerate(_ORDINALS, start=1)},
     **{word: str(number) for number, word in enumerate(_ENGLISH)},
 }
-
-# One cosine for each pair of original and rewritten text.
-Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
 
 
 def tags(text: str) -> list[str]:
@@ -63,35 +59,6 @@ def spelt(text: str) -> set[str]:
     return {_SPELT[word] for word in words & _SPELT.keys()}
 
 
-def entities(text: str) -> set[str]:
-    """Find what looks like a name, by its letters alone: a proxy, no recogniser of entities.
-
-    Words with an inner capital or a digit, acronyms, and capitalised words within a sentence;
-    in lower case. German nouns are among them.
-    """
-    text = _ADDRESS.sub(" ", nfkc(text))
-    found = set()
-    for match in _WORD.finditer(text):
-        word = match[0].rstrip("-'’")
-        # Most words are these.
-        if word.islower() and word.isalpha():
-            continue
-        before = text[max(0, match.start() - 9) : match.start()].rstrip(" \t\"'“„«([#@")
-        begins = not before or before[-1] in ".!?:\n"
-        inner = any(map(str.isupper, word[1:]))
-        named = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
-        if len(word) > 1 and (inner or named or (word[0].isupper() and not begins)):
-            found.add(word.lower())
-    return found
-
-
-# A pool is compared with its rewritings style by style.
-@lru_cache(maxsize=2**14)
-def _facts(text: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Find the numbers of an original, those written as words, and its names."""
-    return frozenset(numbers(text)), frozenset(spelt(text)), frozenset(entities(text))
-
-
 def lost_facts(original: str, text: str) -> list[str]:
     """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers."""
     before, after = numbers(original), numbers(text)
@@ -112,55 +79,36 @@ class Quality:
 
     `words`: of a rewritten text; `length`: its words per word of the original; `numbers`: share of
     the original's numbers that are kept, over originals that have some (None: none has);
-    `new_numbers`: numbers that the original lacks; `entities`: share of what looks like a name
-    that is kept, a proxy; `similarity`: cosine to the original, where an encoder was given.
+    `new_numbers`: numbers that the original lacks.
     """
 
-    texts: int
     words: float
     length: float
     numbers: float | None
     new_numbers: float
-    entities: float | None
-    similarity: float | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, str]]) -> Quality | None:
+        """Compare pairs of an original and its rewriting; None without any."""
+        if not pairs:
+            return None
+        kept, new = [], []
+        for original, text in pairs:
+            before, after = numbers(original).keys(), numbers(text).keys()
+            if before:
+                kept.append(len(before & (after | spelt(text))) / len(before))
+            new.append(len(after - before - spelt(original)))
+        lengths = [(len(original.split()), len(text.split())) for original, text in pairs]
+        return cls(
+            words=fmean(words for _, words in lengths),
+            length=fmean(words / max(before, 1) for before, words in lengths),
+            numbers=fmean(kept) if kept else None,
+            new_numbers=fmean(new),
+        )
 
     def sentence(self) -> str:
         """Write the measures for a reader."""
-        parts = [f"{self.words:.0f} words ({self.length:.2f} of the original)"]
-        if self.numbers is not None:
-            parts.append(f"{self.numbers:.0%} of the numbers kept, {self.new_numbers:.2f} new")
-        if self.entities is not None:
-            parts.append(f"{self.entities:.0%} of what looks like a name")
-        if self.similarity is not None:
-            parts.append(f"similarity {self.similarity:.3f}")
-        return ", ".join(parts)
-
-
-def quality(
-    originals: Sequence[str], texts: Sequence[str], similarity: Similarity | None = None
-) -> Quality | None:
-    """Compare rewritten texts with their originals, pair by pair; None without any."""
-    pairs = list(zip(originals, texts, strict=True))
-    if not pairs:
-        return None
-    lengths = [(len(old.split()), len(new.split())) for old, new in pairs]
-    kept_numbers, new_numbers, kept_entities = [], [], []
-    for old, new in pairs:
-        before, written_before, names = _facts(old)
-        after = numbers(new).keys()
-        if before:
-            kept_numbers.append(len(before & (after | spelt(new))) / len(before))
-        new_numbers.append(len(after - before - written_before))
-        if names:
-            words = {word.rstrip("-'’") for word in set(_WORD.findall(nfkc(new).lower()))}
-            kept_entities.append(len(names & words) / len(names))
-    cosines = None if similarity is None else similarity(originals, texts)
-    return Quality(
-        texts=len(pairs),
-        words=fmean(new for _, new in lengths),
-        length=fmean(new / max(old, 1) for old, new in lengths),
-        numbers=fmean(kept_numbers) if kept_numbers else None,
-        new_numbers=fmean(new_numbers),
-        entities=fmean(kept_entities) if kept_entities else None,
-        similarity=None if cosines is None else fmean(map(float, cosines)),
-    )
+        said = f"{self.words:.0f} words ({self.length:.2f} of the original)"
+        if self.numbers is None:
+            return said
+        return f"{said}, {self.numbers:.0%} of the numbers kept, {self.new_numbers:.2f} new"

@@ -8,7 +8,7 @@ tweet (S3).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -278,6 +278,44 @@ def read_style(
                 wanted.append(one)
     problems.raise_if_any()
     return wanted
+
+
+@dataclass(frozen=True)
+class StyleTexts:
+    """Hold a style's texts of a split, by id for each version, and what made them.
+
+    A text that could not be rewritten is left out: the original stands in for it. `lost` counts
+    such texts over all versions.
+    """
+
+    by: str
+    versions: tuple[Mapping[str, str], ...]
+    lost: int = 0
+
+    @classmethod
+    def of(cls, rewrites: Sequence[Rewrite], by: str) -> StyleTexts:
+        """Sort rewritings by their version."""
+        count = max((one.version for one in rewrites), default=1)
+        good = [one for one in rewrites if one.text.strip()]
+        versions = [
+            {one.id: one.text for one in good if one.version == number}
+            for number in range(1, count + 1)
+        ]
+        return cls(by, tuple(versions), len(rewrites) - len(good))
+
+
+def style_texts(
+    style: Style, dataset: Dataset, claims: ClaimText, folder: Path | None
+) -> StyleTexts:
+    """Read a style's texts of a split from a folder, or make them by rules. Raises `InputError`.
+
+    `claims` says which text of a claim was rewritten.
+    """
+    before = originals(dataset, style.side, claims)
+    if folder is None:
+        return StyleTexts.of(rewrite_by_rules(style, before), RULES)
+    rewrites = read_style(folder, style, before)
+    return StyleTexts.of(rewrites, read_made(folder)[style.name].by)
 
 
 def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:

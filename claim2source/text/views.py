@@ -220,17 +220,33 @@ def read_rewrites(path: Path) -> dict[str, str]:
     return {claim: text for claim, text in texts.items() if text}
 
 
-def rewritten(
-    claims: Iterable[Claim], rewrites: Mapping[str, str], form: ClaimForm
+def with_claim_texts(
+    claims: Iterable[Claim], texts: Mapping[str, str], form: ClaimForm, *, append: bool = False
 ) -> tuple[Claim, ...]:
-    """Append every claim's rewriting, on its own line, to the text that `form` renders."""
+    """Put other texts of claims in the place of the text that `form` reads, or append them to it.
 
-    def appended(claim: Claim) -> Claim:
-        if claim.id not in rewrites:
+    Appended texts stand on a line of their own. A claim without another text stays as it is.
+    """
+
+    def other(claim: Claim) -> Claim:
+        if claim.id not in texts:
             return claim
-        # The translation stands last in both other forms: there it is appended, once.
-        if claim_parts(claim, form)[-1].language == claim.lang:
-            return replace(claim, text=f"{claim.text}\n{rewrites[claim.id]}")
-        return replace(claim, translation=f"{claim.translation}\n{rewrites[claim.id]}")
+        # The translation stands last in both other forms: there it is put, once.
+        is_posted = claim_parts(claim, form)[-1].language == claim.lang
+        before = claim.text if is_posted else claim.translation
+        text = f"{before}\n{texts[claim.id]}" if append else texts[claim.id]
+        return replace(claim, text=text) if is_posted else replace(claim, translation=text)
 
-    return tuple(map(appended, claims))
+    return tuple(map(other, claims))
+
+
+def with_source_texts(
+    sources: Iterable[Source], texts: Mapping[str, str], *, keep_title: bool = True
+) -> tuple[Source, ...]:
+    """Put other texts of sources in the place of their abstracts; the title stays, or goes."""
+    return tuple(
+        replace(one, title=one.title if keep_title else "", abstract=texts[one.id])
+        if one.id in texts
+        else one
+        for one in sources
+    )

@@ -1,68 +1,104 @@
-"""Score baselines and write a page of figures when a training run has ended."""
+"""Evaluate the checkpoints, and what FILE of `after: FILE` names, when a training has ended."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.config import read_config
+from claim2source.core.config_yaml import read_yaml
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
-from claim2source.pipeline.attached import read_attached
-from claim2source.pipeline.baselines import BaselinesConfig, evaluate_baselines, named_systems
-from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
-from claim2source.training.config import AfterConfig, FinetuneConfig
-from claim2source.training.run_folder import RunFolder
+from claim2source.pipeline.plan import CHOSEN, STEP_0
+from claim2source.pipeline.table import EvaluateConfig, evaluate_table
+from claim2source.training.config import FinetuneConfig
 
 log = logging.getLogger(__name__)
 
-FOLDER = "evaluation"
-CHECKPOINTS, BASELINES, PAGE = "checkpoints", "baselines", "report.html"
+FOLDER, PAGE = "evaluation", "report.html"
+# What the training says itself.
+_OWN = "out dataset split checkpoint routes run languages lenient model rendering label".split()
+_OWN += "device store wandb val rule submit".split()
+
+
+def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
+    """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
+
+    Claims are evaluated in the form that the run was trained with, and in those of FILE. Raises
+    `UserError` with the file and the key, also for a key that the training sets itself.
+    """
+    values, run = read_yaml(file), str(config.out)
+    for key in values if isinstance(values, dict) else ():
+        if key in _OWN:
+            raise InputError.at(file, None, key, "is the training's own; leave it out")
+    words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
+    try:
+        found = read_config(EvaluateConfig, words, program="after", description=None)
+    except ConfigError as error:
+        raise InputError.at(file, None, error.key, error.why) from None
+    return replace(
+        found,
+        dataset=config.data.dataset,
+        split=config.data.report_split,
+        claims=list(dict.fromkeys([config.rendering.claims, *found.claims])),
+        languages=config.languages,
+        lenient=config.data.lenient,
+        model=config.model.for_checkpoint(config.out),
+        store=config.store,
+        device=config.device,
+        wandb=wandb_mode(config.wandb.mode),
+        rule=config.rule,
+    )
 
 
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for unknown baselines, missing texts and bad pipelines before training."""
-    after = AfterConfig.read(config.after)
+    """Raise `UserError` for what FILE names and is not there, before training."""
+    if config.after is None:
+        return
+    found = read_after(config, config.after)
+    # Which checkpoints there will be is not known yet; step 0 will.
+    of_run = (CHOSEN, "epoch-", "soup-")
+    only = [name for name in found.only if not name.startswith(of_run)]
+    step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
-        read_attached("stages", after.stages)
-        if "styles" in after.stages:
-            after.styles.require_texts()
-        if after.baselines:
-            named_systems(after.files, after.baselines)
+        replace(found, only=only, checkpoint=[step_0]).planned()
+        if found.styles is not None:
+            found.styles.require_texts()
     except ConfigError as error:
-        key = "baselines" if error.key == "systems" else error.key
-        raise InputError.at(str(config.after), None, key, error.why) from None
+        raise InputError.at(str(config.after), None, error.key, error.why) from None
 
 
-def evaluate_after(config: FinetuneConfig, run: RunFolder) -> tuple[Path, ...]:
-    """Score the kept checkpoints and the named baselines on the report split; write the page.
+def evaluate_after(config: FinetuneConfig, run: Path) -> tuple[Path, ...]:
+    """Evaluate the kept checkpoints with FILE's systems, stages and styles; write the page.
 
     Everything goes to the run's folder `evaluation`; what was written is returned. A failure is
     logged and skipped: the run is finished, and stays so.
     """
-    try:
-        after = AfterConfig.read(config.after)
-    except UserError as error:  # it was another when the run began
-        _warn("what is to be scored", error)
+    if config.after is None:
         return ()
-    if not after.wanted:
+    file, folder = config.after, run / FOLDER
+
+    def evaluated() -> str:
+        return evaluate_table(read_after(config, file), config.data.train_split)
+
+    def page() -> str:
+        return html_report(
+            [folder],
+            folder / PAGE,
+            dataset=config.data.dataset,
+            split=config.data.report_split,
+            languages=config.languages,
+            lenient=config.data.lenient,
+            wandb=wandb_mode(config.wandb.mode),
+        )
+
+    if not _tried("the evaluation", evaluated):
         return ()
-    folder = run.path / FOLDER
-    done = []
-    checkpoints = _checkpoints(config, after, run, folder)
-    if _tried("the checkpoints", lambda: evaluate_checkpoints(checkpoints)):
-        done.append(folder / CHECKPOINTS)
-    if after.baselines:
-        settings, split = _baselines(config, after, folder), config.data.train_split
-        if _tried("the baselines", lambda: evaluate_baselines(settings, split)):
-            done.append(folder / BASELINES)
-    if after.report and done:
-        reports = list(done)
-        if _tried("the page", lambda: _page(config, folder, reports)):
-            done.append(folder / PAGE)
-    return tuple(done)
+    return (folder, folder / PAGE) if _tried("the page", page) else (folder,)
 
 
 def _tried(what: str, work: Callable[[], str]) -> bool:
@@ -70,64 +106,7 @@ def _tried(what: str, work: Callable[[], str]) -> bool:
     try:
         say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it
-        _warn(what, error)
+        why = " ".join(str(error).split()) or type(error).__name__
+        log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
         return False
     return True
-
-
-def _warn(what: str, error: Exception) -> None:
-    why = " ".join(str(error).split()) or type(error).__name__
-    log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
-
-
-def _checkpoints(
-    config: FinetuneConfig, after: AfterConfig, run: RunFolder, folder: Path
-) -> CheckpointConfig:
-    return CheckpointConfig(
-        checkpoint=str(run.path),
-        out=folder / CHECKPOINTS,
-        dataset=config.data.dataset,
-        split=config.data.report_split,
-        model=config.model.for_checkpoint(run.path),
-        models=after.models,
-        store=config.store,
-        wandb=wandb_mode(config.wandb.mode),
-        device=config.device,
-        languages=config.languages,
-        lenient=config.data.lenient,
-        claims=list(after.claims),
-        hybrid=after.hybrid,
-        stages=list(after.stages),
-        styles=after.styles,
-    )
-
-
-def _baselines(config: FinetuneConfig, after: AfterConfig, folder: Path) -> BaselinesConfig:
-    """Configure the baselines with the run's rendering."""
-    return BaselinesConfig(
-        out=folder / BASELINES,
-        dataset=config.data.dataset,
-        split=config.data.report_split,
-        files=list(after.files),
-        systems=list(after.baselines),
-        claims=list(dict.fromkeys([config.rendering.claims, *after.claims])),
-        languages=config.languages,
-        rule=config.rule,
-        models=after.models,
-        store=config.store,
-        wandb=wandb_mode(config.wandb.mode),
-        device=config.device,
-        lenient=config.data.lenient,
-    )
-
-
-def _page(config: FinetuneConfig, folder: Path, reports: list[Path]) -> str:
-    return html_report(
-        reports,
-        folder / PAGE,
-        dataset=config.data.dataset,
-        split=config.data.report_split,
-        languages=config.languages,
-        lenient=config.data.lenient,
-        wandb=wandb_mode(config.wandb.mode),
-    )

@@ -18,7 +18,7 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
-from claim2source.training.memory_plan import settle_here
+from claim2source.training.memory_plan import Memory, settle_here, tokens_at_once
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
@@ -28,7 +28,8 @@ class LoadedBase:
     """Hold the model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files. `config` is the training's, with
-    numbers in place of `auto`; `memory` says what they take, where anything was open.
+    numbers in place of `auto`; `memory` says what they take, where anything was open, `planned`
+    what a step is estimated to take, and `automatic` that chunks are as large as memory allows.
     """
 
     encoder: Encoder
@@ -38,6 +39,8 @@ class LoadedBase:
     teacher: SourceTeacher | None
     config: FinetuneConfig
     memory: str | None
+    planned: Memory
+    automatic: bool
 
 
 def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset) -> LoadedBase:
@@ -69,8 +72,17 @@ def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset
     check_model(config, encoder, dense)
     longest, local = encoder.settings.max_length, world.local_size
     settled, memory = settle_here(config, encoder.model, longest, local)
-    untrained = encoder.weights or {}
-    return LoadedBase(encoder, resolved.base, resolved.folder, untrained, teacher, settled, memory)
+    return LoadedBase(
+        encoder,
+        resolved.base,
+        resolved.folder,
+        encoder.weights or {},
+        teacher,
+        settled,
+        memory,
+        Memory.of(encoder.model, settled, tokens_at_once(settled, longest)),
+        config.optimisation.chunk_tokens == "auto",
+    )
 
 
 def make_trainable(

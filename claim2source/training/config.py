@@ -21,17 +21,14 @@ from claim2source.core.config import (
     as_plain,
     flag,
     list_field,
-    read_config,
     require,
-    require_one_of,
 )
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.config_yaml import read_yaml
+from claim2source.core.errors import InputError
 from claim2source.core.report import Rule
 from claim2source.mining import MiningConfig
 from claim2source.models import ModelConfig
-from claim2source.pipeline.style_texts import STAGES, StyleOptions, require_stage
 from claim2source.text import Rendering
-from claim2source.text.views import FORMS
 from claim2source.training.losses import LossesConfig
 from claim2source.training.trainer import TrainerSettings, check_names
 
@@ -147,9 +144,10 @@ class OptimisationConfig(StepsConfig):
         batch_size: claims per process; their sources are each other's in-batch negatives.
         chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
             large the batch, and the gradients are the same; none: the whole batch at once, unless
-            `chunk_tokens` is set; `auto`: what the device's memory holds, in tokens.
+            `chunk_tokens` is set.
         chunk_tokens: tokens per forward pass, padding included, instead of texts: chunks of short
-            texts hold more of them. A longer text is a chunk by itself.
+            texts hold more of them. A longer text is a chunk by itself. `auto`: what the device's
+            memory holds; on a GPU the longest chunk is run once, and its peak sets the number.
         gather: with several processes, the sources of all of them are negatives; false: only
             a process's own.
         accumulation: batches per optimizer step (gradient accumulation). It adds no in-batch
@@ -164,8 +162,8 @@ class OptimisationConfig(StepsConfig):
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
     """
 
-    chunk_size: Repeats | Literal["auto"] | None = None
-    chunk_tokens: Annotated[int, Between(8, 10**9)] | None = None
+    chunk_size: Repeats | None = None
+    chunk_tokens: Annotated[int, Between(8, 10**9)] | Literal["auto"] | None = None
     gather: bool = True
     negatives: Count = 1
     train: Literal["both", "query_only"] = "both"
@@ -212,57 +210,6 @@ class WandbConfig:
     mode: Literal["auto", "online", "offline", "off"] = "auto"
     project: str = "claim2source"
     name: str | None = None
-
-
-@dataclass(frozen=True)
-class AfterConfig(Settings):
-    """Choose what is scored beside the finished run, on `data.report_split`: the file `after`.
-
-    It is written to the run's folder `evaluation`, with every remaining checkpoint;
-    `report.json` is not changed. A failure there is logged; the run stays finished.
-
-    Args:
-        baselines: names of systems in `files`; claims are rendered as in the run.
-        report: write `report.html`, one page of figures of checkpoints and baselines.
-        claims: score checkpoints and baselines in these forms of claims too: original, translated,
-            bilingual.
-        hybrid: score each checkpoint's fusion with the papers' BM25 too: min-max, alpha 0.5.
-        files: YAML files of systems; empty: all of configs/systems.
-        models: folder of models by the last part of their name, taken before the hub's.
-        stages: what is attached to every checkpoint: `styles`, the grid of text styles, or files
-            of pipelines, whose first stage it is.
-        styles: the grid of text styles.
-    """
-
-    baselines: tuple[str, ...] = ()
-    report: bool = False
-    claims: tuple[str, ...] = ()
-    hybrid: bool = False
-    files: tuple[Path, ...] = ()
-    models: Path | None = None
-    stages: tuple[str, ...] = ()
-    styles: StyleOptions = field(default_factory=StyleOptions)
-
-    def check(self) -> None:
-        for form in self.claims:
-            require_one_of("claims", form, FORMS)
-        for stage in self.stages:
-            require_stage("stages", stage)
-
-    @property
-    def wanted(self) -> bool:
-        """Tell whether anything is to be scored at the end."""
-        return bool(self.baselines or self.report or self.claims or self.hybrid or self.stages)
-
-    @classmethod
-    def read(cls, file: Path | None) -> AfterConfig:
-        """Read the YAML file that `after` names; none: nothing is scored. Raises `UserError`."""
-        if file is None:
-            return cls()
-        try:
-            return read_config(cls, ["--config", str(file)], program="after", description=None)
-        except ConfigError as error:
-            raise InputError.at(file, None, error.key, error.why) from None
 
 
 _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
@@ -382,6 +329,9 @@ class FinetuneConfig(RunConfig):
             next one on val, as long as it is not worse (greedy soup).
         after: YAML file of what is scored when the run has ended, such as baselines and a page of
             figures; none: nothing.
+        self_check: compare ways of computing two steps of the model's first layers, and predicted
+            with measured memory: `true` does no more than that; none: first, where there is a GPU;
+            `false`: not at all.
     """
 
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
@@ -392,6 +342,7 @@ class FinetuneConfig(RunConfig):
     teacher: TeacherConfig | None = None
     soup: bool = False
     after: Path | None = None
+    self_check: bool | None = None
     scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
         help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
     )
@@ -464,7 +415,6 @@ class FinetuneConfig(RunConfig):
     @property
     def inputs(self) -> list[tuple[str, str | Path | None]]:
         """List the keys that name files or folders which the run reads, each with its value."""
-        after = AfterConfig.read(self.after)
         return [
             ("model.name", self.model.name),
             ("teacher.name", None if self.teacher is None else self.teacher.name),
@@ -472,7 +422,17 @@ class FinetuneConfig(RunConfig):
             ("mined", self.mined),
             ("losses.distillation.scores", self.losses.distillation.scores),
             ("after", self.after),
-            ("after: models", after.models),
-            *(("after: files", file) for file in after.files),
-            *(("after: stages", file) for file in after.stages if file not in STAGES),
+            *_files_of(self.after),
         ]
+
+
+def _files_of(after: Path | None) -> list[tuple[str, str]]:
+    """List the files and folders that the file `after` names; what is wrong in it is said later."""
+    try:
+        values = read_yaml(after) if after is not None else None
+    except InputError:
+        return []
+    given = values if isinstance(values, dict) else {}
+    found = [(key, given.get(key)) for key in ("systems", "stages", "models", "rewrites")]
+    listed = [(key, one if isinstance(one, list) else [one]) for key, one in found if one]
+    return [(f"after: {key}", str(file)) for key, files in listed for file in files]

@@ -16,6 +16,7 @@ from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
 from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
+from claim2source.training.memory_plan import calibrate
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first
 from claim2source.training.report import report_run, say_next_steps
@@ -30,6 +31,7 @@ from claim2source.training.run import (
     plan_batches,
     provenance,
 )
+from claim2source.training.self_check import check_device
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ def finetune(config: FinetuneConfig) -> Report | None:
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
+            check_device(base=setup.base, train=setup.data.train, world=session.world)
+        if config.self_check:
+            return None
         session.begin(setup.config)
         rows = mine(setup)
         losses = train(setup, rows)
@@ -126,6 +131,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
     config, session, data, frame = setup.config, setup.session, setup.data, setup.frame
     base, encoder = setup.base, setup.base.encoder
     vectors = make_trainable(base, data.train, session.store, session.world)
+    config, measured = calibrate(config, encoder, base.planned, base.automatic)
     pairs = TrainingPairs(
         data.train,
         rows,
@@ -157,7 +163,7 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
         trained, pairs, config.optimisation, config.losses, steps, session.stop
     )
     summary = [
-        *([base.memory] if base.memory else []),
+        *filter(None, [base.memory, measured]),
         *unused_data(config, data.train, len(pairs)),
         *frame.negatives.sentences,
         *module.summary(config, sampler),
@@ -182,6 +188,6 @@ def report(setup: Setup, losses: Sequence[float], chosen: ChosenCheckpoint | Non
     found = report_run(
         run, chosen, setup.data, config, setup.session.store, setup.frame.logs, losses
     )
-    evaluated = evaluate_after(config, run)
+    evaluated = evaluate_after(config, run.path)
     say_next_steps(config, chosen, evaluated)
     return found

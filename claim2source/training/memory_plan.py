@@ -11,7 +11,10 @@ from transformers import PreTrainedModel
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
+from claim2source.models import Encoder
+from claim2source.models.tokens import Tokens
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
 
@@ -250,7 +253,7 @@ class Settled:
     def __str__(self) -> str:
         train, memory = self.config.optimisation, self.memory
         how = "the whole batch at once"
-        if train.chunk_tokens is not None:
+        if isinstance(train.chunk_tokens, int):
             how = f"chunks of {train.chunk_tokens:,} tokens"
         elif train.chunk_size is not None:
             how = f"chunks of {train.chunk_size} texts"
@@ -269,16 +272,16 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
     sources = 1 + train.negatives if train.train == "both" else 0
     views = 1 if config.losses.consistency.weight else 0
     texts = train.batch_size * (1 + views + sources)
-    if train.chunk_tokens is not None:
+    if isinstance(train.chunk_tokens, int):
         return min(texts * longest, max(train.chunk_tokens, longest))
-    if train.chunk_size is not None and train.chunk_size != "auto":
+    if train.chunk_size is not None:
         texts = min(texts, train.chunk_size)
     return texts * longest
 
 
 def is_open(train: OptimisationConfig) -> bool:
     """Tell whether anything is left to the device's memory."""
-    return "auto" in (train.chunk_size, train.gradient_checkpointing)
+    return "auto" in (train.chunk_tokens, train.gradient_checkpointing)
 
 
 def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float) -> Settled:
@@ -292,16 +295,16 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     both = train.gradient_checkpointing == "auto"
     for again in (False, True) if both else (bool(train.gradient_checkpointing),):
         plain = replace(train, gradient_checkpointing=again)
-        if train.chunk_size != "auto":
+        if train.chunk_tokens != "auto":
             found.append(plain)
             continue
-        found.append(replace(plain, chunk_size=None))
+        found.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
         room = (USABLE * device - empty.fixed) / (empty.a_token + empty.recomputed)
         least = max(longest, LEAST_CHUNK) if both and not again else longest
         if room >= least or (again or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
-            found.append(replace(plain, chunk_size=None, chunk_tokens=tokens))
+            found.append(replace(plain, chunk_tokens=tokens))
     options = []
     for one in found:
         asked = replace(config, optimisation=one)
@@ -331,7 +334,98 @@ def settle_here(
         device = machine_memory() / processes
     found = settle(config, model, longest, device)
     if not found.fits:
-        key = "chunk_size" if train.chunk_size == "auto" else "gradient_checkpointing"
+        key = "chunk_tokens" if train.chunk_tokens == "auto" else "gradient_checkpointing"
         allowed = f"a device with more memory, or shorter texts ({found})"
         raise ConfigError(f"optimisation.{key}", "auto", allowed)
     return found.config, str(found)
+
+
+@dataclass(frozen=True)
+class MeasuredChunk:
+    """Hold the bytes of a device before, and at the peak of, one chunk's forward and backward pass.
+
+    `gradients` are the bytes that the trained weights' gradients took in it for the first time.
+    """
+
+    tokens: int
+    before: int
+    peak: int
+    gradients: int
+
+    @property
+    def a_token(self) -> float:
+        """Return the bytes of a token's activations at the peak."""
+        return max(self.peak - self.before - self.gradients, 1) / self.tokens
+
+    def budget(self, trained: int, device: float, longest: int) -> int:
+        """Compute the tokens of a chunk that a device of so many bytes holds.
+
+        `trained` weights get AdamW's means beside their gradients.
+        """
+        states = self.gradients + 8 * trained
+        room = (USABLE * device - self.before - states) / self.a_token
+        return max(int(room) // _STEP * _STEP, longest)
+
+
+def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> MeasuredChunk:
+    """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
+
+    Out of memory, it is run with half as many. Weights, gradients and the random state stay as
+    they are.
+    """
+    model, longest = encoder.model, encoder.settings.max_length
+    place, state = encoder.device, random_state()
+    half = config.optimisation.precision == "bf16"
+    trained = list(trainable_weights(model).values())
+    training = model.training
+    model.train()
+    try:
+        while True:
+            texts = [Tokens((1,) * longest)] * max(1, tokens // longest)
+            before = torch.cuda.memory_allocated(place)
+            torch.cuda.reset_peak_memory_stats(place)
+            try:
+                with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                    vectors = encoder.vectors(encoder.batch(texts).to(place))
+                vectors.sum().backward()  # type: ignore[no-untyped-call]
+                break
+            except torch.OutOfMemoryError as error:
+                if len(texts) == 1:
+                    why = "a device with more memory, or shorter texts"
+                    raise ConfigError("model.max_length", longest, f"{why} ({error})") from None
+            torch.cuda.empty_cache()
+            tokens //= 2
+        gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
+        peak = torch.cuda.max_memory_allocated(place)
+        return MeasuredChunk(len(texts) * longest, before, peak, gradients)
+    finally:
+        model.zero_grad(set_to_none=True)
+        model.train(training)
+        torch.cuda.empty_cache()
+        restore_random_state(state)
+
+
+def calibrate(
+    config: FinetuneConfig, encoder: Encoder, planned: Memory, automatic: bool
+) -> tuple[FinetuneConfig, str | None]:
+    """Measure a chunk of a model that is ready to train; with `automatic`, set its tokens by that.
+
+    Returns the config and, where there is a GPU, what was predicted and measured in a line.
+    """
+    place, longest = encoder.device, encoder.settings.max_length
+    if place.type != "cuda" or config.self_check is False:
+        return config, None
+    tokens = tokens_at_once(config, longest)
+    found = measure_chunk(encoder, config, tokens)
+    device = float(torch.cuda.get_device_properties(place).total_memory)
+    trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
+    predicted = planned.weights + found.tokens * (planned.a_token + planned.recomputed)
+    line = (
+        f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
+        f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
+    )
+    if automatic and isinstance(config.optimisation.chunk_tokens, int):
+        budget = found.budget(trained, device, longest)
+        line += f"; chunks of {budget:,} tokens"
+        config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
+    return config, line

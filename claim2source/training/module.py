@@ -410,7 +410,7 @@ def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig)
     place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
     distinct = list(number)
     size, budget = config.chunk_size, config.chunk_tokens
-    assert size != "auto", "settled by memory_plan"
+    assert budget != "auto", "settled by memory_plan"
     if budget is not None:
         lengths = [len(text.ids) for text in distinct]
         chunks = token_chunks(lengths, budget, packed=encoder.packs)
@@ -481,7 +481,7 @@ class RetrieverModule(TrainingModule):
             return False
         half = max(part.padded_tokens for part in ready.parts) // 2
         known = self.config.chunk_tokens
-        budget = half if known is None else min(half, int(known))
+        budget = half if known is None or known == "auto" else min(half, known)
         self.config = replace(self.config, chunk_size=None, chunk_tokens=max(8, budget))
         return True
 

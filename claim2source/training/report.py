@@ -26,7 +26,7 @@ from claim2source.io.wandb import table_key
 from claim2source.models import resolve
 from claim2source.pipeline.evaluate import evaluate_encoder, make_report
 from claim2source.systems.choose import SEEN, UNSEEN
-from claim2source.training.after import CHECKPOINTS, FOLDER
+from claim2source.training.after import FOLDER
 from claim2source.training.choose import ChosenCheckpoint, part_name
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.curve import TO_CHOOSE_BY, curve_table, draw
@@ -270,7 +270,7 @@ def next_steps(
     lenient = ["--lenient"] if data.lenient else []
     reports = [str(path) for path in evaluated if path.suffix != ".html"]
     commands = []
-    if config.out / FOLDER / CHECKPOINTS not in evaluated:
+    if config.out / FOLDER not in evaluated:
         evaluate = [
             *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
             *_option("--languages", config.languages or ()),
@@ -280,7 +280,7 @@ def next_steps(
             *needs,
             *("--out", evaluation),
         ]
-        commands.append(("eval/checkpoint.py", evaluate))
+        commands.append(("eval/evaluate.py", evaluate))
     if trained:
         merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
         commands.append(("train/merge.py", merge))

@@ -232,8 +232,8 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def live(self) -> dict[str, Any]:
         """Name the stage's own parts that are trained here."""
-        told = self.config.model.max_length, self.config.model.instruction
-        return {"network": self.network, "told": told}
+        settings = self.config.model.max_length, self.config.model.instruction
+        return {"network": self.network, "prompt_settings": settings}
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         """Make the tensors of some pairs, on the CPU."""
@@ -325,8 +325,8 @@ class YesNoToTrain(TrainedReranker):
         """Name the stage's own parts that are trained here."""
         plain, config = YesNo(), self.config.model
         length = config.max_length or plain.max_length
-        told = length, config.instruction or plain.instruction, config.template
-        return {"network": self.network, "told": told}
+        settings = length, config.instruction or plain.instruction, config.template
+        return {"network": self.network, "prompt_settings": settings}
 
     def too_long(self, claims: Sequence[str]) -> int:
         """Count the claims that leave no room for a source."""

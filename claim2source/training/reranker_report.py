@@ -14,7 +14,7 @@ from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.pipeline.evaluate import Scoring, add_tests, make_report, score_result
-from claim2source.pipeline.staged import FIRST_STAGE
+from claim2source.pipeline.rows import FIRST_STAGE
 from claim2source.pipeline.views import report_tables
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.pairs import Reranker

@@ -1,37 +1,55 @@
-"""Measure training and encoding of a 7B model on a GPU: tokens per second, memory, documents.
+"""Check and measure the seven-billion path on a GPU within ten minutes, in one JSON.
 
-Weights are random, of Mistral-7B's shape in bf16, and attend both ways; the texts are ct25's in
-MiniLM's word pieces, and nothing is downloaded. Training is the trainer's own: RetrieverModule with
-Lightning and LoRA on every linear layer; all texts at once, in chunks, and in chunks by the GPU's
-memory, without and with checkpointing. `share` is the FLOPs that the real tokens need in relation
-to the device's bf16 peak, and `ratio` the best share of a training. Each finished part goes to
-stderr as JSON; one that fails says why, and spoils no other. Targets are 45 % of the peak in
-training and 55 % in encoding. Without a GPU nothing is measured; --tiny runs the same on a CPU.
+In this order, each part by itself, so that one that fails says why and spoils no other: attention
+over packed texts against float32, with gradients; a run of train/finetune.py on a Mistral of
+random weights, killed, resumed, merged and loaded in sentence-transformers; training and encoding
+at Mistral-7B's shape in bf16, with packed LoRA, in tokens a second, as a share of the device's
+bf16 peak, with predicted and measured memory; pairs a second at the shapes of Qwen3-Reranker-0.6B
+and 8B. Texts are ct25's in MiniLM's word pieces; nothing is downloaded. `ratio` is the best share
+of a training; targets are 45 % of the peak in training and 55 % in encoding. Each finished part
+goes to stderr as JSON. Without a GPU nothing is measured; --tiny runs the same on a CPU.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import signal
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.utils.benchmark import Timer
 from transformers import MistralConfig, MistralModel
 
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
+from claim2source.models.packed import flash_varlen
+from claim2source.stages.pairs import Pair
+from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.memory_plan import ModelShape, Tuning, settle_here
+from claim2source.training.memory_plan import (
+    Memory,
+    ModelShape,
+    Tuning,
+    calibrate,
+    settle_here,
+    tokens_at_once,
+)
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
 from scripts.benches.common import MINILM, Bench, Measured, drawn_texts
@@ -45,7 +63,36 @@ TINY = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
+# Of the run that is killed and resumed: 1.2 billion weights.
+MIDDLE = TINY | {
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+}
+QWEN = {
+    "Qwen3-Reranker-0.6B": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+    },
+    "Qwen3-Reranker-8B": {
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+}
 LORA = LoraConfig(r=16, dropout=0.0)
+QUIET: dict[str, Any] = {
+    "cwd": Path(__file__).resolve().parents[2],
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.STDOUT,
+}
 Chunk = int | Literal["auto"] | None
 
 
@@ -73,6 +120,11 @@ def run(config: Config) -> Measured:
     whole, batch, chunk, documents = (2, 4, 4, 9) if config.tiny else (16, 64, 32, 2000)
     settings: list[tuple[int, Chunk]] = [(whole, None), (batch, chunk), (batch, "auto")]
     parts: dict[str, Callable[[], Measured]] = {
+        f"attention, {'causal' if causal else 'both ways'}": partial(attend, config, causal)
+        for causal in (False, True)
+    }
+    parts["run"] = partial(whole_run, config)
+    parts |= {
         f"training, {claims} claims, chunk {size}, checkpointing {again}": partial(
             train, config, peak, claims, size, again
         )
@@ -81,6 +133,7 @@ def run(config: Config) -> Measured:
     }
     kinds: tuple[Tuning, ...] = ("full", "lora")
     parts |= {f"encoding, {kind}": partial(encode, config, peak, kind, documents) for kind in kinds}
+    parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
     found = {name: measured(name, part) for name, part in parts.items()}
     shares = [row["share"] for name, row in found.items() if "share" in row and name[0] == "t"]
     size, kind = (256, "cpu") if config.tiny else (8192, "cuda")
@@ -123,7 +176,8 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=claims,
-        chunk_size=chunk,
+        chunk_size=None if chunk == "auto" else chunk,
+        chunk_tokens="auto" if chunk == "auto" else None,
         negatives=0,
         dropout=0.0,
         gradient_checkpointing=checkpointing,
@@ -133,7 +187,9 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     model = ModelConfig(dtype="bfloat16")
     recipe = FinetuneConfig(tuning="lora", model=model, lora=LORA, optimisation=optimisation)
     recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
+    planned = Memory.of(encoder.model, recipe, tokens_at_once(recipe, config.tokens))
     adapt(encoder, recipe)
+    recipe, _ = calibrate(recipe, encoder, planned, chunk == "auto")
     drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
     cell = training.Cell(drawn, config.dataset, "lora", "plain")
     data, rows, texts = cell.pairs()
@@ -147,7 +203,9 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     share = claims / len(rows) / seconds
     figures = rates(encoder, [text for pair in texts for text in pair], "lora", share, peak)
     most = round(peak_memory(gpu=not config.tiny) / 2**20)
-    return figures | {"seconds": round(seconds, 4), "peak_mb": most, "loss": module.losses[-1]}
+    figures |= {"chunk_tokens": recipe.optimisation.chunk_tokens, "loss": module.losses[-1]}
+    predicted = round(planned.total / 2**20)
+    return figures | {"seconds": round(seconds, 4), "peak_mb": most, "predicted_mb": predicted}
 
 
 def encode(config: Config, peak: float, kind: Tuning, documents: int) -> Measured:
@@ -171,3 +229,110 @@ def rates(
     needed = flops.training(lengths, trained) if trained else flops.forward(lengths)
     share = round(needed * times / peak, 4)
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
+
+
+def attend(config: Config, causal: bool) -> Measured:
+    """Compare attention over packed texts in bf16 with float32's over each text, with gradients.
+
+    Four heads of queries share one of keys and values, as in Mistral-7B.
+    """
+    place, (heads, keys, size) = ("cpu", (4, 1, 8)) if config.tiny else ("cuda", (32, 8, 128))
+    lengths = [3, 9, 5] if config.tiny else [17, 512, 130, 255, 64] * 8
+    bounds = torch.tensor([0, *accumulate(lengths)], device=place, dtype=torch.int32)
+    torch.manual_seed(config.seed)
+    shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
+    drawn = [torch.randn(shape, device=place) for shape in shapes]
+    kernel = None if config.tiny else flash_varlen()
+    found: Measured = {"kernel": getattr(kernel, "__name__", None), "texts": len(lengths)}
+
+    def by_text(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads_first = [side.transpose(0, 1).split(lengths, dim=1) for side in (q, k, v)]
+        dot = partial(
+            torch.nn.functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=True
+        )
+        return torch.cat([dot(*text) for text in zip(*heads_first, strict=True)], 1).transpose(0, 1)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return kernel(q, k, v, bounds, max(lengths), None, causal) if kernel else by_text(q, k, v)
+
+    results = []
+    for way, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
+        given = [side.to(dtype, copy=True).requires_grad_() for side in drawn]
+        output = way(*given)
+        output.float().square().mean().backward()
+        results.append([output, *(side.grad for side in given if side.grad is not None)])
+    for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True):
+        found[name] = round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
+    found["right"] = all(float(str(found[name])) < 0.02 for name in ("output", "q", "k", "v"))
+    return found
+
+
+def whole_run(config: Config) -> Measured:
+    """Train a Mistral of random weights as a user does: killed, resumed, merged, loaded."""
+    tokenizer = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
+    sizes: dict[str, Any] = TINY if config.tiny else MIDDLE
+    shape = MistralConfig(vocab_size=len(tokenizer), sliding_window=None, **sizes)
+    torch.manual_seed(config.seed)
+    found: Measured = {}
+    with TemporaryDirectory() as place:
+        base, run, out = Path(place, "base"), Path(place, "run"), Path(place, "out")
+        MistralModel._from_config(shape, dtype=torch.bfloat16).save_pretrained(base)
+        tokenizer.save_pretrained(base)
+        words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
+        words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
+        words += "--optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32 "
+        words += f"--store {place}/store --optimisation.warmup_ratio 0 "
+        if config.tiny:
+            words += "--data.limit 64 --device cpu"
+        else:
+            words += "--model.dtype bfloat16 --optimisation.precision bf16"
+        started = time.perf_counter()
+        process = subprocess.Popen([sys.executable, "train/finetune.py", *words.split()], **QUIET)
+        while process.poll() is None and not (run / "state.pt").is_file():
+            time.sleep(0.2)
+        process.kill()
+        found["killed"] = process.wait() == -signal.SIGKILL
+        found["seconds_to_kill"] = round(time.perf_counter() - started, 1)
+        for name, command in {
+            "resumed": f"train/finetune.py {words} --resume",
+            "merged": f"train/merge.py --checkpoints {run}/checkpoints/epoch-2 --out {out}",
+        }.items():
+            started = time.perf_counter()
+            done = subprocess.run([sys.executable, *command.split()], text=True, **QUIET)
+            found[name] = done.returncode == 0
+            found[f"seconds_{name}"] = round(time.perf_counter() - started, 1)
+            if done.returncode:
+                return found | {"failed": str(done.stdout)[-400:]}
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer(str(out), device="cpu" if config.tiny else "cuda")
+        theirs = model.encode_query(["new study: masks work", "sleep"])
+        ours = resolve(run / "checkpoints" / "epoch-2", "cpu" if config.tiny else "cuda").encoder
+        gap = (theirs * ours.encode(["new study: masks work", "sleep"], "claim")[0]).sum(1).min()
+        return found | {"cosine": round(float(gap), 5)}
+
+
+def rerank(config: Config, shape: Mapping[str, int]) -> Measured:
+    """Score pairs with a yes/no model of random weights."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
+    sizes: dict[str, Any] = {**TINY, "head_dim": 8} if config.tiny else {**shape, "head_dim": 128}
+    torch.manual_seed(config.seed)
+    with torch.device("cpu" if config.tiny else "cuda"):
+        settings = Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=4096, **sizes)
+        model = Qwen3ForCausalLM._from_config(settings, dtype=torch.bfloat16).eval()
+    stage = YesNo()
+    # In the place of what it would load: see functools.cached_property.
+    stage.__dict__["network"] = model, tokenizer
+    sources, claims = drawn_texts(
+        config.dataset, "train", config.seed, *((5, 2) if config.tiny else (100, 20))
+    )
+    pairs = [Pair(claim, source) for claim in claims for source in sources]
+    list(stage.score(pairs[:4]))
+    started = time.perf_counter()
+    tokens = sum(scored.tokens for scored in stage.score(pairs))
+    if not config.tiny:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - started
+    return {"pairs_per_second": round(len(pairs) / seconds, 1), "tokens": tokens}

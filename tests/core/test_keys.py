@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
 from claim2source.core.program import command_of
-from claim2source.pipeline.baselines import BaselinesConfig
+from claim2source.pipeline.table import EvaluateConfig
 from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
@@ -62,7 +62,7 @@ def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
     [
         (FinetuneConfig, ["--model.name", ""], "model.name"),
         (FinetuneConfig, ["--out="], "out"),
-        (BaselinesConfig, ["--out", "o", "--files", "a.yaml", ""], "files"),
+        (EvaluateConfig, ["--out", "o", "--systems", "a.yaml", ""], "systems"),
     ],
 )
 def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], key: str) -> None:

@@ -239,9 +239,8 @@ def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
         ("train.finetune", training),
         ("train.mine", [f"--dataset={folder}", *own, f"--out={out}/mined.jsonl"]),
         ("train.merge", [f"--checkpoints={run}", *data, "--scales=[0, 1]", f"--out={out}/m"]),
-        ("eval.checkpoint", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
-        ("eval.hybrid", [f"--checkpoint={run}", *data, *few, f"--out={out}/h"]),
-        ("eval.baselines", [f"--files={systems}", *data, *few, f"--out={out}/b"]),
+        ("eval.evaluate", [f"--checkpoint={run}", *data, *few, f"--out={out}/c"]),
+        ("eval.evaluate", [f"--systems={systems}", *data, *few, f"--out={out}/b"]),
         ("eval.encode", [f"--dataset={folder}", "--splits=[test]", *own]),
         ("eval.report", [f"--reports={out}/c", *few, f"--html={out}/report.html"]),
     ]  # fmt: skip
@@ -256,7 +255,7 @@ def test_every_program_loads_leniently_when_asked(tmp_path: Path) -> None:
     report = json.loads((run / "report.json").read_text("utf-8"))
     assert any("loaded leniently" in note for note in report["notes"])
     # Golds that are not there count as never found, and no empty document is ranked.
-    ranked = out / "b" / "BM25.original" / "runs" / "en.trec"
+    ranked = out / "b" / "BM25.original" / "runs" / "0" / "en.trec"
     (system,) = json.loads((out / "b" / "report.json").read_text("utf-8"))["systems"].values()
     expected = plain_scores(folder, ranked)
     assert 0 < expected["mrr@10"] <= 1

@@ -217,7 +217,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
 
 def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
     words = ["--files", str(systems), "--out", str(tmp_path / "out")]
-    with pytest.raises(UserError, match="system: .C. .*one of A, B, AB"):
+    with pytest.raises(UserError, match="systems: .C. .*A, B, AB"):
         main([*words, "--system", "C"])
     with pytest.raises(UserError, match="not reported on"):
         main([*words, "--system", "A", "--split", "train"])

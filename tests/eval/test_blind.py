@@ -17,17 +17,7 @@ from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.io.trec import read_run
-from eval import (
-    abstain,
-    baselines,
-    checkpoint,
-    hybrid,
-    pipeline,
-    report,
-    rerank,
-    style_grid,
-)
-from eval import verify as verify_
+from eval import abstain, evaluate, report, style_grid
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.training.small import save_small_model, say_pooling, small_splits
@@ -118,40 +108,48 @@ def world(tmp_path: Path, llm_server: Start) -> World:
 
 def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
     """A program, its arguments, and the folders that get a run and a submission."""
-    files, chosen = f"--files={world.systems}", "--system=Chosen"
+    files, systems = f"--files={world.systems}", f"--systems={world.systems}"
     stages = f"--stages={world.pipeline}"
     model = [f"--checkpoint={world.model}"]
     named = world.model.name
     table: dict[str, tuple[Main, list[object], list[str]]] = {
-        "pipeline": (pipeline.main, [f"--config={world.pipeline}"], ["."]),
-        "rerank": (rerank.main, [files, chosen], ["."]),
-        "verify": (verify_.main, [files, chosen], ["."]),
+        "stages": (evaluate.main, [systems, "--only=Chosen"], ["Chosen.original"]),
         "vary": (
-            verify_.main,
-            [files, chosen, '--vary={"verify.depth": [3]}'],
-            ["runs/0", "runs/1"],
+            evaluate.main,
+            [systems, "--only=Chosen", "--vary", "stages.1.depth=3"],
+            ["Chosen.original", "Chosen stages.1.depth=3.original"],
         ),
-        "checkpoint": (checkpoint.main, [*model, stages], [".", f"{named}+stages"]),
-        "forms": (
-            checkpoint.main,
-            [*model, "--hybrid", "--claims", "translated"],
-            [".", f"H-{named}", f"{named}.translated", f"H-{named}.translated"],
+        "checkpoint": (
+            evaluate.main,
+            [*model, stages, "--only", named, f"{named}+stages"],
+            [f"{named}.original", f"{named}+stages.original"],
+        ),
+        "behind": (
+            evaluate.main,
+            [*model, stages, f"--only={named}+stages"],
+            [f"{named}+stages.original"],
         ),
         "styles": (
-            checkpoint.main,
-            [*model, "--stages=styles"],
-            [".", f"styles/runs/{named}.S0C1"],
+            evaluate.main,
+            [*model, '--styles.claim_styles=["C1"]', '--styles.source_styles=["S0"]'],
+            [f"{named}.original", f"styles/runs/{named}.original.S0C1"],
         ),
-        "baselines": (
-            baselines.main,
-            [files, "--systems", "BM25", "Chosen", "--claims", "original"],
-            ["BM25.original", "Chosen.original"],
+        "systems": (
+            evaluate.main,
+            [systems, "--only", "BM25", "Chosen", "--claims", "original", "translated"],
+            [
+                f"{name}.{form}"
+                for name in ("BM25", "Chosen")
+                for form in ("original", "translated")
+            ],
         ),
-        "hybrid": (hybrid.main, model, ["."]),
         "style_grid": (
             style_grid.main,
-            [files, "--systems=BM25", '--claim_styles=["C1"]', '--source_styles=["S0"]'],
-            ["runs/BM25.S0C0", "runs/BM25.S0C1"],
+            [
+                *(f"--systems={world.systems}", "--only=BM25", "--claims=original"),
+                *('--styles.claim_styles=["C1"]', '--styles.source_styles=["S0"]'),
+            ],
+            ["BM25.original", "styles/runs/BM25.original.S0C1"],
         ),
         "abstain": (abstain.main, [files, "--system=Both", "--repeats=20"], ["."]),
         "fusion": (
@@ -169,7 +167,7 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
 
 NOTHING = "No golds in test: nothing to score"
 # Each program on each kind of split takes two seconds or more.
-QUICK = ("rerank", "checkpoint", "baselines", "style_grid")
+QUICK = ("stages", "checkpoint", "style_grid")
 
 
 def programs(*names: str) -> list[Any]:
@@ -177,9 +175,7 @@ def programs(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-ALL = (
-    "pipeline rerank verify vary checkpoint forms styles baselines hybrid style_grid abstain fusion"
-).split()
+ALL = "stages vary checkpoint styles systems style_grid abstain fusion".split()
 
 
 @pytest.mark.parametrize("name", programs(*ALL))
@@ -221,8 +217,8 @@ def test_languages_without_judgements_are_ranked_and_not_scored(
 
 
 def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
-    main, words, _ = words_of(world, "baselines")
-    words = [words[0], "--systems", "BM25", "Words", "--claims", "original", "--repeats=20"]
+    main, words, _ = words_of(world, "systems")
+    words = [words[0], "--only", "BM25", "Words", "--claims", "original", "--repeats=20"]
     out = world.run(main, "part", "out", *words)
     report.main([f"--reports={out}", f"--html={world.folder / 'page.html'}", "--repeats=20"])
     assert "6 claims with a gold" in (world.folder / "page.html").read_text()
@@ -236,9 +232,9 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
 
 
 def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World) -> None:
-    main, words, _ = words_of(world, "checkpoint")
+    main, words, folders = words_of(world, "checkpoint")
     out = world.run(main, "test", "out", *words)
-    first, last = world.listed(out), world.listed(out / f"{world.model.name}+stages")
+    first, last = (world.listed(out / folder) for folder in folders)
     for claim, ids in first.items():
         # The verifier takes the fifth.
         assert last[claim] == [ids[4], *ids[:4]]
@@ -246,7 +242,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
 
 @pytest.mark.parametrize(
     "name",
-    programs("pipeline", "rerank", "verify", "checkpoint", "hybrid", "abstain", "fusion"),
+    programs("stages", "behind", "abstain", "fusion"),
 )
 def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: str) -> None:
     main, words, folders = words_of(world, name)
@@ -264,34 +260,26 @@ def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: 
 
 
 def test_one_cell_of_a_table_is_submitted(world: World) -> None:
-    main, words, _ = words_of(world, "baselines")
+    main, words, _ = words_of(world, "systems")
     file = f"--submit={world.folder / 'mine.zip'}"
-    with pytest.raises(ConfigError, match="--systems and --claims"):
+    with pytest.raises(ConfigError, match="--only and --claims"):
         world.run(main, "test", "out", *words, file)
     assert not world.server.requests and not (world.folder / "out").exists()
-    one = [words[0], "--systems", "Chosen", "--claims", "translated", file]
+    one = [words[0], "--only", "Chosen", "--claims", "translated", file]
     out = world.run(main, "test", "out", *one)
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    main, words, _ = words_of(world, "style_grid")
-    world.run(main, "test", "grid", *words, file)
-    listed = world.listed(world.folder / "grid" / "runs" / "BM25.S0C1")
-    rows = zipped(world.folder / "mine.zip")
-    assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    with pytest.raises(ConfigError, match="--claim_styles"):
-        world.run(main, "test", "more", words[0], words[1], file)
 
 
 @pytest.mark.parametrize(
     ("name", "more", "match"),
     [
-        ("pipeline", "--submit={}/mine.tsv", "ends in .zip"),
-        ("verify", "--submit={}/data", "ends in .zip"),
+        ("stages", "--submit={}/mine.tsv", "ends in .zip"),
+        ("stages", "--submit={}/data", "ends in .zip"),
         ("vary", "--submit={}/mine.zip", "one system and claim form"),
-        ("forms", "--submit={}/mine.zip", "neither --claims nor --hybrid"),
-        ("pipeline", "--submit={}/other.zip", "no submission of ours"),
-        ("pipeline", "--submit={}/systems.yaml/mine.zip", "not a folder"),
+        ("stages", "--submit={}/other.zip", "no submission of ours"),
+        ("stages", "--submit={}/systems.yaml/mine.zip", "not a folder"),
     ],
 )
 def test_what_cannot_be_submitted_is_known_before_anything_is_paid(

@@ -13,9 +13,7 @@ from claim2source.core.folders import MARKER, is_run
 from claim2source.evaluation.html.page import FOLDER, GENERATOR, TEMPLATE
 from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
-from eval.baselines import main as baselines
-from eval.checkpoint import main as checkpoint
-from eval.hybrid import main as hybrid
+from eval.evaluate import main as evaluate
 from eval.report import main as report
 from tests.shared_data import REPOSITORY
 from train.mine import main as mine
@@ -40,9 +38,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("main", "words"),
     [
-        (checkpoint, ["--checkpoint=."]),
-        (hybrid, ["--checkpoint=."]),
-        (baselines, []),
+        (evaluate, ["--checkpoint=."]),
+        (evaluate, []),
         (report, ["--reports=."]),
     ],
 )
@@ -58,7 +55,7 @@ def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Pa
 def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
     with pytest.raises(UserError, match="a checkpoint or an index lies here"):
-        checkpoint([f"--checkpoint={alone}", f"--out={alone}"])
+        evaluate([f"--checkpoint={alone}", f"--out={alone}"])
 
 
 @pytest.mark.parametrize(
@@ -91,13 +88,14 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     (small / "queries.jsonl").write_text("\n".join(lines) + "\n")
     (small / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nen\tp1\t1\nde\tp2\t1\n")
     words = [*plain, f"--dataset={small}"]
-    checkpoint(words)
-    runs, submitted = out / "runs", out / "submission_2026"
+    evaluate(words)
+    row = out / f"{tiny_folder.name}.original"
+    runs, submitted = row / "runs" / "0", row / "submission_2026"
     assert {path.name for path in runs.iterdir()} == {"en.trec", "de.trec"}
     for path in (runs / "fr.trec", runs / "mine.trec", submitted / "predictions_fr.tsv"):
         path.write_text("a user's own\n")
     (runs / "it.trec").write_text("c1 Q0 p1 1 2.0 other\n")
-    checkpoint([*words, "--languages=en"])
+    evaluate([*words, "--languages=en"])
     kept = {"en.trec", "fr.trec", "it.trec", "mine.trec"}
     assert {path.name for path in runs.iterdir()} == kept
     names = {path.name for path in submitted.iterdir()}
@@ -107,8 +105,8 @@ def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
 @pytest.mark.parametrize(
     ("main", "words", "name"),
     [
-        (checkpoint, ["--checkpoint=."], "report.json"),
-        (hybrid, ["--checkpoint=."], "report.md"),
+        (evaluate, ["--checkpoint=."], "report.json"),
+        (evaluate, [], "report.md"),
         (report, ["--reports=."], "compare.md"),
         (report, ["--published"], "published.txt"),
         (report, ["--reports=.", "--html=FILE"], "page.html"),

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 import claim2source as c2s
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.staged import read_pipeline
-from claim2source.pipeline.sweep import variations
-from claim2source.systems.nodes import DenseNode
+from claim2source.models import ModelConfig
+from claim2source.pipeline.plan import plan
+from claim2source.stages.http import Http
+from claim2source.stages.yes_no import YesNo
+from claim2source.systems.nodes import DenseNode, RouteNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.system import System
+from eval.evaluate import main as evaluate
 from eval.report import main as report_main
-from eval.rerank import main as rerank
-from eval.verify import main as verify
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.shared_data import shared
@@ -60,7 +60,7 @@ def test_every_row_of_the_stages_is_one_shipped_system() -> None:
 
 def test_the_submission_is_the_verifiers_file_kimi() -> None:
     systems = read_systems(FILES)
-    winner = read_pipeline(SYSTEMS_FOLDER / "claim2source_2026.yaml")
+    winner = read_systems([SYSTEMS_FOLDER / "claim2source_2026.yaml"], FILES)["claim2source_2026"]
     kimi = systems["Kimi-K2.6"]
     assert winner.loaded_stages() == kimi.loaded_stages()
     assert winner.claims == kimi.claims == "bilingual"
@@ -76,12 +76,16 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
     systems = read_systems(FILES)
     rows = {m for table in ROWS for row in TABLES[table].rows for m in row.models}
     kimi = systems["Kimi-K2.6"]
-    changed = variations(kimi, {"verify.depth": [20], "rerank.claims": ["original"]})
-    for one in list(changed.values())[1:]:
-        assert one.label_of() not in rows
+
+    def varied(key: str, value: object) -> System:
+        node = DenseNode(model=ModelConfig())
+        return plan({"K": kimi}, {}, [], node, vary={key: [value]})[1].system
+
+    assert varied("stages.2.depth", 20).label_of() not in rows
+    assert varied("stages.1.claims", "original").label_of() not in rows
+    assert varied("retrieve.sources", "title_abstract").label_of() not in rows
     # What says how it is run is the same system.
-    (_, moved) = variations(kimi, {"verify.llm.url": ["http://gpu:1/v1"]}).values()
-    assert moved.label_of() in rows
+    assert varied("stages.2.llm.url", "http://gpu:1/v1").label_of() in rows
     assert kimi.on_checkpoint("C", {"de": "B"}).label_of() not in rows
     assert replace(kimi, label="mine").label_of() == "mine"
     # A stage is not its first stage alone.
@@ -128,10 +132,10 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
         "{model: moonshotai/Kimi-K2.6,", f"{{url: '{server.url}', model: moonshotai/Kimi-K2.6,"
     )
     stages.write_text(text, encoding="utf-8")
-    words = ["--files", str(first), str(stages), "--dataset", str(tmp_path / "ct26")]
+    words = ["--systems", str(first), str(stages), "--dataset", str(tmp_path / "ct26")]
     words += ["--repeats", "30", "--store", str(tmp_path / "store"), "--device", "cpu"]
     out = tmp_path / "out"
-    verify(["--system", "Kimi-K2.6", "--out", str(out), *words])
+    evaluate(["--only", "Kimi-K2.6", "--out", str(out), *words])
     assert "Published numbers beside ours" in capsys.readouterr().out
     report = Report.read(out)
     beside = {(one.table, one.row, one.column) for one in report.published}
@@ -148,7 +152,7 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     }
     assert beside >= expected and {one for one in beside if one[0] != "2026-stage1"} == expected
     assert all(one.low is not None and one.high is not None for one in report.published)
-    last = report.systems["2. verify select"].macro["mrr@5"]
+    last = report.systems["Kimi-K2.6.bilingual"].macro["mrr@5"]
     (ours,) = [x.ours for x in report.published if (x.row, x.column) == ("Kimi-K2.6", "AVG")]
     assert ours == pytest.approx(last)
     words_2026 = ["--tables", "2026-stage2", "2026-stage3"]
@@ -165,31 +169,16 @@ def test_ours_stands_beside_theirs_in_tables_3_and_4(
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if line.strip().startswith("none, GritLM")]
     assert line.rstrip().endswith("-[cd]") and "[d] empty: " in printed
-    # The first stage runs alone by the command of its file, and is the same rows.
-    rerank(["--system", "Kimi-K2.6", "--out", str(tmp_path / "r"), *words])
-    words[:3] = files = ["--files", str(first), str(SYSTEMS_FOLDER / "rerankers.yaml")]
-    capsys.readouterr()
-    rerank(["--system", "FirstStage-2026", "--out", str(tmp_path / "first"), *words])
+    # The first stage alone is the same row.
+    words[:3] = ["--systems", str(first), str(SYSTEMS_FOLDER / "rerankers.yaml")]
+    evaluate(["--only", "FirstStage-2026", "--out", str(tmp_path / "first"), *words])
     alone = Report.read(tmp_path / "first")
-    assert list(alone.systems) == ["first stage"] and not alone.tests
-    assert alone.systems["first stage"].macro == report.systems["first stage"].macro
+    (row,) = alone.systems.values()
+    assert row.macro == report.systems["Kimi-K2.6.bilingual: first stage"].macro
+    assert not alone.tests
     assert {one.row for one in alone.published if one.table == "2026-stage2"} == {
         "none, GritLM-(F)"
     }
-    with pytest.raises(ConfigError, match="a system with stages"):
-        verify(
-            [
-                "--system",
-                "FirstStage-2026",
-                "--choose_on",
-                "train",
-                "--out",
-                str(tmp_path / "no"),
-                "--dataset",
-                "demo",
-                *files,
-            ]
-        )
 
 
 def test_every_empty_cell_of_a_table_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,3 +209,21 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
                 if model is not None and not kind.endswith("attribution"):  # six fusions, one model
                     stages.setdefault((kind, model), set()).add(repr(stage))
     assert all(len(ways) == 1 for ways in stages.values()), stages
+
+
+def test_the_papers_rerankers_are_there_as_released() -> None:
+    systems = read_systems(FILES)
+    names = ["Nemotron", "BGE", "Jina", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-8B-IT"]
+    for name in names:
+        ((_, stage),) = systems[name].loaded_stages()
+        assert (stage.depth, stage.claims, stage.mix) == (100, "translated", 0), name
+        first = systems[name].first
+        assert isinstance(first, RouteNode)
+        routes = {lang: [part.name for part in parts] for lang, parts in first.routes.items()}
+        assert routes == {"default": ["GritLM"], "de": ["GritLM-F"]}
+        assert stage.sources == "released"
+        if isinstance(stage, Http):
+            assert stage.documents <= 64
+        if isinstance(stage, YesNo):
+            assert stage.max_length == 8192
+            assert (stage.template == "escaped") == ("8B" in name)

@@ -196,18 +196,28 @@ def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> se
 def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(sections, "line_plot", lambda lines, *_: drawn.append(lines) or "svg")
-    folders = [f"{run}/evaluation/checkpoints/epoch-{i}" for run in ("r1", "r2") for i in (1, 0)]
-    systems = {folder: saved(folder) for folder in [*folders, "r3/checkpoints/epoch-0"]}
+
+    def row(run: str, name: str) -> LoadedSystem:
+        report = SystemReport(name, "m", name.partition(".")[0])
+        return LoadedSystem(report, Path(f"{run}/evaluation"), "d", "dev")
+
+    systems = {f"{run} {i}": row(run, f"epoch-{i}") for run in ("r1", "r2") for i in (1, 0)}
+    systems["r3"] = row("r3", "epoch-0")  # one point is no curve
+    systems |= {f"H {i}": row("r1", f"epoch-{i}+H.bilingual") for i in (0, 1)}
+    systems |= {f"stage {i}": row("r1", f"epoch-{i}+S.bilingual: first stage") for i in (0, 1)}
     macro = {name: i / 10 for i, name in enumerate(systems)}
     sections._learning_curve(compared_of(systems, macro))
     assert drawn == [
         {
-            "r1": [(0.0, 0.1), (1.0, 0.0)],
-            "r2": [(0.0, 0.3), (1.0, 0.2)],
+            "r1: epochs": [(0.0, 0.1), (1.0, 0.0)],
+            "r2: epochs": [(0.0, 0.3), (1.0, 0.2)],
+            "r1: epochs+H.bilingual": [(0.0, 0.5), (1.0, 0.6)],
         }
     ]
-    sections._learning_curve(compared_of({name: systems[name] for name in folders[:2]}, macro))
-    assert list(drawn[1]) == ["checkpoints"]
+    sections._learning_curve(
+        compared_of({name: systems[name] for name in list(systems)[:2]}, macro)
+    )
+    assert list(drawn[1]) == ["evaluation: epochs"]
 
 
 def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(

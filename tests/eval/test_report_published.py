@@ -43,7 +43,7 @@ def save(
     seed: int = 0,
     **more: Any,
 ) -> tuple[dict[str, Run], Qrels]:
-    """A report as eval/checkpoint.py writes it, its runs, and judgements of two claims a paper."""
+    """A report as eval/evaluate.py writes it, its runs, and judgements of two claims a paper."""
     rng = np.random.default_rng(seed)
     runs, golds, table = {}, {}, {}
     for lang, count in counts.items():

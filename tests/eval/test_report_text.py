@@ -38,7 +38,7 @@ def runs(dev: Dataset) -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def folders(dev: Dataset, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One report a representation, as eval/checkpoint.py writes them."""
+    """One report a representation, as eval/evaluate.py writes them."""
     root = tmp_path_factory.mktemp("compare")
     for form, run in runs.items():
         found = evaluate_result(run, dev, repeats=0)

@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.files import write_json
 from claim2source.datasets import load, write_beir
-from eval import baselines, report
+from eval import evaluate, report
 from tests.training.small import small_splits
 
 
@@ -46,10 +46,10 @@ def test_both_stages_of_a_released_file_are_evaluated_and_compared(
         f"first: {{retrieve: {{run: {{files: {{{files}}}, ranked_by: embedding}}}}, claims: original}}\n"
         f"theirs: {{retrieve: {{run: {{{files}}}}}, claims: original}}\n"
     )
-    words = [f"--dataset={data}", f"--out={out}", "--repeats=100", "--files", str(systems)]
+    words = [f"--dataset={data}", f"--out={out}", "--repeats=100", "--systems", str(systems)]
 
     def macro() -> dict[str, float]:
-        baselines.main([*words, "--claims", "original"])
+        evaluate.main([*words, "--claims", "original"])
         report = json.loads((out / "report.json").read_text())["systems"]
         return {name: found["macro"]["mrr@5"] for name, found in report.items()}
 

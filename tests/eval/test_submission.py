@@ -102,8 +102,9 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
         "--translations=raw/translations.jsonl",
     )
     said = program(
-        "eval/pipeline.py",
-        *(f"--config={config}", "--files=papers_2026.yaml", "--models=models", "--offline"),
+        "eval/evaluate.py",
+        *("--systems", config, "papers_2026.yaml", "--only=claim2source_2026"),
+        *("--models=models", "--offline"),
         *("--dataset=data", "--split=test", "--device=cpu", "--out=out", "--submit=sub/mine.zip"),
     )
     assert said.index("No golds in test") < said.index("predictions_fr.tsv (")
@@ -113,12 +114,20 @@ def test_the_winning_system_is_submitted_from_the_labs_raw_files(
         assert packed.namelist() == [f"predictions_{lang}.tsv" for lang in LANGUAGES]
         for lang in LANGUAGES:
             content = packed.read(f"predictions_{lang}.tsv")
-            beside = tmp_path / "out" / "submission_2026" / f"predictions_{lang}.tsv"
+            beside = (
+                tmp_path
+                / "out"
+                / "claim2source_2026.bilingual"
+                / "submission_2026"
+                / f"predictions_{lang}.tsv"
+            )
             assert content == beside.read_bytes()
             header, *rows = csv.reader(content.decode().splitlines(), delimiter="\t")
             assert header == ["index", "preds"]
             assert [int(index) for index, _ in rows] == indices[lang]
-            before = read_run(tmp_path / "out" / "runs" / "1" / f"{lang}.trec").run
+            before = read_run(
+                tmp_path / "out" / "claim2source_2026.bilingual" / "runs" / "1" / f"{lang}.trec"
+            ).run
             for index, listed in rows:
                 ids = ast.literal_eval(listed)
                 assert len(ids) == len(set(ids)) == 5 and set(ids) <= known

@@ -211,7 +211,7 @@ def finished(made: Path, name: str) -> dict[str, Any]:
     out = made.parent / "evaluated" / name
     settings = {"checkpoint": made / name, "dataset": made / "data", "split": "dev", "out": out}
     command = ["--no_tests", *(f"--{key}={value}" for key, value in settings.items())]
-    run([str(REPOSITORY / "eval" / "checkpoint.py"), *command])
+    run([str(REPOSITORY / "eval" / "evaluate.py"), *command])
     report = json.loads((out / "report.json").read_text())
     epochs = {
         epoch: {**part["languages"], "macro": part["macro"]}

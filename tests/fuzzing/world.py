@@ -107,29 +107,19 @@ PROGRAMS: dict[str, Program] = {
     "evaluate": Program(
         "eval/evaluate",
         "EvaluateConfig",
-        (("--systems=systems.yaml", "--only=Tuned", "--out=out", *DATA, *CPU, *QUICK),),
-        ("systems.yaml", *_FILES),
-    ),
-    "checkpoint": Program(
-        "eval/checkpoint",
-        "CheckpointConfig",
         (
             ("--checkpoint=lora", "--only=chosen", "--out=out", *DATA, *CPU, *QUICK),
-            ("--checkpoint", f"en={_EPOCH}", "de=model", "--out=out", *DATA, *CPU, "--no_tests"),
-        ),
-        (*_FILES[:3], *_CHECKPOINT, *_MODEL),
-    ),
-    "baselines": Program(
-        "eval/baselines",
-        "BaselinesConfig",
-        (
             (
-                *("--files=systems.yaml", "--systems", "BM25", "Tuned", "Dense", "Both", "Routed"),
+                *(f"--checkpoint={_EPOCH}", '--routes={"de": "model"}', "--out=out"),
+                *(*DATA, *CPU, "--no_tests"),
+            ),
+            (
+                *("--systems=systems.yaml", "--only", "BM25", "Tuned", "Dense", "Both", "Routed"),
                 *("--rewrites=rewrites.jsonl", "--claims=original", "--out=out"),
                 *(*DATA, *CPU, *QUICK),
             ),
         ),
-        ("systems.yaml", "rewrites.jsonl", *_FILES),
+        ("systems.yaml", "rewrites.jsonl", *_FILES, *_CHECKPOINT, *_MODEL),
     ),
     "mine": Program(
         "train/mine",

@@ -1,12 +1,10 @@
-"""The grid of text styles: each cell is a system's result over other texts, averaged by claim."""
+"""The grid of text styles: each cell is a system's row over other texts, averaged by claim."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,36 +13,31 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import MACRO, NotRun, Report
-from claim2source.datasets import write_beir
+from claim2source.core.report import MACRO, Report
 from claim2source.evaluation.style_grid import StyleGrid, grid_tables, mean_scores
 from claim2source.io.store import Store
-from claim2source.llm import LLMConfig
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
-from claim2source.pipeline import style_texts
-from claim2source.pipeline.style_grid import GridRun, with_cells
-from claim2source.pipeline.style_texts import (
-    StyleOptions,
-    StyleTexts,
-    read_texts,
-    rewritten_text,
-)
+from claim2source.pipeline.evaluate import Scoring, make_report
+from claim2source.pipeline.evaluate_systems import scored_rows
+from claim2source.pipeline.plan import Planned
+from claim2source.pipeline.rows import run_row
+from claim2source.pipeline.style_grid import StyleOptions, StyleViews, add_styles
 from claim2source.retrieve import BM25Config
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
-from claim2source.text.styles import RULES, STYLES, Made, Rewrite, originals, write_style
+from claim2source.text import ClaimForm
+from claim2source.text.styles import STYLES, Made, originals, write_style
 from tests.counting import counted
-from tests.llm_server import Chat, LLMServer
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
 CLAIMS = {"a": "apple", "b": "pear", "c": "fig", "h": "moss", "d": "Birne"}
 C1 = {"a": "plum", "b": "pear kiwi", "c": "fig", "h": "moss", "d": "pear kiwi"}
 SOURCES = {"pa": "apple", "pb": "pear", "pc": "fig", "ph": "fern"}
 S1 = {"pa": "plum", "pb": "kiwi", "pc": "fig", "ph": "moss"}
-OPTIONS = StyleOptions(claim_styles=("C1",), source_styles=("S1",))
 WORDS = BM25Node(name="BM25", bm25=BM25Config(stop_words=False, stemmer=False), label="bm25")
 BM25 = System("BM25", WORDS)
+Versions = Sequence[Mapping[str, str]]
 
 
 @pytest.fixture
@@ -59,105 +52,90 @@ def dataset() -> Dataset:
     return Dataset(claims, sources, qrels, "dev", "/data/ct25-tiny")
 
 
-def styled(style: str, *versions: Mapping[str, str]) -> StyleTexts:
-    """Texts by id, one mapping a version; an empty one could not be rewritten."""
-    rewrites = [
-        Rewrite(i, n, text, failure=None if text else "is empty")
-        for n, texts in enumerate(versions, 1)
-        for i, text in texts.items()
-    ]
-    return StyleTexts(style, rewrites, "some-model")
+def write_texts(dataset: Dataset, folder: Path, styles: Mapping[str, Versions]) -> StyleOptions:
+    """Write styles, of translations; a version's empty text could not be rewritten."""
+    for name, versions in styles.items():
+        style = STYLES[name]
+        rewrites = [
+            original.rewritten(new[original.id], n, None if new[original.id] else "is empty")
+            for n, new in enumerate(versions, 1)
+            for original in originals(dataset, style.side, "translation")
+        ]
+        write_style(folder, style, rewrites, Made("some-model", dataset.name, "dev", len(versions)))
+    return StyleOptions(
+        claim_styles=tuple(name for name in styles if name < "S"),
+        source_styles=tuple(name for name in styles if name > "S"),
+        texts=folder,
+    )
 
 
-def grid_of(
+def run(
     dataset: Dataset,
-    texts: Sequence[StyleTexts],
-    options: StyleOptions = OPTIONS,
+    options: StyleOptions,
+    out: Path,
     systems: Sequence[System] = (BM25,),
     store: Store | None = None,
-) -> tuple[StyleGrid, GridRun]:
-    """The grid of the systems, read in the translated form."""
-    by_style = {one.style: one for one in texts}
-    run = GridRun(dataset, options, lambda claims: by_style, repeats=50)
+    form: ClaimForm = "translated",
+) -> Report:
+    """The report of the systems with their grids."""
     runner = SystemRunner(dataset, RunSettings(store=store, progress=False))
-    for system in systems:
-        run.add(runner, system, "translated", model=system.label_of())
-    return run.grid(name=dataset.name, program="t"), run
+    scoring = Scoring(repeats=50)
+    rows = [run_row(Planned(system), form, runner, scoring) for system in systems]
+    reports = {name: one.report for name, one in scored_rows(rows).items()}
+    report = make_report(dataset, reports, None, name="ct25-tiny")
+    return add_styles(report, rows, runner, options, scoring, out)[0]
 
 
-def values(grid: StyleGrid, name: str = "BM25", language: str = MACRO) -> dict[str, float]:
-    return {f"{s}{c}": grid.value(name, c, s, language) for c, s in grid.cells()}
+def values(report: Report, name: str = "BM25", language: str = MACRO) -> dict[str, float]:
+    grid = StyleGrid.of(report)
+    assert grid is not None
+    return {cell.name: cell.value for cell in grid.row(f"{name}.translated", language)}
 
 
-def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset) -> None:
+def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_path: Path) -> None:
     """All four differ, so that neither styles nor versions nor sides can be swapped."""
-    grid, run = grid_of(dataset, [styled("C1", C1), styled("S1", S1)])
-    assert values(grid, language="en") == {"S0C0": 0.75, "S0C1": 0.5, "S1C0": 0.5, "S1C1": 1}
+    options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
+    report = run(dataset, options, tmp_path)
+    assert values(report, language="en") == {"S0C0": 0.75, "S0C1": 0.5, "S1C0": 0.5, "S1C1": 1}
     # The German claim is found by its rewritten translation, never by its own text.
-    assert values(grid, language="de") == {"S0C0": 1, "S0C1": 1, "S1C0": 0, "S1C1": 1}
-    macro = {"S0C0": 0.875, "S0C1": 0.75, "S1C0": 0.25, "S1C1": 1}
-    assert values(grid) == macro
-    # In the file: retriever, then claim style, then source style.
-    assert grid.plain() == {
-        "BM25": {"C0": {"S0": 0.875, "S1": 0.25}, "C1": {"S0": 0.75, "S1": 1.0}}
-    }
-    assert grid.best("BM25") == ("C1", "S1") and grid.best("BM25", "de") == ("C0", "S0")
-    tests = {t.average: {c.system: c.difference for c in t.comparisons} for t in grid.report.tests}
+    assert values(report, language="de") == {"S0C0": 1, "S0C1": 1, "S1C0": 0, "S1C1": 1}
+    assert values(report) == {"S0C0": 0.875, "S0C1": 0.75, "S1C0": 0.25, "S1C1": 1}
+    grid = StyleGrid.of(report)
+    assert grid is not None
+    # In the file: system, then claim style, then source style.
+    name = "BM25.translated"
+    assert grid.plain() == {name: {"C0": {"S0": 0.875, "S1": 0.25}, "C1": {"S0": 0.75, "S1": 1.0}}}
+    for language, best in ((MACRO, "S1C1"), ("de", "S0C0")):
+        assert [cell.name for cell in grid.row(name, language) if cell.is_best] == [best]
+    tests = {t.average: {c.system: c.difference for c in t.comparisons} for t in report.tests}
     assert tests["macro"] == pytest.approx(
-        {"BM25.S0C1": -0.125, "BM25.S1C0": -0.625, "BM25.S1C1": 0.125}
+        {f"{name}.S0C1": -0.125, f"{name}.S1C0": -0.625, f"{name}.S1C1": 0.125}
     )
-    assert all(c.baseline == "BM25.S0C0" for t in grid.report.tests for c in t.comparisons)
-    low, high = grid.cell("BM25", "C0", "S1").intervals.of("mrr@5")  # type: ignore[union-attr, misc]
+    assert all(c.baseline == name for t in report.tests for c in t.comparisons)
+    low, high = report.systems[f"{name}.S1C0"].intervals.of("mrr@5")  # type: ignore[union-attr, misc]
     assert low < 0.25 < high
-    assert "Of claims in other languages the translation is rewritten." in grid.report.notes
-
-
-def test_cells_are_rows_of_the_report_that_has_their_system(dataset: Dataset) -> None:
-    """The grid that is read back from it is the same, whole or in one language."""
-    grid, _ = grid_of(dataset, [styled("C1", C1, {**C1, "a": ""}), styled("S1", S1)])
-    base = replace(grid.cell("BM25", "C0", "S0"), name="BM25")
-    missing = NotRun("Gone", "original", "is not there", "")
-    whole = replace(grid, report=replace(grid.report, not_run=(missing,)))
-    alone = replace(grid.report, systems={"BM25": base}, tests=(), notes=("first",))
-    report = with_cells(alone, whole, "styles")
-    assert list(report.systems) == ["BM25", "BM25.S0C1", "BM25.S1C0", "BM25.S1C1"]
-    # Of two versions there is no one run.
-    runs = [one.runs for one in report.systems.values()]
-    assert runs == [base.runs, "", "styles/runs/BM25.S1C0", ""]
-    assert {c.baseline for test in report.tests for c in test.comparisons} == {"BM25"}
-    assert report.notes[0] == "first" and "Styles: C1, S1: rewritten by some-model." in report.notes
-    assert [row.system for row in report.not_run] == ["Gone: styles"]
-    assert Report.__str__(report).count("BM25.S1C1") == 3  # en, de, macro
-    for found in (StyleGrid.of(report), StyleGrid.of(grid.report)):
-        assert found is not None and values(found) == values(grid)
-        assert grid_tables(found).keys() == grid_tables(grid).keys()
-        assert grid_tables(found)["grid macro"] == grid_tables(grid)["grid macro"]
+    assert "Styles: Of claims in other languages the translation is rewritten." in report.notes
+    # Read back from the file: whole, or in one language.
+    report.write(tmp_path)
+    for found in (StyleGrid.of(Report.read(tmp_path)), grid):
+        assert (
+            found is not None
+            and grid_tables(found)["grid macro"] == grid_tables(grid)["grid macro"]
+        )
     german = StyleGrid.of(report, ["de"])
     assert german is not None and german.languages == (MACRO,)
-    assert values(german) == values(grid, language="de")
+    assert [cell.value for cell in german.row(name)] == [1, 1, 0, 1]
+    alone = replace(report, systems={name: report.systems[name]})
     assert StyleGrid.of(alone) is None
 
 
-@pytest.mark.parametrize("combine", ["append", "fuse"])
-def test_rewritings_join_the_texts_as_they_are(dataset: Dataset, combine: Any) -> None:
-    """What either text finds is found; nothing is lost where a replaced text loses it."""
-    options = replace(OPTIONS, combine=combine)
-    grid, run = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], options)
-    en = {"append": {"S0C0": 0.75, "S0C1": 0.75, "S1C0": 1, "S1C1": 1}}
-    # Where the moss is found, it is by S1's own ranking: fused, not appended, lists.
-    en["fuse"] = {"S0C0": 0.75, "S0C1": 0.75, "S1C0": 1, "S1C1": 1}
-    assert values(grid, language="en") == en[combine]
-    stages = [stage.name for stage in grid.cell("BM25", "C1", "S1").stages]
-    assert ("fuse with S0C0" in stages) == (combine == "fuse")
-    # None of the papers' cells, which replace the texts.
-    assert grid.cell("BM25", "C1", "S0").style == "S0C1, not the papers'"
-    assert grid.cell("BM25", "C0", "S0").style == "S0C0"
-
-
-def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(dataset: Dataset) -> None:
+def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(
+    dataset: Dataset, tmp_path: Path
+) -> None:
     second = {**C1, "a": "apple", "b": "", "h": "fern"}  # b falls back to its own text
-    grid, run = grid_of(dataset, [styled("C1", C1, second), styled("S1", S1, SOURCES, SOURCES)])
-    found = values(grid, language="en")
+    styles = {"C1": [C1, second], "S1": [S1, SOURCES, SOURCES]}
+    report = run(dataset, write_texts(dataset, tmp_path / "texts", styles), tmp_path)
+    found = values(report, language="en")
     # S0C1: a 0 and 1, b 1 and 1, c 1 and 1, h 0 and 1.
     assert found["S0C1"] == pytest.approx((0.5 + 1 + 1 + 0.5) / 4)
     # S1C0: the mean of one ranking of S1 (0.5) and two of sources as they are (0.75 each).
@@ -165,14 +143,10 @@ def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(dataset: 
     # S1C1, six rankings: S1 finds both of a's halves, h's first; b by kiwi, then not at all.
     in_s1 = (0.5 + 0.5 + 1 + 0.5) / 4
     assert found["S1C1"] == pytest.approx((in_s1 + 2 * found["S0C1"]) / 3)
-    why = "C1: not rewritten, read as it is"
-    assert grid.cell("BM25", "C1", "S1").failures[why] == 1
-    assert why not in grid.cell("BM25", "C0", "S1").failures
-    (quality,) = [part for part in run.parts(grid) if "similarity" in getattr(part, "columns", ())]
-    assert [row[:6] for row in quality.rows] == [  # type: ignore[union-attr]
-        ["C1", "formal", 2, 10, 1, 0],
-        ["S1", "formal", 3, 12, 0, 0],
-    ]
+    why, cells = "C1: not rewritten, read as it is", report.systems
+    assert cells["BM25.translated.S1C1"].failures[why] == 1
+    assert why not in cells["BM25.translated.S1C0"].failures
+    assert cells["BM25.translated.S0C1"].runs == ""  # of two versions there is no one run
 
 
 @given(
@@ -196,29 +170,22 @@ def test_means_over_versions_are_by_claim_and_in_any_order(rows: list[list[float
         mean_scores([*parts, Scores(("x", "z", "y"), parts[0].values)])
 
 
-def test_routes_and_chosen_settings_see_the_cells_own_texts(dataset: Dataset) -> None:
+def test_routes_see_the_cells_own_texts_and_must_read_alike(
+    dataset: Dataset, tmp_path: Path
+) -> None:
     """A language's claims are the same in S0 and S1: their sources tell the cells apart."""
+    options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
     routed = System("routed", RouteNode(routes={"de": (WORDS,), "default": (WORDS,)}))
-    grid, _ = grid_of(dataset, [styled("C1", C1), styled("S1", S1)], systems=(BM25, routed))
-    assert values(grid, "routed") == values(grid, "BM25")
+    posted = replace(WORDS, claims="original")
+    mixed = System("mixed", RouteNode(routes={"de": (posted,), "default": (WORDS,)}))
+    report = run(dataset, options, tmp_path, (BM25, routed, mixed))
+    assert values(report, "routed") == values(report, "BM25")
+    (row,) = report.not_run
+    assert row.system == "mixed: styles" and "some do not" in row.reason
+    assert "mixed.translated" in report.systems
 
 
-def test_a_system_that_cannot_run_is_listed_and_the_others_go_on(dataset: Dataset) -> None:
-    missing = DenseNode(model=ModelConfig(name="/no/such/model"))
-    broken = System("broken", missing, advice="get it")
-    texts = [styled("C1", C1), styled("S1", S1)]
-    grid, run = grid_of(dataset, texts, systems=(broken, BM25))
-    assert grid.retrievers == ("BM25",)
-    assert [(row.system, row.advice) for row in grid.report.not_run] == [("broken", "get it")]
-    bilingual = replace(broken, claims="bilingual")
-    grid, _ = grid_of(dataset, texts, systems=(bilingual, BM25))
-    assert [row.claims for row in grid.report.not_run] == ["bilingual"]
-    assert "Not run (1):" in run.parts(grid)
-    empty, run = grid_of(dataset, [], systems=(broken,))
-    assert empty.plain() == {}
-    run.parts(empty)
-
-
+@pytest.mark.slow
 def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
     dataset: Dataset, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,164 +193,65 @@ def test_twenty_cells_cost_nine_encodings_and_a_further_style_only_itself(
     tiny = DenseNode(name="tiny", model=model)
     hybrid = HybridNode(name="H-tiny", sparse=WORDS, dense=tiny)
     systems = (BM25, System("tiny", tiny), System("H-tiny", hybrid))
-    texts = [
-        styled(
-            name, {i: f"{text} {name}" for i, text in (CLAIMS if name < "S" else SOURCES).items()}
-        )
-        for name in ("C1", "C2", "C3", "C4", "S1", "S2", "S3")
-    ]
-    counts, store = counted(monkeypatch), Store(tmp_path)
-
-    def run(options: StyleOptions) -> tuple[dict[str, int], StyleGrid]:
-        counts.clear()
-        asked = [one for one in texts if one.style in options.made]
-        grid, _ = grid_of(dataset, asked, options, systems, store)
-        return dict(counts), grid
-
-    fewer, _ = run(StyleOptions(claim_styles=("C1", "C2", "C3")))
-    assert fewer == {"encodings": 8, "dense searches": 16, "BM25 searches": 16}
-    more, grid = run(StyleOptions())
-    assert more == {"encodings": 1, "dense searches": 4, "BM25 searches": 4}
-    again, same = run(StyleOptions())
-    assert again == {} and same.plain() == grid.plain()
-    assert len(grid.report.systems) == 60
-    # A hybrid's cell is that of its parts, over the same texts.
-    assert grid.cell("H-tiny", "C3", "S2").stages[0].name == "BM25"
-    store = Store(tmp_path / "all")
-    whole, _ = run(StyleOptions())
-    assert whole == {"encodings": 9, "dense searches": 20, "BM25 searches": 20}
-
-
-@pytest.mark.parametrize(
-    ("asked", "form", "expected"),
-    [
-        ("auto", "original", "original"),
-        ("auto", "translated", "translation"),
-        ("auto", "bilingual", "translation"),
-        ("original", "bilingual", "original"),
-        ("translation", "paired", "translation"),
-        ("original", "translated", None),
-        ("translation", "original", None),
-    ],
-)
-def test_the_text_that_is_rewritten_is_one_that_the_claims_form_reads(
-    dataset: Dataset, asked: str, form: Any, expected: str | None
-) -> None:
-    if expected is None:
-        with pytest.raises(ConfigError, match=f"{form} claims do not read it"):
-            rewritten_text(asked, form, dataset)
-        english = dataset.with_claims(c for c in dataset.claims if c.lang == "en")
-        assert rewritten_text(asked, form, english)  # one text in every form
-    else:
-        assert rewritten_text(asked, form, dataset) == expected
-
-
-def test_titles_are_kept_or_dropped(dataset: Dataset) -> None:
-    titled = replace(dataset, sources=tuple(replace(s, title="T") for s in dataset.sources))
-    before = originals(titled, "sources")
-    texts = {"S1": StyleTexts("S1", [one.rewritten("new") for one in before], RULES)}
-    for keep, title in ((True, "T"), (False, "")):
-        options = StyleOptions(claim_styles=(), source_styles=("S1",), keep_title=keep)
-        run = GridRun(titled, options, lambda claims: texts)
-        (cell,) = run._styled("original")[1].cell("C0", "S1")
-        assert {(s.title, s.abstract) for s in cell.sources} == {(title, "new")}
-        (cell,) = run._styled("original")[1].cell("C0", "S0")
-        assert cell.sources == titled.sources
-
-
-def written(dataset: Dataset, folder: Path) -> str:
-    """Write the data set, since it is the program that rewrites texts which loads it."""
-    write_beir(dataset, folder)
-    return str(folder)
-
-
-PROMPT = """
-version: "1"
-task: Rewrite the text in {language}.
-output: Only the text.
-variables: {post: "The text:", language: ""}
-"""
-
-
-def test_a_model_writes_what_the_folder_lacks_and_is_asked_for_nothing_twice(
-    dataset: Dataset,
-    tmp_path: Path,
-    llm_server: Callable[..., LLMServer],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    prompt = tmp_path / "prompt.yaml"
-    prompt.write_text(PROMPT, encoding="utf-8")
-
-    def reply(chat: Chat) -> str:
-        text = next(iter(chat.data.values()))
-        return "" if "fig" in text else f"{text} formally"
-
-    server = llm_server(reply)
-    options = StyleOptions(
-        claim_styles=("C1",),
-        source_styles=("S0",),
-        texts=tmp_path / "texts",
-        llm=LLMConfig(model=server.model, url=server.url, temperature=0.5),
-        versions=2,
-        prompts={"C1": str(prompt)},
-        answers=tmp_path / "answers.sqlite",
-    )
-    folder = written(dataset, tmp_path / "data")
-    versions, _ = style_texts.plan_texts(options, dataset, folder, "translation")
-    assert versions["C1"] == 2 and "8 requests to make, 0 stored" in capsys.readouterr().out
-    assert server.requests == 0
-    texts = read_texts(options, dataset, folder, "translation")["C1"]
-    assert texts.versions == 2 and texts.by == server.model
-    assert {i: one.text for i, one in texts.version(2).items()} == {
-        "a": "apple formally",
-        "b": "pear formally",
-        "h": "moss formally",
-        "d": "pear formally",
+    names = ("C1", "C2", "C3", "C4", "S1", "S2", "S3")
+    styles = {
+        name: [{i: f"{text} {name}" for i, text in {**CLAIMS, **SOURCES}.items()}] for name in names
     }
-    assert texts.lost == 2  # the fig, in both versions
-    asked = server.requests
-    # From the folder; and where that is gone, from the replies.
-    assert read_texts(options, dataset, folder, "translation")["C1"] == texts
-    (tmp_path / "texts" / "C1.jsonl").unlink()
-    (tmp_path / "texts" / "styles.json").unlink()
-    assert read_texts(options, dataset, folder, "translation")["C1"] == texts
-    assert server.requests == asked
-    # A folder made in another way is neither used for this nor replaced.
-    for change, field in ((replace(options, versions=3), "versions"), (options, "claims")):
-        claims: Any = "translation" if field == "versions" else "original"
-        with pytest.raises(InputError, match=f"C1: its {field} is .* another folder of texts"):
-            read_texts(change, dataset, folder, claims)
+    options = write_texts(dataset, tmp_path / "texts", styles)
+    counts, store = counted(monkeypatch), Store(tmp_path / "store")
+
+    def costs(options: StyleOptions) -> tuple[dict[str, int], Report]:
+        counts.clear()
+        report = run(dataset, options, tmp_path, systems, store)
+        return dict(counts), report
+
+    fewer, _ = costs(replace(options, claim_styles=("C1", "C2", "C3")))
+    assert fewer == {"encodings": 8, "dense searches": 16, "BM25 searches": 16}
+    more, report = costs(options)
+    assert more == {"encodings": 1, "dense searches": 4, "BM25 searches": 4}
+    again, same = costs(options)
+    assert again == {} and values(same, "tiny") == values(report, "tiny")
+    assert len(report.systems) == 60
+    # A hybrid's cell is that of its parts, over the same texts.
+    assert report.systems["H-tiny.translated.S2C3"].stages[0].name == "BM25"
+    store = Store(tmp_path / "all")
+    assert costs(options)[0] == {"encodings": 9, "dense searches": 20, "BM25 searches": 20}
+
+
+def test_titles_are_kept_or_dropped_and_the_form_says_which_text_is_rewritten(
+    dataset: Dataset,
+) -> None:
+    titled = replace(dataset, sources=tuple(replace(s, title="T") for s in dataset.sources))
+    for keep, title in ((True, "T"), (False, "")):
+        options = StyleOptions(claim_styles=("C4",), source_styles=("S1",), keep_title=keep)
+        views = StyleViews.read(titled, options, "bilingual")
+        assert {source.title for source in views.sources["S1"][0]} == {title}
+        assert views.sources["S0"] == [titled.sources]
+    german = {form: StyleViews.read(titled, options, form) for form in ("original", "paired")}  # type: ignore[arg-type]
+    found = {form: views.claims["C4"][0][-1] for form, views in german.items()}
+    assert "birne" in found["original"].text and found["original"].translation == "pear"
+    assert found["paired"].text == "Birne" and "pear" in str(found["paired"].translation)
 
 
 def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     dataset: Dataset, tmp_path: Path
 ) -> None:
-    options, folder = replace(OPTIONS, texts=tmp_path), "not read"
-    before = {side: originals(dataset, side, "translation") for side in ("claims", "sources")}  # type: ignore[arg-type]
-    for name in ("C1", "S1"):
+    options = StyleOptions(claim_styles=("C1",), source_styles=("S1",), texts=tmp_path)
+    for name, texts in (("C1", C1), ("S1", S1)):
         with pytest.raises(InputError, match=f"holds no texts of style {name}"):
-            read_texts(options, dataset, folder, "translation")
-        style = STYLES[name]
-        rewrites = [one.rewritten(f"{one.text} new") for one in before[style.side]]
-        write_style(tmp_path, style, rewrites, Made("m", dataset.name, "dev"))
-    assert [one.by for one in read_texts(options, dataset, folder, "translation").values()] == [
-        "m",
-        "m",
-    ]
+            StyleViews.read(dataset, options, "translated")
+        write_texts(dataset, tmp_path, {name: [texts]})
+    found = StyleViews.read(dataset, options, "translated")
+    assert [one.by for one in found.texts.values()] == ["some-model"] * 2
     changed = replace(dataset, claims=(replace(dataset.claims[0], text="x"), *dataset.claims[1:]))
-    with pytest.raises(InputError, match="another text when it was rewritten"):
-        read_texts(options, changed, folder, "translation")
-    with pytest.raises(InputError, match="another text when it was rewritten"):
-        read_texts(options, dataset, folder, "original")  # not the translation
+    for other, form in ((changed, "translated"), (dataset, "original")):  # not the translation
+        with pytest.raises(InputError, match="another text when it was rewritten"):
+            StyleViews.read(other, options, form)  # type: ignore[arg-type]
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
-    for wrong, match in (
-        ({"claim_styles": ("S1",)}, "claim_styles"),
-        ({"prompts": {"C0": "x"}}, "prompts"),
-        ({"llm": LLMConfig(model="m")}, "texts"),
-    ):
-        with pytest.raises(ConfigError, match=match):
-            StyleOptions(**wrong)  # type: ignore[arg-type]
-    assert StyleOptions(claim_styles=("C2", "C1")).asked_claims == ("C0", "C1", "C2")
-    assert json.dumps(StyleOptions(source_styles=()).made) == '["C1", "C2", "C3", "C4"]'
+def test_styles_are_those_of_their_side_in_the_papers_order() -> None:
+    with pytest.raises(ConfigError, match="claim_styles"):
+        StyleOptions(claim_styles=("S1",))
+    options = StyleOptions(claim_styles=("C2", "C1"), source_styles=())
+    assert list(options.cells()) == [("C1", "S0"), ("C2", "S0")]
+    assert options.rewritten == ("C1", "C2") and len(list(StyleOptions().cells())) == 19

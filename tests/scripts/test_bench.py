@@ -200,6 +200,19 @@ def test_the_gpus_case_runs_on_a_cpu(measure: Measure, monkeypatch: pytest.Monke
     assert len(trained) == 6
     assert found["ratio"] == max(row["share"] for row in trained.values()) > 0
     assert all(found[f"encoding, {kind}"]["documents_per_second"] > 0 for kind in ("full", "lora"))
+    assert all(found[f"attention, {way}"]["right"] for way in ("both ways", "causal"))
+    done = found["run"]
+    assert done["killed"] and done["resumed"] and done["merged"] and done["cosine"] > 0.999
+    pairs = [row for name, row in found.items() if name.startswith("pairs, ")]
+    assert len(pairs) == 2 and all(row["pairs_per_second"] > 0 for row in pairs)
+
+
+def test_a_part_that_fails_spoils_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing() -> dict[str, object]:
+        raise RuntimeError("no kernel")
+
+    assert gpu.measured("one", failing) == {"failed": "RuntimeError: no kernel"}
+    assert '"one"' in capsys.readouterr().err
 
 
 def test_peaks_by_name_and_none_where_unknown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.retrieve import FusionConfig
-from claim2source.systems.choose import Weighing, choose, choose_fusion, weigh
+from claim2source.systems.choose import Weighing, choose, choose_fusion, choose_margin, weigh
+from claim2source.systems.heldout import SelectionData
+from claim2source.systems.nodes import BM25Node
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stage_choices import fit_stages
+from claim2source.systems.system import System, run_system
+from claim2source.systems.when import WhenConfig
+from tests.training.small import small_splits
 
 PLAIN: Any = {"settings": lambda value: {"alpha": value}}
 
@@ -206,3 +214,47 @@ def test_a_fusion_stays_at_the_default_unless_the_claims_are_many_and_sure() -> 
     chosen, choice = choose_fusion(*runs(15), data, grid)
     assert choice.score > 0.99 and (chosen.method, chosen.scale) == ("linear", "min-max")
     assert 0.5 < chosen.alpha < 0.7
+
+
+def test_the_margin_is_chosen_by_hand() -> None:
+    """Margins 0.05, 0.25, 0.6: the first claim gains, the second loses, the third gains."""
+    scores = {"a": (1.0, 0.95, 0.0), "b": (1.0, 0.75, 0.0), "c": (1.0, 0.4, 0.0)}
+    golds = {"a": "y", "b": "x", "c": "y"}
+    claims = tuple(Claim(c, c, golds=(golds[c],)) for c in scores)
+    data = Dataset(
+        claims, tuple(map(Source, "xyz")), Qrels({c: {g: 1} for c, g in golds.items()}), "val"
+    )
+    before = Run.from_lists({c: list(zip("xyz", s, strict=True)) for c, s in scores.items()})
+    after = Run.from_lists({c: [("y", 3.0), ("x", 2.0), ("z", 1.0)] for c in scores})
+    # Of 3 claims: none 2/3; a alone 5/6 (1 + 1 + 1/2); a and b 2/3; all 5/6 (1 + 1/2 + 1).
+    margin, choice = choose_margin(before, after, data, margins=(0.0, 0.1, 0.3, 1.0), rule="best")
+    assert margin == 0.1 and choice.score == pytest.approx(5 / 6)
+    assert choice.note.startswith("asks about 33.3% of these claims; asked about all it scores 0.8")
+    # Within one standard error the margin that asks about fewest is taken: none at all.
+    assert choose_margin(before, after, data, margins=(1.0, 0.0, 0.1))[0] == 0.0
+    # Where the first source changed since the stage before, the claim is asked about anyway.
+    earlier = Run.from_lists({c: [("y" if c == "c" else "x", 1.0)] for c in scores})
+    both = WhenConfig(0.5, disagree=True)
+    margin, choice = choose_margin(
+        before, after, data, both, earlier, margins=(0.0, 0.1, 0.3), rule="best"
+    )
+    assert margin == 0.1 and choice.score == pytest.approx(1.0)
+
+
+def test_a_mix_is_chosen_on_the_declared_mix_of_seen_and_unseen_papers(tiny_folder: Path) -> None:
+    train = small_splits()[0]
+    entry = {"rerank": "max_sim", "model": str(tiny_folder), "max_length": 32, "mix": "fit"}
+    first = run_system(System("R", BM25Node()), train).result
+    values = weigh(train).of(first.run)
+    # Seen are the claims that BM25 ranks well: the more they weigh, the higher the score.
+    good = zip(weigh(train).claim_ids, values >= sorted(values)[len(values) // 2], strict=True)
+    seen = frozenset(claim for claim, well in good if well)
+    found = []
+    for share in (0.1, 0.9):
+        selection = SelectionData(train, train, "a note", seen, share)
+        before = [("retrieve", first)]
+        _, (choice,) = fit_stages([entry], before, train, selection, SystemRuntime())
+        assert (choice.seen_share, choice.note) == (share, "a note")
+        assert choice.compared == len(choice.tried) > 3
+        found.append(choice.score)
+    assert found[0] < found[1] - 0.1

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.evaluation.published.tables import load_published
 from claim2source.pipeline.evaluate_systems import ordered
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.read import read_systems
+from claim2source.systems.system import System
 from tests.shared_data import REPOSITORY
 
 FOLDER = REPOSITORY / "configs" / "systems"
@@ -125,6 +126,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "claim2source_2026",
         "ct25",
         "ct25_tuned",
+        "hybrid",
         "learned",
         "modern",
         "offline",
@@ -297,3 +299,48 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     assert e.reason_not_to_run == "no" and e.first.dense.claims == "translated"
     assert e.first.fusion == FusionConfig(alpha=0.3, scale="z-score")
     assert f.first.sparse == BM25Node(bm25=BM25Config(k1=1.0), claims="bilingual")
+
+
+def models(system: System) -> dict[str, list[str | None]]:
+    """The dense model of each language's candidates."""
+    assert isinstance(system.first, RouteNode)
+    return {
+        language: [part.main_model.name if part.main_model else None for part in parts]
+        for language, parts in system.first.routes.items()
+    }
+
+
+def test_a_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> None:
+    file = tmp_path / "routed.yaml"
+    file.write_text(
+        "retrieve: {hybrid: [{bm25: {}}, {dense: A}]}\ndepth: 30\n"
+        "routes: {de: {hybrid: [{bm25: {}}, {dense: B}]}}\nstages: [{rerank: max_sim, depth: 10}]\n"
+    )
+    routed = read_systems([file])["routed"]
+    assert (routed.name, routed.depth) == ("routed", 30)
+    assert models(routed) == {"default": ["A"], "de": ["B"]}
+    swapped = models(routed.on_checkpoint("C", {"fr": "D"}))
+    assert swapped == {"default": ["C"], "de": ["C"], "fr": ["D"]}
+    winner = read_systems([FOLDER / "claim2source_2026.yaml"], FILES)["claim2source_2026"]
+    assert winner.claims == "bilingual" and winner.depth == 100
+    assert models(winner) == {
+        "default": ["GritLM/GritLM-7B"], "de": ["checkpoints/gritlm_f_paper"]
+    }  # fmt: skip
+    kinds = [(label, stage.depth) for label, stage in winner.loaded_stages()]
+    assert kinds == [("rerank yes_no", 100), ("verify select", 10)]
+    assert models(winner.on_checkpoint("C", {"de": "B"})) == {"default": ["C"], "de": ["B"]}
+    ours = read_systems([FOLDER / "ours.yaml"])["ours"].on_checkpoint("C").first.main_model
+    assert ours is not None and ours.name == "C"
+
+
+def test_a_list_of_first_stages_is_for_val_to_choose_from(tmp_path: Path) -> None:
+    file = tmp_path / "routed.yaml"
+    file.write_text(
+        "retrieve: {dense: A}\nstages: [{rerank: max_sim, depth: 10}]\n"
+        "routes: {de: [{dense: A}, {dense: B}, {bm25: {}}], fr: {dense: B}}\n"
+    )
+    system = read_systems([file])["routed"]
+    assert models(system) == {"default": ["A"], "de": ["A", "B", None], "fr": ["B"]}
+    assert len(system.parts) == 3  # no second index of the same model
+    with pytest.raises(ConfigError, match="none: val chooses among several for de"):
+        system.on_checkpoint("C")

@@ -11,7 +11,7 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets import load
-from claim2source.text.quality import numbers, quality
+from claim2source.text.quality import Quality, numbers
 from claim2source.text.styles import (
     REWRITTEN,
     RULES,
@@ -85,7 +85,7 @@ def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, spli
         for one, text in zip(made, texts, strict=True):
             if style.side == "claims" or style.name == "S1":
                 assert numbers(one.text).keys() == numbers(text.text).keys()
-        kept = quality([text.text for text in texts], [one.text for one in made])
+        kept = Quality.of([(b.text, a.text) for a, b in zip(made, texts, strict=True)])
         assert kept is not None and kept.new_numbers == 0
 
 

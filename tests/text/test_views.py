@@ -17,7 +17,7 @@ from claim2source.text.views import (
     cut_sources,
     missing_translations,
     read_rewrites,
-    rewritten,
+    with_claim_texts,
 )
 
 GERMAN = Claim("1", "Impfung wirkt", "de", "Vaccine works")
@@ -183,7 +183,7 @@ REWRITES = {name: f"A study of {name}." for name in ("en", "de", "fr", "elsewher
     ],
 )
 def test_appended_once_behind_all_else(form: ClaimForm, texts: list[str]) -> None:
-    claims = rewritten(CLAIMS, REWRITES, form)
+    claims = with_claim_texts(CLAIMS, REWRITES, form, append=True)
     assert [render_claim(claim, form) for claim in claims] == [*texts, "left alone"]
     assert claims[3] == CLAIMS[3]
 

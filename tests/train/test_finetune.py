@@ -27,7 +27,7 @@ from claim2source.models.resolve import chosen_checkpoint
 from claim2source.training.resume import TrainingState
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
-from tests.training.small import arguments
+from tests.training.small import arguments, small_setup
 from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
@@ -73,11 +73,11 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     words = arguments(*setup, tmp_path / "run")
     one = [*LAUNCH, "--cpu", "--num_processes", "2", *ONE[len(LAUNCH) + 3 :]]
     after = tmp_path / "after.yaml"
-    after.write_text("baselines: [Nothing]\n", encoding="utf-8")
+    after.write_text("only: [Nothing]\n", encoding="utf-8")
     for command, why in (
         ([*TWO, *words, "--no.key=3"], "--no.key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
-        ([*TWO, *words, f"--after={after}"], "after.yaml: baselines: 'Nothing'"),
+        ([*TWO, *words, f"--after={after}"], "after.yaml: only: 'Nothing'"),
         ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
     ):
         done = run(command, tmp_path)
@@ -420,3 +420,15 @@ def _kill_after_saves(
         deadline = time.monotonic() + 60
         while half_written is not None and not _left(out, half_written):
             assert process.poll() is None and time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("wanted", ["--self_check", "--no_self_check"])
+def test_a_self_check_alone_trains_nothing(
+    wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = small_setup(tmp_path)
+    main([*arguments(model, data, tmp_path / "run", optimisation__epochs=1), wanted])
+    printed = capsys.readouterr().out
+    assert ("self check on cpu" in printed) is (wanted == "--self_check")
+    done = (tmp_path / "run" / "report.json").is_file()
+    assert done is (tmp_path / "run").exists() is (wanted == "--no_self_check")

@@ -19,8 +19,8 @@ from claim2source.core.report import Report
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
-from claim2source.pipeline.checkpoints import CheckpointConfig, evaluate_checkpoints
 from claim2source.pipeline.evaluate import evaluate_encoder
+from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.systems.heldout import ChoosingOn, selection_data
 from claim2source.training import choose as module
 from claim2source.training.choose import (
@@ -79,10 +79,12 @@ def test_scales_may_be_tried_when_the_run_is_over(
     assert [row[0] for row in rows] == ["0", "0.5", "1"]
     assert (out / "scales.png").read_bytes().startswith(b"\x89PNG")
     assert Report.read(out) == after
-    evaluate_checkpoints(CheckpointConfig(str(out), tmp_path / "out", str(setup[1])))
+    evaluate_table(EvaluateConfig(tmp_path / "out", str(setup[1]), checkpoint=[str(out)]))
     written = Report.read(tmp_path / "out")
-    assert written.chosen == name and list(written.systems) == ["epoch-0", "epoch-1", name]
-    assert written.systems[name].macro == pytest.approx(after.macro)
+    assert written.chosen == name and list(written.systems) == [
+        f"{one}.bilingual" for one in ("epoch-0", "epoch-1", name)
+    ]
+    assert written.systems[f"{name}.bilingual"].macro == pytest.approx(after.macro)
     with pytest.raises(ConfigError, match=r"optimisation\.epochs"):
         finetune(small_config(*setup, out, optimisation__epochs=2, resume=True, **more))
 
@@ -196,8 +198,8 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
     assert "for 70 % claims of seen papers" in said and "unseen papers" in said
     # So does the evaluation of the run.
-    config_of = CheckpointConfig(str(tmp_path / "run"), tmp_path / "o", str(setup[1]), tests=False)
-    text = evaluate_checkpoints(config_of)
+    run, data = str(tmp_path / "run"), str(setup[1])
+    text = evaluate_table(EvaluateConfig(tmp_path / "o", data, checkpoint=[run], tests=False))
     assert "val, seen papers" in text and Report.read(tmp_path / "o").training == report.training
     # Programs that carve it again get the same claims, and say so.
     found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run").manifest)

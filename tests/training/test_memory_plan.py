@@ -26,6 +26,7 @@ from claim2source.training.memory_plan import (
     GIB,
     LEAST_CHUNK,
     USABLE,
+    MeasuredChunk,
     Memory,
     bytes_per_token,
     settle,
@@ -168,7 +169,8 @@ def gritlm() -> PreTrainedModel:
 
 def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfig:
     more = {"batch_size": 64, "negatives": 7} | more
-    return lora_config(chunk_size=chunk, gradient_checkpointing=again, **more)
+    chunks = {"chunk_tokens": chunk} if chunk == "auto" else {"chunk_size": chunk}
+    return lora_config(gradient_checkpointing=again, **chunks | more)
 
 
 def chosen(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
@@ -177,7 +179,7 @@ def chosen(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[
     train = found.config.optimisation
     assert found.fits is (found.memory.total <= USABLE * gib * GIB)
     again = train.gradient_checkpointing
-    assert isinstance(again, bool) and train.chunk_size != "auto"
+    assert isinstance(again, bool) and train.chunk_tokens != "auto"
     return train.chunk_size, train.chunk_tokens, again
 
 
@@ -228,7 +230,7 @@ def test_processes_share_the_machines_memory(
     config, line = settle_here(auto(), gritlm, 512, processes=2)
     assert config.optimisation.chunk_tokens == 18_432 and line is not None
     assert settle_here(config, gritlm, 512, 2) == (config, None)
-    with pytest.raises(ConfigError, match=r"optimisation\.chunk_size: 'auto' .*of 13\.1 GiB"):
+    with pytest.raises(ConfigError, match=r"optimisation\.chunk_tokens: 'auto' .*of 13\.1 GiB"):
         settle_here(auto(), gritlm, 512, processes=20)
 
 
@@ -241,7 +243,7 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     same: dict[str, Any] = {"optimisation__batch_size": 38, "optimisation__dropout": 0}
     finetune(small_config(model, data, tmp_path / "plain", **same))
     assert "memory: " not in capsys.readouterr().out
-    same |= {"optimisation__chunk_size": "auto", "optimisation__gradient_checkpointing": "auto"}
+    same |= {"optimisation__chunk_tokens": "auto", "optimisation__gradient_checkpointing": "auto"}
     # The weights with AdamW's means, and 1,100 tokens in two layers.
     a_token = 2 * 4 * (32 * 6 + 2 * 64 + 2 * 32)
     weights = sum(p.numel() for p in BertModel.from_pretrained(model).parameters())
@@ -256,11 +258,11 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
         (tmp_path / "auto" / "checkpoints" / "epoch-1" / "manifest.json").read_text()
     )
     assert written["config"]["optimisation"]["chunk_tokens"] == 1024
-    assert "chunk_size: auto" in (tmp_path / "auto" / "config.yaml").read_text()
+    assert "chunk_tokens: auto" in (tmp_path / "auto" / "config.yaml").read_text()
 
 
 def test_a_chunks_size_is_said_once() -> None:
-    words = ["--optimisation.chunk_tokens=64", "--optimisation.chunk_size=auto"]
+    words = ["--optimisation.chunk_tokens=64", "--optimisation.chunk_size=8"]
     with pytest.raises(UserError, match="chunk_tokens: 64 .*none with optimisation.chunk_size"):
         read_config(FinetuneConfig, words, program="t", description="t")
 
@@ -273,3 +275,13 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
     for text, expected in (("max\n", whole), ("268435456\n", 2**28)):
         limit.write_text(text)
         assert core_memory.machine_memory() == expected or text == "max\n"
+
+
+def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
+    """Gradients that came with the chunk stay, AdamW's means are still to come."""
+    found = MeasuredChunk(tokens=1000, before=10 * GIB, peak=13 * GIB, gradients=GIB)
+    assert found.a_token == 2 * GIB / 1000
+    trained = GIB // 4
+    # 0.9 * 80 - 10 - 1 - 2 = 59 GiB of 2 GiB for a thousand tokens.
+    assert found.budget(trained, 80 * GIB, 512) == 29_500 // 512 * 512
+    assert found.budget(trained, 12 * GIB, 512) == 512

@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.models import ModelConfig
-from claim2source.pipeline.checkpoints import CheckpointConfig
+from claim2source.pipeline.table import EvaluateConfig
 from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.report import next_steps
 from eval.report import Config as ReportConfig
@@ -37,30 +37,30 @@ def commands(config: FinetuneConfig, trained: bool) -> list[list[str]]:
 def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/claim2source", "finetune"])
     (*start, _, _), (*_, second) = (words[:4] for words in commands(CONFIG, True))
-    assert start == ["claim2source", "checkpoint"] and second == "runs/it's mine"
+    assert start == ["claim2source", "evaluate"] and second == "runs/it's mine"
     evaluate, export = (words[2:] for words in commands(CONFIG, True))
-    read = read_config(CheckpointConfig, evaluate, program="p", description="d")
-    assert (read.checkpoint, read.dataset, read.split) == ("runs/it's mine", "my data", "test")
+    read = read_config(EvaluateConfig, evaluate, program="p", description="d")
+    assert (read.checkpoint, read.dataset, read.split) == (["runs/it's mine"], "my data", "test")
     assert (read.store, read.device, read.languages) == (CONFIG.store, "cpu", ["en", "no"])
     assert read.lenient and read.model.attention == "eager"
     assert read.model.allow_remote_code == ("org/own", "org/two")
     # Beside the run's own report, not over it.
     assert read.out == CONFIG.out / "evaluation"
     merged = read_config(MergeConfig, export, program="p", description="d")
-    assert (merged.checkpoints, merged.out) == ([read.checkpoint], Path("runs/it's mine-merged"))
+    assert (merged.checkpoints, merged.out) == (read.checkpoint, Path("runs/it's mine-merged"))
     assert merged.model.allow_remote_code == ("org/own", "org/two")
 
 
 def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     folder = CONFIG.out / "evaluation"
-    done = [folder / "checkpoints", folder / "baselines", folder / "report.html"]
+    done = [folder, folder / "report.html"]
     chosen = CONFIG.out / "checkpoints" / "epoch-1"
     text = next_steps(CONFIG, chosen, True, done)
-    assert "checkpoint.py" not in text and "report.py" not in text and "merge.py" in text
+    assert "evaluate.py" not in text and "report.py" not in text and "merge.py" in text
     assert all(str(path) in text for path in done)
     # Nothing is left to do; without the page, or the checkpoints' scores, that is.
     assert "next:" not in next_steps(CONFIG, chosen, False, done)
-    (page,) = next_steps(CONFIG, chosen, False, done[:2]).split("next:\n")[1:]
+    (page,) = next_steps(CONFIG, chosen, False, done[:1]).split("next:\n")[1:]
     read = read_config(ReportConfig, shlex.split(page)[2:], program="p", description="d")
-    assert read.reports == done[:2] and read.html == done[2]
-    assert "checkpoint.py" in next_steps(CONFIG, chosen, True, done[1:])
+    assert read.reports == done[:1] and read.html == done[1]
+    assert "evaluate.py" in next_steps(CONFIG, chosen, True, done[1:])

@@ -101,7 +101,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, BatchLoader(sampler, module.ready))
+    trainer.fit(module, BatchLoader(sampler, module.collate))
     (taken,) = gradients.steps
     assert (frozen.grad is None) and ("embeddings.word_embeddings.weight" in taken) is (
         freeze != "embeddings"

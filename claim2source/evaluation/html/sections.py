@@ -195,21 +195,22 @@ def _tests(compared: Compared) -> Section:
 
 
 def _learning_curve(compared: Compared) -> Section:
-    lines: dict[tuple[Path, str, str], list[tuple[float, float]]] = {}
+    lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
-        # As eval/checkpoint.py names them: the checkpoint, its hybrid, another form of claims.
-        epoch = re.fullmatch(r"(H-)?epoch-([0-9]+)(\.[a-z]+)?", system.folder.name)
-        # Stages that are attached to a checkpoint are no curve of it.
-        if epoch and Path(system.report.runs).name == "runs":
-            key = (system.folder.resolve().parent, epoch[1] or "", epoch[3] or "")
+        # As eval/evaluate.py names rows: a checkpoint (of several runs with its run in front), what
+        # stands on it, and the claim form. Stages and cells of a grid are no curve.
+        pattern = r"(.+-)?epoch-([0-9]+)(\+[^.:]+)?(\.[a-z]+)?"
+        if epoch := re.fullmatch(pattern, system.report.name):
+            curve = f"{epoch[1] or ''}epochs{epoch[3] or ''}{epoch[4] or ''}"
+            key = system.report_folder.resolve(), curve
             lines.setdefault(key, []).append((float(epoch[2]), macro[name]))
     runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
     if not runs:
         return Section(title)
-    folders = list(dict.fromkeys(folder for folder, _, _ in runs))
+    folders = list(dict.fromkeys(folder for folder, _ in runs))
     names = dict(zip(folders, distinct_ends(folders), strict=True))
-    curves = {f"{kind}{names[folder]}{form}": p for (folder, kind, form), p in runs.items()}
+    curves = {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
     metric = f"macro {compared.scored.metric}"
     rows = [[name, f"{x:.0f}", f"{y:.4f}"] for name, points in curves.items() for x, y in points]
     numbers = {title: TextTable(["run", "epoch", metric], rows)}

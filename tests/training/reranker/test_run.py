@@ -155,12 +155,12 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
     assert manifest.reranker.kind == "cross_encoder" and manifest.reranker.max_length == 48
     assert manifest.rendering.claims == "bilingual" and manifest.depth == 10
     stage = CrossEncoder(model=str(trained))
-    assert stage.rendering == manifest.rendering and stage.told == (48, None)
+    assert stage.rendering == manifest.rendering and stage.prompt_settings == (48, None)
     # A pair is cut at the length it was trained with.
     long = "masks " * 60
     assert stage.network.preprocess([(long, long)])["input_ids"].shape[1] == 48
     with pytest.raises(ConfigError, match="max_length"):
-        _ = CrossEncoder(model=str(trained), max_length=32).told
+        _ = CrossEncoder(model=str(trained), max_length=32).prompt_settings
     with pytest.raises(ConfigError, match="claims"):
         _ = CrossEncoder(model=str(trained), claims="original").rendering
     with pytest.raises(ConfigError, match="read by rerank: cross_encoder"):

@@ -1,0 +1,177 @@
+"""Check on the device that a training would be right, before hours are spent on it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.terminal import say
+from claim2source.models import Encoder
+from claim2source.models.tokens import Tokens
+from claim2source.training.base import LoadedBase
+from claim2source.training.checkpoint import adapt, set_dropout
+from claim2source.training.config import FinetuneConfig
+from claim2source.training.distributed import World
+from claim2source.training.losses import info_nce
+from claim2source.training.memory_plan import calibrate
+from claim2source.training.resume import random_state, restore_random_state
+
+# Layers of the model that is checked, and the claims that are compared with their golds.
+LAYERS, CLAIMS = 2, 16
+STEPS, _RATE = 2, 1e-4
+# How far two ways of computing the same may be apart, relative: losses, and gradients by norm.
+_SAME, _IN_16_BITS = (1e-4, 1e-3), (0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Hold the losses of some steps, and the first one's gradient as one vector."""
+
+    losses: tuple[float, ...]
+    gradient: Tensor
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Hold how far two ways of computing the same are apart, and how far they may be."""
+
+    what: str
+    loss: float
+    gradient: float
+    bounds: tuple[float, float]
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether losses and gradients are within their bounds, which no NaN is."""
+        return self.loss <= self.bounds[0] and self.gradient <= self.bounds[1]
+
+    def __str__(self) -> str:
+        most = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
+        found = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
+        return f"{self.what}: {found} ({most})"
+
+
+def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
+    """Compare ways of computing a step on this device: first on a GPU, or where that is wanted.
+
+    Where it is wanted, the longest chunk's memory is measured too, on a GPU.
+    """
+    config, encoder = base.config, base.encoder
+    if config.self_check is False or (config.self_check is None and encoder.device.type != "cuda"):
+        return
+    claims = [one for one in train.claims if one.golds][:CLAIMS]
+    sources = {one.id: one for one in train.sources}
+    golds = [sources[one.golds[0]] for one in claims]
+    texts = config.rendering.claim_texts(claims), config.rendering.source_texts(golds)
+    lines = check_training(encoder, config, *texts)
+    if config.self_check:
+        adapt(encoder, config)
+        _, line = calibrate(config, encoder, base.planned, base.automatic)
+        lines += [line] if line else []
+    if world.is_first:
+        say("\n".join(lines))
+
+
+def check_training(
+    encoder: Encoder, config: FinetuneConfig, claims: Sequence[str], golds: Sequence[str]
+) -> list[str]:
+    """Train two steps of the model's first layers in several ways, and compare them.
+
+    `golds` are the sources of the claims. The layers have the model's shape and random weights;
+    packed texts are compared with padded ones, and the training's precision with float32, by the
+    losses of two steps and the first gradient. Returns what was found, as lines. Raises
+    `UserError` where a difference is beyond its bound. The random state stays as it is.
+    """
+    started, state = time.perf_counter(), random_state()
+    cut = cut_encoder(encoder)
+    texts = [cut.tokenize(list(part)[:CLAIMS], side) for part, side in _sides(claims, golds)]
+    half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
+    try:
+        plain = _trial(cut, texts, config, packed=False, half=False)
+        found = []
+        if cut.packs:
+            packed = _trial(cut, texts, config, packed=True, half=False)
+            found.append(_compared("packed against padded texts", packed, plain, _SAME))
+        if half:
+            used = _trial(cut, texts, config, packed=cut.packs, half=True)
+            found.append(_compared("bfloat16 against float32", used, plain, _IN_16_BITS))
+    finally:
+        restore_random_state(state)
+    seconds = time.perf_counter() - started
+    counts = f"{len(texts[0])} claims with their golds"
+    lines = [
+        f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {counts}, "
+        f"{seconds:.1f} s",
+        *(f"  {one}" for one in found),
+    ]
+    if bad := [one for one in found if not one.is_good]:
+        raise UserError(
+            f"self check: {bad[0]}; a training here would be wrong: another version of torch, or "
+            "model.attention, may help"
+        )
+    return lines
+
+
+def _sides(claims: Sequence[str], golds: Sequence[str]) -> Any:
+    return (claims, "claim"), (golds, "source")
+
+
+def cut_encoder(encoder: Encoder) -> Encoder:
+    """Make an encoder of the model's first layers' shape, in float32, of random weights."""
+    shape = copy.deepcopy(encoder.model.config)
+    shape.num_hidden_layers = min(LAYERS, shape.num_hidden_layers)
+    if getattr(shape, "layer_types", None):
+        shape.layer_types = shape.layer_types[: shape.num_hidden_layers]
+    shape.use_cache = False
+    torch.manual_seed(0)
+    with torch.device(encoder.device):
+        model: Any = type(encoder.model)._from_config(shape, dtype=torch.float32)
+    set_dropout(model, 0.0)
+    return Encoder(model, encoder.tokenizer, replace(encoder.settings, dtype="float32"), None)
+
+
+def _trial(
+    encoder: Encoder,
+    texts: Sequence[Sequence[Tokens]],
+    config: FinetuneConfig,
+    *,
+    packed: bool,
+    half: bool,
+) -> Trial:
+    """Train some steps of a copy, on the same texts, without dropout."""
+    model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
+    own = Encoder(model, encoder.tokenizer, encoder.settings, None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
+    places = torch.arange(len(texts[0]), device=own.device)
+    masked = torch.zeros(len(places), len(places), dtype=torch.bool, device=own.device)
+    losses, gradient = [], torch.empty(0)
+    for _ in range(STEPS):
+        parts = [own.batch(side) if packed else own.collate(side) for side in texts]
+        low = torch.autocast(own.device.type, torch.bfloat16) if half else nullcontext()
+        with low:
+            claims, golds = (own.vectors(part.to(own.device)) for part in parts)
+        loss = info_nce(claims, golds, places, masked, config.optimisation.temperature)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss.detach()))
+        if not len(gradient):
+            trained = [p for p in model.parameters() if p.grad is not None]
+            gradient = torch.cat([p.grad.float().flatten().cpu() for p in trained])
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trial(tuple(losses), gradient)
+
+
+def _compared(what: str, one: Trial, other: Trial, bounds: tuple[float, float]) -> Comparison:
+    pairs = zip(one.losses, other.losses, strict=True)
+    loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
+    gradient = float((one.gradient - other.gradient).norm() / other.gradient.norm())
+    return Comparison(what, loss, gradient, bounds)

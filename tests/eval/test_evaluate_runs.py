@@ -1,0 +1,268 @@
+"""`eval/evaluate.py` over training runs, checkpoints and models: what each row is made of."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.report import Report
+from claim2source.datasets import load
+from claim2source.io.trec import read_run
+from claim2source.metrics.metrics import evaluate
+from claim2source.models import resolve
+from claim2source.pipeline.rows import form_of_failed
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, fuse
+from claim2source.systems.read import make_system, read_systems
+from claim2source.systems.system import System, SystemRunner
+from claim2source.text import Rendering
+from claim2source.training.finetune import finetune
+from eval.evaluate import main
+from tests.shared_data import REPOSITORY
+from tests.training.small import small_config, small_setup
+
+HYBRID = REPOSITORY / "configs" / "systems" / "hybrid.yaml"
+EPOCHS = ["epoch-0", "epoch-1", "epoch-2"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A finished run and its data; this file's store holds nothing of other files' tests."""
+    folder = tmp_path_factory.mktemp("trained")
+    model, data = small_setup(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLAIM2SOURCE_STORE", str(folder / "store"))
+        finetune(small_config(model, data, folder / "run", optimisation__epochs=2))
+        yield folder / "run", data
+
+
+def evaluated(checkpoint: Path | str, data: Path, out: Path, *more: str) -> Report:
+    main([f"--checkpoint={checkpoint}", f"--dataset={data}", f"--out={out}", *more])
+    return Report.read(out)
+
+
+def test_a_run_gives_every_kept_epoch_and_step_zero(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    report, trainings = evaluated(run, data, tmp_path), Report.read(run)
+    assert list(report.systems) == [f"{epoch}.bilingual" for epoch in EPOCHS]
+    assert trainings.training and report.chosen == f"epoch-{trainings.training.chosen_epoch}"
+    zero, chosen = (report.systems[f"{name}.bilingual"] for name in ("epoch-0", report.chosen))
+    assert zero.macro == pytest.approx(trainings.systems["step 0"].macro)
+    assert report.macro == chosen.macro == pytest.approx(trainings.macro)
+    assert (chosen.claims, chosen.sources) == ("bilingual", "metadata")
+    # Of step 0 the base is known, of the others their folder.
+    assert Path(zero.model).name == "model"
+    assert chosen.model == str(run / "checkpoints" / report.chosen)
+    # What training encoded is read from its store: the same weights have the same key.
+    assert all(one.cost and one.cost.stored and one.cost.tokens for one in (zero, chosen))
+    text = (tmp_path / "report.md").read_text()
+    scores, _, tests = text.partition("Every epoch against step 0: ")
+    assert f"| {report.chosen} (chosen) |" in scores and "| recall@100 macro |" in scores
+    assert tests.count("| epoch-") == 3 * 3  # macro, English, German
+    assert "Scores on val:" in scores
+
+
+def test_its_runs_and_submissions_hold_the_same_ranking(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    report = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path)
+    (row,) = report.systems.values()
+    dev, folder = load(data, "dev"), tmp_path / "epoch-1.bilingual"
+    for lang in ("en", "de"):
+        part = dev.in_languages([lang])
+        ranked = read_run(tmp_path / row.runs / f"{lang}.trec").run
+        assert set(ranked.claim_ids) == {claim.id for claim in part.claims}
+        scores = evaluate(ranked, part.qrels, ["mrr@5"])
+        assert scores.mean("mrr@5") == pytest.approx(row.languages[lang]["mrr@5"])
+        with open(folder / "submission_2026" / f"predictions_{lang}.tsv", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        assert {row["index"] for row in rows} == {c.id.removeprefix("dev-") for c in part.claims}
+        for line in rows:
+            assert ast.literal_eval(line["preds"]) == ranked.sources(f"dev-{line['index']}", 5)
+    with open(folder / "submission_2025" / "predictions.tsv", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert list(rows[0]) == ["post_id", "preds"] and len(rows) == 12
+    assert all(len(ast.literal_eval(row["preds"])) == 5 for row in rows)
+
+
+def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a submission is made of, whatever its name."""
+    run, data = trained
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    points = copied / "checkpoints"
+    (points / "epoch-1").rename(points / "epoch-1-scale-0.5")
+    said = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": "epoch-1-scale-0.5"}))
+    words = ("--no_tests", "--systems", str(HYBRID), "--only")
+    report = evaluated(copied, data, tmp_path / "one", *words, "chosen+H")
+    assert list(report.systems) == ["epoch-1-scale-0.5+H.bilingual"]
+    report = evaluated(copied, data, tmp_path / "all", *words, "chosen")
+    assert [name.removeprefix("epoch-1-scale-0.5") for name in report.systems] == [
+        ".bilingual", "+H.bilingual", "+HT.bilingual"
+    ]  # fmt: skip
+    report = evaluated(copied, data, tmp_path / "some", *words, "epoch-*+H", "BM25")
+    assert [name.partition(".")[0] for name in report.systems] == [
+        "BM25", "epoch-0+H", "epoch-1-scale-0", "epoch-2+H"
+    ]  # fmt: skip
+    for place in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
+        with pytest.raises(ConfigError, match="only: 'chosen'"):
+            evaluated(place, data, tmp_path / "other", "--only=chosen")
+    (copied / "run.json").write_text(json.dumps(said | {"chosen": None}))
+    with pytest.raises(ConfigError, match="only: 'chosen'"):
+        evaluated(copied, data, tmp_path / "other", "--only=chosen")
+
+
+def test_metrics_deeper_than_the_lists_are_left_out(
+    trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, data = trained
+    one = run / "checkpoints" / "epoch-1"
+    report = evaluated(one, data, tmp_path / "10", "--depth=10", "--repeats=50")
+    text = capsys.readouterr().out
+    assert set(report.macro) == {"mrr@1", "mrr@5", "mrr@10", "recall@5", "queries"}
+    assert text.count("recall@100") == 1 and "mrr@10" in text
+    assert "\nrecall@100: left out, deeper than --depth 10." in text
+    (row,) = report.systems.values()
+    assert row.intervals is not None and "mrr@5" in row.intervals.values
+    ranked = read_run(tmp_path / "10" / row.runs / "de.trec").run
+    assert {len(ranked.sources(claim)) for claim in ranked.claim_ids} == {10}
+
+
+def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    for flag in ("--rendering.claims=original", "--model.pooling=cls", "--model.max_length=16"):
+        report = evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
+        (row,) = report.not_run
+        assert "manifest" in row.reason or "as it was trained" in row.reason
+
+
+def test_a_plain_model_scores_as_step_zero(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = trained
+    flags = ("--model.pooling=mean", "--model.max_length=24", "--rendering.claims=bilingual")
+    plain = evaluated(run.parent / "model", data, tmp_path / "plain", *flags)
+    assert plain.macro == pytest.approx(Report.read(run).systems["step 0"].macro)
+
+
+@pytest.mark.slow
+def test_hybrids_stand_on_each_checkpoint_in_every_form(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """They are what both parts give alone, and step 0's is known by its base."""
+    run, data = trained
+    words = ["--systems", str(HYBRID), "--repeats=50", "--claims", "bilingual", "original"]
+    only = ["--only", "epoch-0", "epoch-2", "epoch-0+H", "epoch-2+H"]
+    report = evaluated(run, data, tmp_path, *words, *only)
+    names = [
+        f"epoch-{i}{end}.{f}"
+        for i in (0, 2)
+        for end in ("", "+H")
+        for f in ("original", "bilingual")
+    ]
+    assert list(report.systems) == names
+    dev, encoder = load(data, "dev"), resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
+    for form in ("bilingual", "original"):
+        rendering = Rendering(form, "metadata")  # type: ignore[arg-type]
+        dense = Dense(encoder, rendering=rendering).index(dev.sources).search(dev.claims)
+        papers = BM25Config("whitespace", k1=1.2, b=1.0, claims=form)  # type: ignore[arg-type]
+        sparse = BM25(papers).index(dev.sources).search(dev.claims)
+        mixed = fuse(sparse.run, dense.run, FusionConfig("linear", alpha=0.5, scale="min-max"))
+        for name, expected in (("epoch-2", dense.run), ("epoch-2+H", mixed)):
+            row = report.systems[f"{name}.{form}"]
+            ranked = read_run(tmp_path / row.runs / "de.trec").run
+            for claim in ranked.claim_ids:
+                assert ranked.sources(claim) == expected.sources(claim)[:100]
+    base = report.systems["epoch-0.original"].model
+    assert report.systems["epoch-0+H.original"].model == f"hybrid:{base}"
+    pairs = {
+        test.family: {(c.system, c.baseline) for c in test.comparisons}
+        for test in report.tests
+        if test.average == "macro"
+    }
+    assert pairs["Every epoch against step 0"] == {
+        (f"epoch-2.{form}", f"epoch-0.{form}") for form in ("original", "bilingual")
+    }
+
+
+@pytest.mark.slow
+def test_a_fusion_is_chosen_on_what_training_held_out(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    words = ["--systems", str(HYBRID), "--only", "BM25-tuned", "epoch-2", "epoch-2+HT"]
+    report = evaluated(run, data, tmp_path, *words, "--claims=bilingual", "--repeats=50")
+    row = report.systems["epoch-2+HT.bilingual"]
+    bm25, fusion = row.choices
+    assert (bm25.what, bm25.split, fusion.what, fusion.split) == ("bm25", "train", "fusion", "val")
+    assert row.model == f"tuned-hybrid:{run / 'checkpoints' / 'epoch-2'}"
+    tests = {(t.family, c.system, c.baseline) for t in report.tests for c in t.comparisons}
+    for part in ("dense", "sparse"):
+        beaten = "epoch-2.bilingual" if part == "dense" else "BM25-tuned.bilingual"
+        family = f"Hybrids against their {part} part"
+        assert (family, "epoch-2+HT.bilingual", beaten) in tests
+
+
+@pytest.mark.slow
+def test_the_grid_of_styles_is_run_on_every_checkpoint(
+    trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its S0C0 is the checkpoint's own score; a bilingual one's translation is rewritten."""
+    run, data = trained
+    grid_of = ["--styles.claim_styles=[C1]", "--styles.source_styles=[S3]", "--repeats=50"]
+    report = evaluated(run, data, tmp_path, *grid_of)
+    grid = json.loads((tmp_path / "styles" / "grid.json").read_text(encoding="utf-8"))
+    own = [f"{epoch}.bilingual" for epoch in EPOCHS]
+    cells = [f"{name}.{cell}" for name in own for cell in ("S0C1", "S3C0", "S3C1")]
+    assert list(grid) == own and list(report.systems) == [*own, *cells]
+    for name, table in grid.items():
+        assert table["C0"]["S0"] == pytest.approx(report.systems[name].macro["mrr@5"])
+    for name in cells:
+        system, _, cell = name.rpartition(".")
+        assert report.systems[name].macro["mrr@5"] == grid[system][cell[2:]][cell[:2]]
+        assert (tmp_path / report.systems[name].runs / "de.trec").is_file()
+    assert "Styles:" in capsys.readouterr().out
+    said = (tmp_path / "styles" / "report.md").read_text(encoding="utf-8")
+    assert "the translation is rewritten" in said
+    with pytest.raises(ConfigError, match="styles"):
+        evaluated(run, data, tmp_path / "no", *grid_of, "--depth=3")
+
+
+def test_the_claim_form_of_what_cannot_run_is_read_from_its_files(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, data = trained
+    stage = f"stages:\n  - {{rerank: max_sim, model: {tmp_path / 'absent'}, depth: 6}}\n"
+    (tmp_path / "p.yaml").write_text(f"retrieve: {{dense: elsewhere}}\n{stage}")
+    one = run / "checkpoints" / "epoch-1"
+    words = ("--stages", str(tmp_path / "p.yaml"), "--repeats=20")
+    report = evaluated(one, data, tmp_path / "out", *words)
+    assert list(report.systems) == ["epoch-1.bilingual"]
+    (row,) = report.not_run
+    assert (row.system, row.claims) == ("epoch-1+p", "bilingual") and "absent" in row.reason
+    broken = tmp_path / "broken"
+    shutil.copytree(one, broken)
+    for weights in broken.glob("*.safetensors"):
+        weights.unlink()
+
+    def failing(system: System, form: str) -> None:
+        runner = SystemRunner(load(data, "dev"))
+        with pytest.raises(UserError):
+            runner.run(system)
+        assert form_of_failed(system, runner.runtime) == form
+
+    own = "claims: translated\n" + (tmp_path / "p.yaml").read_text()
+    for text, form in ((own, "translated"), ((tmp_path / "p.yaml").read_text(), "bilingual")):
+        (tmp_path / "q.yaml").write_text(text)
+        system = read_systems([tmp_path / "q.yaml"])["q"]
+        failing(system.on_checkpoint(str(broken)), form)
+    # Routes of which one has no weights here, as the other has none at all.
+    routes = {"retrieve": {"dense": f"{tmp_path}/gone"}, "routes": {"de": {"dense": str(broken)}}}
+    failing(make_system("q", routes), "bilingual")

@@ -1,0 +1,254 @@
+"""Stages of a system by `eval/evaluate.py`: scores by hand, what runs again, verifiers, ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import claim2source as c2s
+from claim2source.core.config import read_config
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
+from claim2source.core.run import Result, Run
+from claim2source.datasets.beir import write_beir
+from claim2source.evaluation.compare import read_scored
+from claim2source.io.trec import read_run
+from claim2source.pipeline.table import EvaluateConfig
+from claim2source.stages.max_sim import MaxSim
+from claim2source.systems.when import WhenConfig
+from eval.evaluate import main
+from tests.llm_server import LLMServer
+from tests.llm_server import verifiers as play
+from tests.shared_data import REPOSITORY
+
+# BM25 (b 0) prefers a repetition to the very words; MaxSim of any model prefers these.
+TEXTS = {"a": "masks stop flu", "b": "kaffee hilft schlaf", "c": "vitamin lowers risk"}
+SOURCES = [
+    *(Source(f"{key}2", text) for key, text in TEXTS.items()),
+    *(
+        Source(f"{key}1", " ".join(w for w in text.split() for _ in "12"))
+        for key, text in TEXTS.items()
+    ),
+    Source("c3", "vitamin"),
+]
+GOLDS = {"a": "a2", "b": "b1", "c": "c3"}
+CLAIMS = [
+    Claim(key, text, "de" if key == "b" else "en", golds=(GOLDS[key],))
+    for key, text in TEXTS.items()
+]
+DATA = Dataset(tuple(CLAIMS), tuple(SOURCES), Qrels({c.id: {c.golds[0]: 1} for c in CLAIMS}), "dev")
+NAMES = ["mine.original: first stage", "mine.original: 1. rerank max_sim", "mine.original"]
+# a: rank 2, then 1. b: 1, then 2, then chosen. c: 3, which no later stage reaches.
+MRR = [
+    {"en": (1 / 2 + 1 / 3) / 2, "de": 1.0},
+    {"en": (1 + 1 / 3) / 2, "de": 1 / 2},
+    {"en": (1 + 1 / 3) / 2, "de": 1.0},
+]
+Start = Callable[..., LLMServer]
+
+
+def written(folder: Path, tiny: Path, server: LLMServer, **other: str) -> Path:
+    """A pipeline's file; `other` are settings of its stages."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "mine.yaml"
+    llm = f"{{model: m, url: '{server.url}', retries: 0}}"
+    path.write_text(
+        f"retrieve: {{bm25: {{k1: {other.get('k1', '1.2')}, b: 0.0}}}}\ndepth: 5\nstages:\n"
+        f"  - {{rerank: max_sim, model: {tiny}, max_length: 64, depth: 2, sources: title_abstract,"
+        f" mix: {other.get('mix', '0.0')}}}\n"
+        f"  - {{verify: select, depth: 2, simulated: true, llm: {llm}{other.get('verify', '')}}}\n"
+    )
+    return path
+
+
+def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
+    tmp_path: Path,
+    tiny_folder: Path,
+    llm_server: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    titles = {source.id: source.title for source in SOURCES}
+    server = llm_server(play.Verifier(play.perfect({c.text: titles[c.golds[0]] for c in CLAIMS})))
+    calls = []
+    apply = MaxSim.apply
+
+    def counted(self: MaxSim, *arguments: Any) -> Result:
+        calls.append(self)
+        return apply(self, *arguments)
+
+    monkeypatch.setattr(MaxSim, "apply", counted)
+    write_beir([DATA], tmp_path / "data")
+    said = [f"--dataset={tmp_path / 'data'}", "--repeats=20", f"--store={tmp_path / 'store'}"]
+
+    def run(name: str, **other: str) -> tuple[Report, list[bool], int, int]:
+        """Also which stages were read from the store, MaxSim's calls and the server's requests."""
+        before = len(calls), server.requests
+        file = written(tmp_path, tiny_folder, server, **other)
+        main([f"--systems={file}", f"--out={tmp_path / name}", *said])
+        report = Report.read(tmp_path / name)
+        kept = [one.cost is not None and one.cost.stored for one in report.systems.values()]
+        return report, kept, len(calls) - before[0], server.requests - before[1]
+
+    report, kept, reranked, asked = run("out")
+    printed = capsys.readouterr().out
+    assert list(report.systems) == NAMES
+    assert kept == [False] * 3 and (reranked, asked) == (1, 3)
+    for place, (one, by_hand) in enumerate(zip(report.systems.values(), MRR, strict=True)):
+        found = {lang: row["mrr@5"] for lang, row in one.languages.items()}
+        assert found == pytest.approx(by_hand), one.name
+        assert one.macro["mrr@5"] == pytest.approx(sum(by_hand.values()) / 2)
+        assert one.runs == f"mine.original/runs/{place}"
+        assert read_run(tmp_path / "out" / one.runs / "en.trec").run.claim_ids == ("a", "c")
+    # The folder of the row has a report of its own, with all stages.
+    own = Report.read(tmp_path / "out" / "mine.original")
+    assert list(own.systems) == NAMES and own.macro == report.macro
+    assert [one.cost.tokens > 0 for one in report.systems.values() if one.cost] == [
+        False, True, True
+    ]  # fmt: skip
+    # What a made-up verifier says is in no test and beside no published number.
+    _, compared, _ = read_scored([tmp_path / "out"])
+    assert list(compared) == NAMES[:2]
+    tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}
+    assert tested == {(NAMES[1], NAMES[0])}
+    folder = tmp_path / "out" / "mine.original"
+    moved = [line.split()[-8:] for line in printed.splitlines() if "(simulated)  " in line]
+    assert ["2", "macro", "3", "0.7500", "1", "0", "1", "0"] in moved
+    assert (
+        (folder / "submission_2026" / "predictions_de.tsv").read_text().endswith("['b1', 'b2']\n")
+    )
+    assert "kaffee hilft schlaf" in (folder / "claims.html").read_text()
+
+    assert run("again")[1:] == ([True] * 3, 0, 0)
+    # Only what was changed and what follows is done again: other settings of the last stage,
+    again = run("verify", verify=", sources: title_abstract")
+    assert again[1:] == ([True, True, False], 0, 3)
+    # of the second, which here gives another ranking (the answers about the same lists are kept),
+    mixed, kept, reranked, _ = run("mix", mix="1.0")
+    assert (kept, reranked) == ([True, False, False], 1)
+    assert mixed.systems[NAMES[1]].macro == mixed.systems[NAMES[0]].macro
+    # and of the first: all.
+    assert run("first", k1="0.9")[1][0] is False
+
+
+def test_a_first_stage_without_a_checkpoint_asks_for_one(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        "retrieve: {hybrid: [{bm25: {}}, {dense: checkpoint}]}\nstages: [{rerank: max_sim}]\n"
+    )
+    main([f"--systems={tmp_path / 'p.yaml'}", f"--out={tmp_path / 'out'}"])
+    (row,) = Report.read(tmp_path / "out").not_run
+    assert "give --checkpoint" in row.reason
+
+
+def moved(run: Run, golds: dict[str, str]) -> Run:
+    """What a perfect verifier of the first ten makes of a run."""
+    found = {}
+    for claim in run.claim_ids:
+        ids = run.sources(claim)
+        gold = golds.get(claim)
+        if gold in ids[:10]:
+            ids = [gold, *(s for s in ids if s != gold)]
+        found[claim] = [(source, float(-i)) for i, source in enumerate(ids)]
+    return Run.from_lists(found)
+
+
+@pytest.fixture
+def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
+    """A perfect verifier of the demo's claims, and the arguments of a system that asks it."""
+    dev, train = c2s.load("demo", "dev"), c2s.load("demo", "train")
+    # Titles repeat, abstracts do not.
+    texts = {source.id: " ".join(source.abstract.split()) for source in dev.sources}
+    golds = {c.text: texts[c.golds[0]] for d in (dev, train) for c in d.claims}
+
+    def choose(asked: play.Question) -> int:
+        return asked.place(golds[asked.post]) or 0
+
+    server = llm_server(play.Verifier(choose))
+    files = tmp_path / "systems.yaml"
+    llm = f"llm: {{model: m, url: '{server.url}'}}"
+    files.write_text(
+        "Checked:\n  retrieve: {bm25: {k1: 1.2}}\n  stages:\n"
+        f"    - {{verify: select, when: {{margin_below: 0.1}}, {llm}}}\n"
+    )
+    said = ["--systems", str(files), "--repeats", "30", "--store", str(tmp_path / "store")]
+    return server, said
+
+
+@pytest.mark.slow
+def test_a_verifier_is_scored_and_costed(
+    checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev, (server, said) = c2s.load("demo", "dev"), checked
+    main(["--out", str(tmp_path / "out"), *said])
+    printed = capsys.readouterr().out
+    report = Report.read(tmp_path / "out")
+    first, last = report.systems.values()
+    # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
+    before = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100).run
+    when = WhenConfig(0.1)
+    asked = [c for c in dev.claims if when.kept(c.id, before, None) is None]
+    assert 0 < len(asked) < len(dev.claims) and server.requests == len(asked)
+    gold_of = {c.id: c.golds[0] for c in asked}
+    expected = c2s.evaluate(moved(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]
+    assert last.macro["mrr@5"] == pytest.approx(expected) and expected > first.macro["mrr@5"]
+    line = (
+        f"asked about {len(asked)} of {len(dev.claims)} claims ({len(asked) / len(dev.claims):.1%})"
+    )
+    assert any(line in note for note in report.notes) and line in printed
+    assert "tokens/promoted" in printed and "picks by place of the papers" in printed
+    share = 1 - len(asked) / len(dev.claims)
+    assert f"1. verify select: {share:.1%} of the claims were not in doubt" in printed
+    kept = [c.id for c in dev.claims if c.lang == "de" and c not in asked]
+    for one in (first, last):
+        part = read_run(tmp_path / "out" / one.runs / "de.trec").run
+        assert all(part.sources(claim) == before.sources(claim) for claim in kept)
+
+
+@pytest.mark.slow
+def test_variations_are_tested_against_the_system_as_it_is(
+    checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    depths = ["stages.1.depth=1,20", "stages.1.when={margin_below: 0.02}"]
+    main(["--out", str(tmp_path / "out"), "--vary", *depths, *checked[1]])
+    report = Report.read(tmp_path / "out")
+    names = [
+        f"Checked {one}.original"
+        for one in ("stages.1.depth=1", "stages.1.depth=20", "stages.1.when=margin_below 0.02")
+    ]
+    wholes = {name: one for name, one in report.systems.items() if ":" not in name}
+    assert list(wholes) == ["Checked.original", *names]
+    family = next(test for test in report.tests if test.family == "One setting at a time")
+    assert [(c.system, c.baseline) for c in family.comparisons] == [
+        (name, "Checked.original") for name in names
+    ]
+    base, shallow, deep, few = (one.macro["mrr@5"] for one in wholes.values())
+    # One paper leaves nothing to choose; a perfect verifier finds more among more.
+    assert shallow < few < base < deep
+    assert f"{names[0]}: 1. verify select: asked about" in capsys.readouterr().out
+
+
+def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
+    """Each is another system that can be read, over the first stage and both others."""
+    path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
+    words = ["--config", str(path), "--out", "o"]
+    config = read_config(EvaluateConfig, words, program="t", description="t")
+    planned = {one.system.name: one.system for one in config.planned()}
+    assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
+    stages = {name: [asdict(s) for _, s in one.loaded_stages()] for name, one in planned.items()}
+    first, base = stages["Kimi-K2.6"]
+    assert stages["Kimi-K2.6 stages.2.llm.thinking=true"] == [
+        first,
+        {**base, "llm": {**base["llm"], "thinking": True}},
+    ]
+    assert stages["Kimi-K2.6 stages.1.depth=50"] == [{**first, "depth": 50}, base]
+    when = stages["Kimi-K2.6 stages.2.when=margin_below 0.1"][1]["when"]
+    assert when["margin_below"] == 0.1
+    of_first = {name for name in planned if stages[name] == stages["Kimi-K2.6"]}
+    changed = {"retrieve.sources=title_abstract", "retrieve.depth=20", "retrieve.depth=50"}
+    assert of_first == {"Kimi-K2.6", *(f"Kimi-K2.6 {one}" for one in changed)}
+    known = [(stages[name], repr(one.first), one.depth) for name, one in planned.items()]
+    assert all(one not in known[:place] for place, one in enumerate(known))

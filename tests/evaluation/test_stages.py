@@ -1,0 +1,79 @@
+"""What stages do to golds, what verifiers are asked, and every claim's way through the stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.run import Result, Run
+from claim2source.evaluation.html.claims import traced_claims
+from claim2source.evaluation.html.page import trace_page
+from claim2source.evaluation.moves import Moves, gold_moves
+from claim2source.evaluation.verifiers import Place, places_table, verified
+
+
+def test_moves_of_golds_are_counted_by_hand() -> None:
+    """Golds g: from 2 to 1, from 1 to 3, from 4 (beyond the depth) to 4, never found."""
+    orders = {"a": ("xgyz", "gxyz"), "b": ("gxyz", "xygz"), "c": ("xyzg", "zyxg"), "d": ("x", "x")}
+    runs = [
+        Run.from_lists({c: [(s, -float(i)) for i, s in enumerate(o[n])] for c, o in orders.items()})
+        for n in (0, 1)
+    ]
+    claims = tuple(Claim(c, c, "de" if c == "d" else "en", golds=("g",)) for c in orders)
+    qrels = Qrels({claim: {"g": 1} for claim in orders})
+    data = Dataset(claims, tuple(map(Source, "gxyz")), qrels, "dev")
+    moves = gold_moves(*runs, data, depth=3)
+    assert moves == {
+        "en": Moves(3, 2 / 3, 1, 1, 1, 1),
+        "de": Moves(1, 0.0, 0, 0, 0, 0),
+        "macro": Moves(4, 1 / 3, 1, 1, 1, 1),
+    }
+
+
+def test_the_bias_of_places_is_measured_against_an_even_spread() -> None:
+    run = Run.from_lists({c: [("x", 1.0)] for c in "abcd"})
+    details = {
+        "a": {"asks": 4, "tokens": 100, "shown": 4, "picked@1": 3, "picked@2": 1},
+        "b": {"asks": 2, "tokens": 50, "shown": 2, "picked@2": 1},
+        "c": {"asks": 0, "tokens": 0},
+    }
+    moves = Moves(4, 1.0, 3, 1, 1, 1)
+    one = verified(Result(run, details=details), moves, True)
+    assert one is not None and (one.claims, one.asked, one.asks, one.tokens) == (4, 2, 6, 150)
+    # Of a's picks one was expected at each of four places, of b's half at each of two.
+    assert one.places == (Place(1, 3, 1.5), Place(2, 2, 1.5), Place(3, 0, 1.0), Place(4, 0, 1.0))
+    assert one.bias == pytest.approx((1.5 + 0.5 + 1 + 1) / 10)
+    assert one.tokens_per_promoted == 50 and one.share_asked == 0.5
+    assert np.allclose([row[2:] for row in places_table(one).rows][0], [0.6, 0.3])
+    assert verified(Result(run), moves, True) is None
+
+
+def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    sources = tuple(Source(key, f"{key} {evil}") for key in "gxyz")
+    claims = (Claim("1", f"post {evil}", "en", f"also {evil}", ("g",)), Claim("2", "b", "de"))
+    data = Dataset(claims, sources, Qrels({"1": {"g": 1}}), "dev")
+    runs = {
+        f"{evil} {i}": Run.from_lists(
+            {"1": [(s, -float(n)) for n, s in enumerate(order)], "2": [("x", 1.0)]}
+        )
+        for i, order in enumerate(("xyg", "xgy", "gx"))
+    }
+    entry = traced_claims(runs, data)[0]
+    assert (entry.tag, entry.ranks) == ("to rank 1", "3 2 1")
+    assert [(one.title[0], one.gold, *one.ranks) for one in entry.candidates] == [
+        ("g", True, "3", "2↑", "1↑"),
+        ("x", False, "1", "1", "2↓"),
+        ("y", False, "2", "3↓", "-↓"),
+    ]
+    trace_page(runs, data, tmp_path / "way.html", title=evil)
+    page = (tmp_path / "way.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page and page.count("&lt;script&gt;alert(1)") >= 10
+    assert page.count("<script>") == 1 and "default-src 'none'" in page
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    with pytest.raises(UserError):
+        trace_page(runs, data, tmp_path / "mine.html", title="x")

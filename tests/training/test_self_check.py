@@ -1,0 +1,87 @@
+"""What a training would compute is compared with itself, in another way, before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claim2source.core.errors import UserError
+from claim2source.models import Encoder, ModelConfig, packed, resolve
+from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.self_check import check_training, cut_encoder
+from tests.models.mistral import save_mistral, save_tokenizer
+from tests.training.small import small_encoder, small_setup
+
+CLAIMS = ["masks work", "coffee and sleep of nurses in the night", "noise", "sugar " * 20]
+GOLDS = ["a study of masks", "sleep " * 15, "noise and stress in cities", "taxes on sugar"]
+
+
+def settings(precision: Any = "fp32", **model: Any) -> FinetuneConfig:
+    train = OptimisationConfig(precision=precision, temperature=0.05)
+    return FinetuneConfig(optimisation=train, model=ModelConfig("x", **model))
+
+
+@pytest.fixture(params=["bert", "mistral"])
+def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
+    if request.param == "bert":
+        return small_encoder(small_setup(tmp_path)[0])
+    base = save_mistral(tmp_path / "mistral")
+    save_tokenizer(base)
+    found = resolve(
+        ModelConfig(str(base), pooling="mean", max_length=64, bidirectional=True), "cpu"
+    )
+    return found.encoder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_right_training_passes_and_changes_nothing(encoder: Encoder, precision: str) -> None:
+    weights = {n: p.clone() for n, p in encoder.model.named_parameters()}
+    state = torch.get_rng_state()
+    lines = check_training(encoder, settings(precision), CLAIMS, GOLDS)
+    assert any("packed against padded" in line for line in lines)
+    assert any("bfloat16" in line for line in lines) is (precision == "bf16")
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, weight in encoder.model.named_parameters():
+        assert torch.equal(weight, weights[name]) and weight.grad is None
+
+
+def test_the_cut_model_attends_as_the_whole_one(encoder: Encoder) -> None:
+    cut = cut_encoder(encoder)
+    assert cut.model.config.num_hidden_layers == 2
+    assert getattr(cut.model.config, "is_causal", None) is getattr(
+        encoder.model.config, "is_causal", None
+    )
+    ids = torch.tensor([[5, 6, 7, 8]])
+    first = [cut.model(input_ids=row).last_hidden_state[0, 0] for row in (ids, ids.flip(1))]
+    # Both ways: the first token sees those behind it.
+    other = cut.model(input_ids=torch.tensor([[5, 9, 9, 9]])).last_hidden_state[0, 0]
+    assert not torch.allclose(first[0], other, atol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["attention", "positions", "gradient"])
+def test_a_wrong_way_of_computing_stops_the_training(
+    wrong: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed texts that see each other, begin at other positions, or give half a gradient."""
+    hidden = packed.packed_hidden
+
+    def spoilt(model: Any, batch: Any) -> torch.Tensor:
+        from dataclasses import replace
+
+        if wrong == "attention":
+            seen = [None if g.mask is None else torch.ones_like(g.mask) for g in batch.groups]
+            groups = tuple(
+                replace(g, mask=mask) for g, mask in zip(batch.groups, seen, strict=True)
+            )
+            batch = replace(batch, groups=groups)
+        if wrong == "positions":
+            batch = replace(batch, positions=batch.positions // 2)
+        found = hidden(model, batch)
+        return found.detach() / 2 + found / 2 if wrong == "gradient" else found
+
+    monkeypatch.setattr("claim2source.models.encoder.packed_hidden", spoilt)
+    with pytest.raises(UserError, match="self check: packed against padded"):
+        check_training(encoder, settings(), CLAIMS, GOLDS)
