@@ -12,11 +12,10 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import why_not_file
 
 MOST_VALUES = 100_000  # aliases may stand for billions
-MOST_DIGITS = 1000  # what is longer is text; Python reads up to 4,300
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 Place = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_NUMBER = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 class YamlMapping(dict[str, Any]):
@@ -34,13 +33,12 @@ class YamlMapping(dict[str, Any]):
                 merged[name] = self[name].overlaid(value)
         return merged
 
-    def at(self, key: str) -> tuple[Any, Place | None]:
-        """Look up what a dotted key is set to, and where; None for what is not there."""
+    def at(self, key: str) -> Place | None:
+        """Look up where a dotted key is set."""
         name, _, rest = key.partition(".")
-        value = self.get(name)
-        if rest:
-            return value.at(rest) if isinstance(value, YamlMapping) else (None, None)
-        return value, self.places.get(name)
+        if isinstance(value := self.get(name), YamlMapping) and key not in self:
+            return value.at(rest)
+        return self.places.get(key)
 
 
 class _Reader:
@@ -49,7 +47,7 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.file, self.left = file, MOST_VALUES
 
-    def read(self, node: yaml.Node) -> Any:
+    def read(self, node: Any) -> Any:
         self.left -= 1
         if self.left < 0:
             raise InputError.at(self.file, why=f"holds more than {MOST_VALUES} values")
@@ -64,7 +62,7 @@ class _Reader:
             raise self.problem(node, f"{text[:40]!r} cannot be read as a value")
         if node.style is None and text.lower() in _CONSTANTS:
             return _CONSTANTS[text.lower()]
-        if node.style is None and _NUMBER.fullmatch(text) and len(text) < MOST_DIGITS:
+        if node.style is None and _NUMBER.fullmatch(text):
             kind = float if {*text} & {*".eE"} else int
             return type("Number", (kind,), {"text": text})(text)  # for where a text is wanted
         return text

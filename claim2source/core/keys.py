@@ -16,9 +16,8 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     group, _, last = name.rpartition(".")
     ends = {key: key.rpartition(".")[2].replace("-", "_") for key in known}
     found = [key for key, end in ends.items() if end == last]
-    if not found and len(last) > 1:
-        initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
-        found = [key for key in ends if initials[key] == last]
+    initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
+    found = found or [key for key in ends if initials[key] == last and len(last) > 1]
     found.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
     if not (found := found[:3] or get_close_matches(name, ends, 1, 0.7)):
         close = get_close_matches(last, ends.values(), 1, 0.7)

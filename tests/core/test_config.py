@@ -138,6 +138,14 @@ def test_every_spelling_of_a_float_is_a_number(read, written):
     assert isinstance(rate, float)
 
 
+def test_whole_numbers_and_texts_are_read_as_yaml_1_2_does(read):
+    assert read("group: {steps: 1_000}\n").group.steps == 1000
+    assert read("group: {steps: 010}\n").group.steps == 10
+    names = "12:30, 0x1F, 1__0, 1.10, 0e12, 5, off, 2026-11-25".split(", ")
+    assert read(f"names: [{', '.join(names)}]\n").names == names
+    assert read("group: {drop: ~}\nmaybe: Null\n") == read()
+
+
 def test_flags_stand_over_files_and_what_comes_later_wins(read):
     first, second = "group:\n  steps: 4\n  rate: 0.1\n", "group:\n  steps: 5\n"
     assert read(first, second).group == Group(0.1, 5)
@@ -192,6 +200,7 @@ def test_flags_are_set_and_unset_and_an_empty_file_changes_nothing(read, empty):
 # Where the line starts with a number it is the line of the file; else "config".
 REFUSED = {
     "group:\n  step: 4\n": "2: group.step: no such key; did you mean group.steps? allowed: rate, steps, mode, drop, deep, layers",
+    "group.steps: 4\n": "1: group.steps: no such key; did you mean group.steps?",
     "grup: 4\n": "1: grup: no such key; did you mean group? allowed: group, maybe, out, run, langs, names, resume",
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "config: other.yaml\n": "1: config: no such key",
@@ -254,6 +263,9 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--group.step", "3"], "config: group.step: no such key; did you mean group.steps?"),
         (["--res"], "config: res: no such key"),  # no abbreviations
         (["stray"], "stray"),
+        (["--no_langs"], "config: langs: false is not allowed; allowed: a list"),
+        (["--no_resume", "true"], "config: no_resume: no such key; did you mean resume?"),
+        (["--out", "a", "b"], "config: out: ['a', 'b'] is not allowed; allowed: a path"),
         (["--langs"], "config: langs: true is not allowed; allowed: a list"),
         (["--config"], "config: no such key"),
         (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
