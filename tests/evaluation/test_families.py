@@ -2,19 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from claim2source.core.report import COST_COLUMNS, SystemCost
-from claim2source.core.tables import render
 from claim2source.evaluation.analysis.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,
     TOO_FEW,
     Family,
     compare_family,
-    family_parts,
     family_table,
     holm,
 )
@@ -187,16 +183,9 @@ def test_what_cannot_be_compared():
         compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
 
 
-def test_the_text_states_how_it_was_made_and_what_it_cost():
+def test_as_many_draws_are_made_as_are_asked_for_and_costs_stand_beside():
     groups = np.arange(80) // 2
     found = compare_family(scores(), FAMILY, groups, repeats=50)
-    text = render(family_parts(found, "mrr@5"))
-    for said in (
-        *("permutations", "intervals of 50 draws", "80 claims of 40 papers", "Holm", "0.3000"),
-        *("80/0/0", "inside the noise", "micro", f"{enough_repeats(4)} permutations"),
-    ):
-        assert said in text
-    # As many draws are made as are asked for.
     assert (found.draws, found.repeats) == (50, enough_repeats(4))
     differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
     expected = bootstrap_intervals(differences, groups, repeats=50)
@@ -253,23 +242,3 @@ def test_anova_needs_two_of_each_and_survives_no_spread():
         with pytest.raises(ValueError, match="two of each"):
             two_way_anova(few)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
-
-
-@pytest.mark.slow
-@settings(max_examples=6, deadline=None)
-@given(st.integers(0, 10_000))
-def test_swapping_system_and_baseline_mirrors_everything(seed):
-    rng = np.random.default_rng(seed)
-    a, b = rng.integers(0, 4, 24) / 4, rng.integers(0, 4, 24) / 4
-    groups = rng.integers(0, 9, 24)
-    one = compare_family(
-        {"a": a, "b": b}, Family.against("f", "b", ("a",)), groups, repeats=300
-    ).comparisons[0]
-    two = compare_family(
-        {"a": a, "b": b}, Family.against("f", "a", ("b",)), groups, repeats=300
-    ).comparisons[0]
-    assert (one.difference, one.low, one.high, one.t) == pytest.approx(
-        (-two.difference, -two.high, -two.low, -two.t), abs=1e-9
-    )
-    assert (one.p, one.t_p) == (two.p, pytest.approx(two.t_p))
-    assert (one.wins, one.ties, one.losses) == (two.losses, two.ties, two.wins)

@@ -11,10 +11,6 @@ import claim2source as c2s
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from claim2source.core.tables import render
-from claim2source.evaluation.html.page import html_report
-from claim2source.pipeline.evaluate import Scoring, make_report, score_result, write_runs
-from claim2source.pipeline.views import report_parts, report_tables
 from tests.shared_data import shared
 
 SOURCES = (
@@ -53,7 +49,7 @@ def test_twins_are_of_one_text_whatever_its_signs() -> None:
     assert c2s.load("demo", "dev").twins == {}
 
 
-def test_what_twins_do_is_counted_by_hand() -> None:
+def test_what_twins_do_is_counted_by_hand(tmp_path: Path) -> None:
     report = c2s.evaluate(Run.from_lists(RUN), dataset(), repeats=0)
     twins = report.systems["system"].twins
     assert twins is not None
@@ -64,37 +60,12 @@ def test_what_twins_do_is_counted_by_hand() -> None:
     assert twins.as_one["macro"] == pytest.approx((english + 1) / 2)
     plain = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 4 + 0) / 5
     assert report.macro["mrr@5"] == pytest.approx((plain + 1) / 2)
+    report.write(tmp_path)
+    assert Report.read(tmp_path).systems["system"].twins == twins
     # Where no gold has a twin nothing is said, whatever else the pool repeats.
     other = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
     found = c2s.evaluate(Run.from_lists(RUN), other, repeats=0)
     assert found.systems["system"].twins is None and found.twins_table is None
-
-
-def test_report_text_tables_and_page_say_so(tmp_path: Path) -> None:
-    data, run = dataset(), Run.from_lists(RUN)
-    one = score_result("mine", run, data, Scoring(repeats=0))
-    report = make_report(data, {"mine": replace(one.report, runs="runs")}, "mine")
-    shown = "under another id (twins)"
-    assert shown in str(report) and shown in render(report_parts(report))
-    assert shown in render(report_parts(report, wide=True), "markdown")
-    (row,) = report_tables(report)["Twins"].rows
-    assert list(row[:5]) == ["mine", 6, 4, 1, 3]
-    folder = tmp_path / "data"
-    c2s_write(data, folder)
-    replace(report, dataset=str(folder)).write(tmp_path / "out")
-    assert Report.read(tmp_path / "out").systems["mine"].twins == one.report.twins
-    write_runs(run, data, tmp_path / "out" / "runs")
-    html_report([tmp_path / "out"], tmp_path / "page.html", repeats=20)
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Twins" in page and "first rank lost to a twin" in page
-    assert f"{one.report.twins.as_one['macro']:.4f}" in page  # type: ignore[union-attr]
-
-
-def c2s_write(data: Dataset, folder: Path) -> None:
-    from claim2source.datasets.beir import write_beir
-
-    kept = tuple(source for source in data.sources if f"{source.title}{source.abstract}")
-    write_beir(replace(data, sources=kept), folder)
 
 
 def test_fact_checks_that_are_there_twice() -> None:

@@ -114,16 +114,6 @@ def test_claim_ids_restrict_and_order():
         evaluate(run, Qrels({"c": {"u": 0}}), ["mrr@1"])
 
 
-def test_cutting_to_the_deepest_metric_changes_nothing():
-    run = Run.from_lists({"c": [(s, -float(i)) for i, s in enumerate(SOURCES)]})
-    qrels = Qrels({"c": {"b": 1, "h": 2}})
-    both = evaluate(run, qrels, ["map", "mrr@1", "ndcg@2", "recall@8"])
-    assert both.mean("map") == pytest.approx((1 / 2 + 2 / 8) / 2)
-    for metric in ("mrr@1", "ndcg@2", "recall@8"):
-        assert evaluate(run, qrels, [metric]).mean(metric) == both.mean(metric)
-    assert both.mean("recall@8") == 1.0
-
-
 def test_unknown_metrics_are_refused_with_what_is_allowed():
     qrels = Qrels({"c": {"s": 1}})
     for name in ("mrr", "mrr@0", "MRR@5", "map@", "", "mrr@1000001", "mrr@5\n", "ndcg@٣", "foo@5"):

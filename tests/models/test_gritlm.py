@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import MistralModel
 
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder, ModelConfig, Template, TokenBatch, Tokens, resolve
@@ -91,13 +90,6 @@ ODD = ("👩‍🔬", "e\u0301", "<0x0A>", "|>", "<|user|>", "\r\nx", "▁x", " 
 def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text, side):
     (tokens,) = gritlm.tokenize([text], side)
     assert tokens.skip == package_rule(gritlm, side)
-
-
-def test_it_is_the_native_model_and_its_own_code_is_left_alone(folder, gritlm):
-    assert "auto_map" in json.loads((folder / "config.json").read_text())
-    assert type(gritlm.model) is MistralModel
-    assert not hasattr(gritlm.model.config, "auto_map")
-    assert gritlm.model.config.use_cache is False
 
 
 def test_code_beside_a_known_type_asks_which_attention_is_meant(folder):

@@ -1,6 +1,5 @@
 """Last-token and encoder models by config: E5-Mistral, Qwen3-Embedding, Harrier, E5."""
 
-import dataclasses
 import json
 import shutil
 
@@ -93,14 +92,6 @@ def test_eos_stands_at_the_end_once_whether_or_not_the_tokenizer_adds_it(tmp_pat
     assert np.array_equal(*found)
 
 
-@pytest.mark.parametrize("append", ["", "<|endoftext|>"])
-def test_qwens_tokenizer_ends_texts_by_itself(qwen, append):
-    template = dataclasses.replace(QWEN, append_token=append)
-    encoder = resolve(config(qwen, template=template), "cpu").encoder
-    ends_once(encoder, 256, "claim")
-    ends_once(encoder, 256, "source")
-
-
 def test_golden_ids_of_a_query(qwen):
     encoder = resolve(config(qwen, template=QWEN), "cpu").encoder
     (tokens,) = encoder.tokenize(["ab"], "claim")
@@ -111,13 +102,9 @@ def test_golden_ids_of_a_query(qwen):
     assert tokens.ids == (64, 65, 256)
 
 
-@pytest.mark.parametrize("name", ["<|endoftext|>", "two words", "</S>"])
-def test_a_token_that_the_tokenizer_lacks_is_refused(mistral, name):
-    encoder = resolve(config(mistral, template=Template(append_token=name)), "cpu").encoder
+def test_a_token_that_the_tokenizer_lacks_is_refused(mistral):
+    encoder = resolve(config(mistral, template=Template(append_token="</S>")), "cpu").encoder
     with pytest.raises(ConfigError, match=r"model\.template\.append_token: .*'</s>'"):
-        encoder.tokenize(["x"], "claim")
-    encoder.tokenizer.eos_token = encoder.tokenizer.sep_token = None
-    with pytest.raises(ConfigError, match="allowed: a token of this tokenizer$"):
         encoder.tokenize(["x"], "claim")
 
 

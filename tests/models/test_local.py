@@ -15,12 +15,9 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.models import ModelConfig, checkpoint_folder, resolve
-from claim2source.models.hub import base_files
 from claim2source.models.local import local_model, local_models, local_name
-from claim2source.models.seq2seq import Seq2SeqConfig
 from claim2source.stages.load import LocalReranker
 from claim2source.stages.max_sim import EncoderReranker
-from claim2source.stages.nli import NLI
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
 from claim2source.systems.stages import apply_stage, load_stages
@@ -101,24 +98,6 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
         with pytest.raises(Exception, match="hub"):
             resolve(model, "cpu")
     assert asked
-
-
-def test_other_models_are_taken_from_the_folder_too(
-    small: dict[str, Path], tmp_path: Path, asked: list[str]
-) -> None:
-    """Adapters' bases, translation models, NLI; also in threads."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    (tmp_path / "opus-mt-de-en").symlink_to(small["encoder"])
-    (tmp_path / "nli-deberta-v3-base").symlink_to(small["cross_encoder"])
-    config = Seq2SeqConfig("Helsinki-NLP/opus-mt-{language}-en")
-    named = ModelConfig((config.name or "").replace("{language}", "de"))
-    with local_models(tmp_path), ThreadPoolExecutor(1) as pool:
-        assert base_files(named)[0] == tmp_path / "opus-mt-de-en"
-        assert pool.submit(base_files, named).result()[0] == tmp_path / "opus-mt-de-en"
-        with pytest.raises(Exception, match="three classes|3"):  # found, and no NLI model
-            NLI().identity, NLI().network
-    assert asked == []
 
 
 def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

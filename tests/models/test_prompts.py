@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,33 +83,28 @@ def test_queries_and_documents_have_their_prompts(
         )
 
 
-def test_a_passage_prompt_is_the_sources(save: Save) -> None:
-    folder = save({"query": "query : ", "passage": "passage : "})
-    assert json.loads((folder / FILE).read_text())["prompts"]["document"] == ""
-    theirs = oracle(folder)
-    assert np.abs(vectors(folder, "claim") - theirs.encode_query(TEXTS)).max() < 1e-5
-    expected = theirs.encode(TEXTS, prompt_name="passage")
-    assert np.abs(vectors(folder, "source") - expected).max() < 1e-5
-
-
-def test_the_default_prompt_is_that_of_sides_without_their_own(save: Save) -> None:
-    folder = save({"sts": "a b : "}, "sts")
-    # Written by version 5 or newer, both sides have a prompt of their own, an empty one.
-    theirs = oracle(folder)
-    assert np.abs(vectors(folder, "claim") - theirs.encode_query(TEXTS)).max() < 1e-5
-    declare(folder, prompts={"sts": "a b : "})
-    expected = oracle(folder).encode(TEXTS)
-    assert np.abs(expected - theirs.encode_query(TEXTS)).max() > 1e-3
-    for side in ("claim", "source"):
+@pytest.mark.parametrize(
+    ("prompts", "default", "is_old", "claims", "sources"),
+    [
+        ({"query": "query : ", "passage": "passage : "}, None, False, "encode_query", "passage"),
+        # Written by version 5 or newer, both sides have a prompt of their own, an empty one.
+        ({"sts": "a b : "}, "sts", False, "encode_query", "encode_document"),
+        ({"sts": "a b : "}, "sts", True, "encode", "encode"),
+        # A default prompt of queries is not given to documents.
+        ({"query": "query : "}, "query", True, "encode", "encode_document"),
+    ],
+)
+def test_each_side_has_the_prompt_that_sentence_transformers_gives_it(
+    save: Save, prompts: dict[str, str], default: str, is_old: bool, claims: str, sources: str
+) -> None:
+    folder = save(prompts, default)
+    if is_old:
+        declare(folder, prompts=prompts)
+    model = oracle(folder)
+    for side, how in (("claim", claims), ("source", sources)):
+        named = {"prompt_name": "passage"} if how == "passage" else {}
+        expected = getattr(model, "encode" if named else how)(TEXTS, **named)
         assert np.abs(vectors(folder, side) - expected).max() < 1e-5
-
-
-def test_a_default_prompt_of_queries_is_not_given_to_documents(save: Save) -> None:
-    folder = save({"query": "query : "}, "query")
-    declare(folder, prompts={"query": "query : "})
-    theirs = oracle(folder)
-    assert np.abs(vectors(folder, "claim") - theirs.encode(TEXTS)).max() < 1e-5
-    assert np.abs(vectors(folder, "source") - theirs.encode_document(TEXTS)).max() < 1e-5
 
 
 def test_a_template_replaces_the_prompts_and_they_can_be_turned_off(save: Save) -> None:
@@ -140,10 +134,8 @@ def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_pat
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"prompts": ["query : "]}, "prompts: not an object of names and texts"),
         ({"prompts": {"query": 3}}, "prompts: not an object of names and texts"),
         ({"default_prompt_name": "sts"}, "default_prompt_name: 'sts' is not allowed; allowed: doc"),
-        ({"default_prompt_name": []}, r"default_prompt_name: \[\] is not allowed; allowed: doc"),
     ],
 )
 def test_damaged_prompts_are_one_line(save: Save, values: dict[str, Any], why: str) -> None:
@@ -163,10 +155,3 @@ def test_cls_pooling_that_leaves_the_prompt_out_is_refused(save: Save) -> None:
     with pytest.raises(ConfigError, match=r"model\.template: .*model\.prompts: false"):
         resolve(folder)
     assert resolve(ModelConfig(str(folder), prompts=False)).encoder.settings.template == Template()
-
-
-def test_a_pooling_config_that_is_missing_is_one_line(save: Save) -> None:
-    folder = save(PROMPTS)
-    shutil.rmtree(folder / "1_Pooling")
-    with pytest.raises(InputError, match=r"1_Pooling/config\.json: missing"):
-        resolve(folder)

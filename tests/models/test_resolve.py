@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -58,6 +57,9 @@ def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, t
 def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     plain = vectors(resolve(config(base), "cpu").encoder)
     encoder = write_point(config(base), tmp_path / "point", kind)
+    base_hash = file_hash(base / "model.safetensors")
+    if kind == "full":  # it needs no base
+        shutil.rmtree(base)
     found = resolve(tmp_path / "point", "cpu")
     assert np.abs(vectors(found.encoder) - vectors(encoder)).max() < 1e-6
     moved = np.abs(vectors(found.encoder) - plain).max()
@@ -65,16 +67,10 @@ def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     assert found.encoder.settings == encoder.settings
     assert found.encoder.settings.template == TEMPLATE
     assert found.rendering == RENDERING
-    assert found.base.sha256 == file_hash(base / "model.safetensors")
+    assert found.base.sha256 == base_hash
     # What training stored is found again by who loads the checkpoint.
     assert found.encoder.key() == encoder.key()
     assert not found.encoder.model.training
-
-
-def test_a_full_checkpoint_needs_no_base(base, tmp_path):
-    encoder = write_point(config(base), tmp_path / "point", "full")
-    shutil.rmtree(base)
-    assert np.abs(vectors(resolve(tmp_path / "point").encoder) - vectors(encoder)).max() < 1e-6
 
 
 def flip(path):
@@ -91,16 +87,8 @@ def exchange(base):
 @pytest.mark.parametrize(
     ("kind", "harm", "said"),
     [
-        (
-            "lora",
-            lambda p, b: flip(p / "adapter_model.safetensors"),
-            "adapter_model.safetensors: its sha256",
-        ),
-        (
-            "lora",
-            lambda p, b: (p / "adapter_config.json").unlink(),
-            "adapter_config.json: the manifest names this file",
-        ),
+        ("lora", lambda p, b: flip(p / "adapter_model.safetensors"), "safetensors: its sha256"),
+        ("lora", lambda p, b: (p / "adapter_config.json").unlink(), "the manifest names this file"),
         ("lora", lambda p, b: exchange(b), "base.sha256"),
         ("lora", lambda p, b: shutil.rmtree(b), "no such folder"),
         ("full", lambda p, b: flip(p / "model.safetensors"), "model.safetensors: its sha256"),
@@ -128,31 +116,17 @@ def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
             resolve(ModelConfig(str(tmp_path / "point"), **{key: value}))
 
 
-def run_folder(tmp_path, base, **content):
-    write_point(config(base), tmp_path / "run" / "checkpoints" / "epoch-1", "full")
-    (tmp_path / "run" / "run.json").write_text(json.dumps(content), encoding="utf-8")
-    return tmp_path / "run"
-
-
 def test_a_runs_folder_stands_for_its_chosen_checkpoint(base, tmp_path):
-    run = run_folder(tmp_path, base, chosen="epoch-1")
+    run = tmp_path / "run"
+    write_point(config(base), run / "checkpoints" / "epoch-1", "full")
+    (run / "run.json").write_text('{"chosen": "epoch-1"}', encoding="utf-8")
     assert resolve(run).folder == chosen_checkpoint(run) == run / "checkpoints" / "epoch-1"
     with pytest.raises(ConfigError, match=r"model\.max_length"):
         resolve(ModelConfig(str(run), max_length=99))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({"chosen": None}, "the run has not ended"),
-        ({}, "chosen: missing"),
-        ({"chosen": 3}, "chosen: not a checkpoint's name"),
-        ({"chosen": "epoch-7"}, r"epoch-7/manifest\.json: no such file"),
-    ],
-)
-def test_a_run_without_a_choice_is_said(base, tmp_path, content, said):
-    with pytest.raises(InputError, match=said):
-        resolve(run_folder(tmp_path, base, **content))
+    for chosen in ({"chosen": None}, {}, {"chosen": 3}, {"chosen": "epoch-7"}):
+        (run / "run.json").write_text(json.dumps(chosen), encoding="utf-8")
+        with pytest.raises(InputError, match="not ended|chosen|epoch-7"):
+            resolve(run)
 
 
 def test_the_packaged_copy_is_the_model(minilm):
@@ -189,12 +163,6 @@ def test_a_tampered_packaged_copy_is_refused(packaged, tmp_path):
     for name in (config("org/tiny"), tmp_path / "point"):
         with pytest.raises(UserError, match="reinstall the package"):
             resolve(name)
-
-
-def test_a_packaged_model_that_is_not_installed_names_the_extra(monkeypatch):
-    monkeypatch.setitem(PACKAGED, "org/tiny", ("c2s_no_such_package", "demo", "0" * 64))
-    with pytest.raises(UserError, match=r"pip install 'claim2source\[demo\]'"):
-        resolve("org/tiny")
 
 
 def test_a_revision_asks_the_hub_not_the_packaged_copy(packaged):
@@ -244,14 +212,6 @@ def test_a_plain_folder_must_be_told_pooling_and_length(base):
         resolve(config(base, revision="abc"))
 
 
-def test_a_length_beyond_the_positions_and_a_gpu_that_is_absent_are_named(base):
-    with pytest.raises(ConfigError, match=r"model\.max_length: 65 .*at most 64"):
-        resolve(config(base, max_length=65))
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="device: 'cuda'"):
-            resolve(config(base), "cuda")
-
-
 def test_positions_that_padding_takes_are_not_counted(base):
     # RoBERTa numbers positions from padding_idx + 1 on: 64 rows serve 62 tokens.
     from transformers import RobertaConfig, RobertaModel
@@ -263,10 +223,8 @@ def test_positions_that_padding_takes_are_not_counted(base):
     RobertaModel(roberta).save_pretrained(base)
     with pytest.raises(ConfigError, match="at most 62"):
         resolve(config(base, max_length=63))
-    assert resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")[0].shape == (
-        1,
-        16,
-    )
+    found, _ = resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")
+    assert found.shape == (1, 16)
 
 
 def test_weights_that_are_absent_are_not_made_up(base):
@@ -301,9 +259,6 @@ def old_style(*chosen):
     ("pooling", "ours"),
     [
         (old_style("mean_tokens"), "mean"),
-        (old_style("cls_token"), "cls"),
-        (old_style("lasttoken"), "last"),
-        ({"pooling_mode": "mean"}, "mean"),
         ({"pooling_mode": "cls"}, "cls"),
         ({"pooling_mode": "lasttoken"}, "last"),
     ],
@@ -319,12 +274,7 @@ def test_what_a_sentence_transformers_folder_declares_is_honoured(base, pooling,
 @pytest.mark.parametrize(
     ("pooling", "more", "said"),
     [
-        (
-            old_style("max_tokens"),
-            (),
-            r"model\.pooling: 'max' .*mean, cls, last",
-        ),
-        (old_style("mean_tokens", "cls_token"), (), r"model\.pooling: 'cls\+mean'"),
+        (old_style("max_tokens"), (), r"model\.pooling: 'max' .*mean, cls, last"),
         ({"pooling_mode": ["mean", "max"]}, (), r"model\.pooling: 'mean\+max'"),
         (old_style("mean_tokens"), ("WordWeights",), "module WordWeights is not supported"),
     ],
@@ -333,15 +283,6 @@ def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, more, said):
     declare(base, "Transformer", "Pooling", *more, pooling=pooling)
     with pytest.raises(UserError, match=said):
         resolve(base)
-
-
-def test_a_folder_may_declare_no_length(base):
-    declare(base, "Transformer", "Pooling", sbert={"max_seq_length": None})
-    with pytest.raises(ConfigError, match=r"model\.max_length: null"):
-        resolve(base)
-    said = json.loads((base / "tokenizer_config.json").read_text())
-    (base / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 30}))
-    assert resolve(base).encoder.settings.max_length == 30
 
 
 def test_the_tokenizer_and_the_models_config_are_part_of_the_key(base):

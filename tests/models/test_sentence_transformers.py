@@ -148,16 +148,9 @@ def test_a_similarity_that_dot_products_are_not_is_warned_of(
     [
         ({"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
         ({"query_length": 9}, "query_length"),
-        ({"document_length": 9}, "document_length"),
         ({"tokenizer_args": {"add_prefix_space": True}}, "tokenizer_args.add_prefix_space"),
         ({"config_kwargs": {"is_causal": False}}, "config_kwargs.is_causal"),
-        (
-            {
-                "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-                "module_output_name": "token_embeddings",
-            },
-            "modality_config",
-        ),
+        ({"modality_config": {"text": {"method_output_name": "logits"}}}, "modality_config"),
     ],
 )
 def test_what_would_change_vectors_is_refused_by_its_name(
@@ -166,43 +159,6 @@ def test_what_would_change_vectors_is_refused_by_its_name(
     declare(cased, sbert=sbert)
     with pytest.raises(InputError, match=rf"sentence_bert_config\.json: {field}: ") as caught:
         ours(cased)
-    assert "\n" not in str(caught.value)
-
-
-def test_how_a_folder_pads_does_not_matter(cased: Path) -> None:
-    """Left padding moves the positions of a short text beside a long one there, never here."""
-    right = ours(declare(cased, tokenizer={"padding_side": "right"}))
-    left = ours(declare(cased, tokenizer={"padding_side": "left"}))
-    assert np.array_equal(left, right)
-    assert np.abs(theirs(cased) - left)[WITH_TOKENS].max() > 1e-2
-
-
-def test_a_router_is_refused_by_its_name(cased: Path, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
-
-    sides = [[Transformer(str(cased)), Pooling(16)] for _ in range(2)]
-    router = SentenceTransformer(modules=[Router.for_query_document(*sides)], device="cpu")
-    router.save(str(tmp_path / "router"))
-    with pytest.raises(InputError, match=r"modules\.json: type: module Router is not supported"):
-        ours(tmp_path / "router", pooling="mean", max_length=24)
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        ("model-Q4_K_M.gguf", "GGUF"),
-        ("onnx/model.onnx", "ONNX"),
-        ("openvino/openvino_model.xml", "OpenVINO"),
-        ("adapter_config.json", "adapter"),
-    ],
-)
-def test_weights_of_other_kinds_are_named(file: str, said: str, cased: Path) -> None:
-    (cased / "model.safetensors").unlink()
-    (cased / file).parent.mkdir(exist_ok=True)
-    (cased / file).write_text("{}")
-    with pytest.raises(InputError, match=rf"{Path(file).name}: .*{said}") as caught:
-        ours(cased, pooling="mean", max_length=24)
     assert "\n" not in str(caught.value)
 
 

@@ -257,16 +257,3 @@ def test_a_bin_file_that_is_more_than_tensors_is_refused(base, tmp_path, how):
     else:
         (base / "pytorch_model.bin").write_bytes(pickle.dumps(weights))
     refused(config(base, allow_bin=(str(base),)), tmp_path, [str(base)])
-
-
-@pytest.mark.parametrize(
-    ("package", "error", "said"),
-    [
-        (None, UserError, r"flash-attn: pip install flash-attn, or write sdpa"),
-        (object(), ConfigError, r"model\.attention: .*needs a GPU and a 16-bit"),
-    ],
-)
-def test_flash_attention_says_what_it_lacks(base, monkeypatch, package, error, said):
-    monkeypatch.setattr("claim2source.models.load.find_spec", lambda name: package)
-    with pytest.raises(error, match=said):
-        resolve(config(base, attention="flash_attention_2", dtype="bfloat16"), "cpu")

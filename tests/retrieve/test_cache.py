@@ -19,6 +19,7 @@ from claim2source.models import EncoderSettings, ModelConfig, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
+from claim2source.text.views import PassageConfig
 
 CLAIMS = [
     Claim("x", "masks cut colds", golds=("p",)),
@@ -42,6 +43,7 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
     "one source less": lambda: {"sources": POOL[:1]},
 }
+VENUE = {"sources": [replace(POOL[0], venue="Elsewhere"), POOL[1]]}
 
 
 class Counted:
@@ -88,8 +90,8 @@ def test_bm25s_run_is_read_with_its_cost_and_failures(
     built = counted.built
     plain = BM25().index(POOL).search(CLAIMS, 2)
     assert list(plain.run) == list(again.run) and not plain.stored
-    # A corrected gold changes no ranking.
-    sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]])
+    # A corrected gold changes no ranking, nor does a venue that is not indexed.
+    sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]], **VENUE)
     assert counted.built == built + 1
 
 
@@ -107,58 +109,33 @@ SETTINGS: dict[str, Any] = {
     "clean": True,
     "pipeline": "another",
 }
-
-
-def test_every_setting_of_bm25_is_tried() -> None:
-    assert set(SETTINGS) == {field.name for field in fields(BM25Config)}
-
-
-@pytest.mark.parametrize("key", SETTINGS)
-def test_one_changed_setting_is_another_run(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted, changed = Counted(monkeypatch), BM25Config(**{key: SETTINGS[key]})
-    sparse(tmp_path)
-    found = sparse(tmp_path, changed)
-    assert counted.built == 2
-    assert list(found.run) == list(BM25(changed).index(POOL).search(CLAIMS, 2).run)
-
-
-BM25_DATA = DATA | {
-    "language": lambda: {"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]},
+# What is changed, in a run with which settings.
+BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25Config]] = {
+    **{name: (made(), BM25Config()) for name, made in DATA.items()},
+    "claim's language": (
+        {"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]},
+        BM25Config(),
+    ),
+    "venue": (VENUE, BM25Config(metadata=True)),
+    **{f"setting {name}": ({}, BM25Config(**{name: value})) for name, value in SETTINGS.items()},
 }
 
 
-@pytest.mark.parametrize("key", BM25_DATA)
+@pytest.mark.parametrize("key", [*BM25_CHANGES, "bm25s", "PyStemmer"])
 def test_one_changed_input_of_bm25_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Counted(monkeypatch)
-    sparse(tmp_path)
-    sparse(tmp_path, **BM25_DATA[key]())
-    assert counted.built == 2
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_metadata_counts_where_it_is_indexed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted, other = Counted(monkeypatch), [replace(POOL[0], venue="Elsewhere"), POOL[1]]
-    for config, built in ((BM25Config(), 1), (BM25Config(metadata=True), 3)):
-        sparse(tmp_path, config)
-        sparse(tmp_path, config, sources=other)
-        assert counted.built == built
-
-
-@pytest.mark.parametrize("name", ["bm25s", "PyStemmer"])
-def test_another_version_of_a_library_is_another_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert set(SETTINGS) == {field.name for field in fields(BM25Config)}
     counted, real = Counted(monkeypatch), bm25.version
-    sparse(tmp_path)
-    monkeypatch.setattr(bm25, "version", lambda asked: "9" if asked == name else real(asked))
-    sparse(tmp_path)
-    assert counted.built == 2
+    data, config = BM25_CHANGES.get(key, ({}, BM25Config()))
+    sparse(tmp_path, None if key.startswith("setting") else config)
+    if key not in BM25_CHANGES:  # another version of a library
+        monkeypatch.setattr(bm25, "version", lambda name: "9" if name == key else real(name))
+    found = sparse(tmp_path, config, **data)
+    assert counted.built == 2 == len(list((tmp_path / "runs").iterdir()))
+    asked = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
+    plain = BM25(config).index(asked["sources"]).search(asked["claims"], asked["k"])
+    assert list(found.run) == list(plain.run)
 
 
 class Hashed:
@@ -208,30 +185,24 @@ CHANGES = DATA | {
     "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
     "kind of index": lambda: {"index": IndexConfig("hnsw")},
     "index": lambda: {"index": IndexConfig(dimensions=3)},
+    "passages": lambda: {"passages": PassageConfig(2, 0)},
 }
+VERSIONS = {"faiss": "faiss.__version__", "torch": "", "transformers": ""}
 
 
-@pytest.mark.parametrize("key", CHANGES)
-def test_one_changed_input_of_a_model_is_another_run(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [*CHANGES, *VERSIONS])
+def test_one_changed_input_of_a_model_is_another_run(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dense(tmp_path)
-    found, _ = dense(tmp_path, **CHANGES[key]())
+    if key in VERSIONS:  # another version of a library
+        other = "0" if key == "faiss" else lambda name: "0" if name == key else version(name)
+        monkeypatch.setattr(VERSIONS[key] or "claim2source.retrieve.dense.version", other)
+    found, _ = dense(tmp_path, **CHANGES[key]() if key in CHANGES else {})
     assert not found.stored
     assert len(list((tmp_path / "runs").iterdir())) == 2
     found, read = dense(tmp_path, Store(tmp_path, "float16"))
     assert (found.stored, read) == (False, 5)
-
-
-@pytest.mark.parametrize("name", ["faiss", "torch", "transformers"])
-def test_another_version_of_what_ranks_makes_another_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dense(tmp_path)
-    place: tuple[str, Any] = (
-        "claim2source.retrieve.dense.version",
-        lambda asked: "0" if asked == name else version(asked),
-    )
-    monkeypatch.setattr(*("faiss.__version__", "0.0.0") if name == "faiss" else place)
-    assert [dense(tmp_path)[1] for _ in range(2)] == [5, 0]
 
 
 @pytest.mark.parametrize("encoder", [Hashed(""), Hashed(source=Hashed(""))])

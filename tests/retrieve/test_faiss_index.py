@@ -95,12 +95,6 @@ def test_what_cannot_be_built_is_refused() -> None:
         VectorIndex(IDS, SOURCES, replace(IVF, parts=5))
 
 
-def test_codes_that_a_gpu_cannot_search_are_named() -> None:
-    assert module.why_not_on_gpu(384, 96, 8) == ""
-    assert module.why_not_on_gpu(768, 192, 8) == "index.parts 192: a GPU takes 96 or fewer"
-    assert module.why_not_on_gpu(384, 96, 4) == "index.code_bits 4: a GPU takes 8"
-
-
 @pytest.mark.skipif(not faiss.get_num_gpus(), reason="needs FAISS with a GPU")
 def test_a_gpu_ranks_as_the_cpu_does() -> None:
     """Lists that it cannot return, graphs and other codes are searched on the CPU."""

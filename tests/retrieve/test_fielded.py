@@ -112,19 +112,3 @@ def test_arabic_words_match_however_they_are_spelled() -> None:
     # An English analysis finds none of the first three.
     run = BM25().index(sources).search(claims).run
     assert [run.sources(c.id) for c in claims[:3]] == [[], [], []]
-
-
-def test_vowel_signs_change_no_score_in_either_field() -> None:
-    plain = ["كتب الوزير #الصحة بيان", "خبر #فيروس_كورونا#الصحة", "افتتح الوزير مدرسة"]
-    signed = ["كَتَبَ الوَزِيرُ #الصِّحَّة بيان", "خَبَرٌ #فَيْرُوس_كُورُونا#الصِّحَّة", "اِفتَتَحَ الوَزِيرُ مَدْرَسَةً"]
-    claims = [Claim("c", text, "ar") for text in (plain[0], signed[0])]
-    found = [
-        Timeline([Source(f"s{i}", abstract=t) for i, t in enumerate(texts)], FieldedConfig(), "ar")
-        for texts in (plain, signed)
-    ]
-    scores = [index.field_scores(claim) for index in found for claim in claims]
-    # The minister's, the health tags': of either field, two of the three tweets.
-    assert ((scores[0] > 0) == [[True, True, True], [True, True, False]]).all()
-    assert all((one == scores[0]).all() for one in scores[1:])
-    # In another language a text stays as it is.
-    assert not searched(Claim("c", plain[2]), sources=[Source("a", abstract=signed[2])])

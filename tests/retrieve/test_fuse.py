@@ -193,15 +193,3 @@ def test_rankings_alone_cannot_score_what_they_lack() -> None:
         fuse(FIRST, SECOND, missing="scored")
     with pytest.raises(ConfigError, match=r"fusion\.missing"):
         FusionConfig("rrf", missing="scored")
-
-
-def test_candidates_bound_the_hybrid_too() -> None:
-    from claim2source.retrieve import BM25, Dense
-
-    sources = [Source(s, f"masks {s * 3}") for s in "abcd"]
-    claims = [Claim("q", "masks", candidates=("b", "d", "gone")), Claim("r", "masks")]
-    hybrid = Hybrid(BM25(), Dense(Hashed()))  # type: ignore[arg-type]
-    run = hybrid.index(sources).search(claims, 10).run
-    assert set(run.sources("q")) == {"b", "d"}
-    assert set(run.sources("r")) == set("abcd")
-    assert run.pool == {"q": frozenset({"b", "d", "gone"})}

@@ -34,6 +34,7 @@ from claim2source.retrieve import (
 from claim2source.retrieve.index_folder import MANIFEST, write_folder
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
+from claim2source.text.views import PassageConfig
 
 WORDS = "masks vaccine sleep tea otters bees air trial".split()
 HNSW = IndexConfig("hnsw", refine=2)
@@ -83,6 +84,7 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
     "ivf_pq": lambda: Dense(Words(), index=IVF),
     "hybrid": lambda: Hybrid(BM25(), Dense(Words()), FusionConfig("rrf", alpha=0.3, depth=4)),
     "scored": lambda: Hybrid(BM25(), BM25(k1=0.5), FusionConfig(depth=4, missing="scored")),
+    "passages": lambda: Dense(Words(), passages=PassageConfig(1, 0)),
     "hybrid of hybrids": lambda: Hybrid(Hybrid(BM25(), Dense(Words())), BM25(b=0.1)),
 }
 
@@ -178,15 +180,6 @@ def test_the_first_search_builds_and_later_ones_cost_only_themselves(
     assert (analysed, encoder.read[3:], again.cost.tokens) == ([30], [], 0)
     fresh = Hybrid(BM25(), Dense(encoder)).index(sources).search(others, 5)
     assert list(second.run) == list(again.run) == list(fresh.run)
-
-
-@pytest.mark.parametrize("name", ["bm25", "exact"])
-def test_built_ahead_is_not_charged_to_a_search(name: str) -> None:
-    sources, claims = pool(2, 10)
-    index: Any = RETRIEVERS[name]().index(sources)
-    assert index.build().items == 10 and index.build() == Cost()
-    assert index.search(claims).cost.tokens == (9 if name == "exact" else 0)
-    assert same(index.search(claims), RETRIEVERS[name]().index(sources).search(claims))
 
 
 def test_plain_strings_are_claims() -> None:

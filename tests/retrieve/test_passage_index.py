@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
-from claim2source.retrieve import Dense, DenseIndex, IndexConfig, load_index
+from claim2source.retrieve import Dense, IndexConfig
 from claim2source.retrieve.faiss_index import PassageIndex, passage_id
 from claim2source.text import Rendering
 from claim2source.text.views import PassageConfig
@@ -61,23 +59,6 @@ def test_the_best_passage_wins_where_the_whole_text_would_not() -> None:
     # With the title before each passage: "tea masks masks".
     bee = dense(PassageConfig(2, 0)).index(SOURCES).search("tea bees", 1)
     assert bee.sources("0") == ["p3"]
-
-
-def test_an_opened_index_ranks_as_the_built_one(tmp_path: Path) -> None:
-    built = dense(PassageConfig(2, 1)).index(SOURCES)
-    built.save(tmp_path / "index")
-    opened = load_index(tmp_path / "index", model=Words())
-    assert isinstance(opened, DenseIndex) and opened.passages == PassageConfig(2, 1)
-    claims = [Claim("a", "masks"), Claim("b", "sleep", candidates=("p2", "p3"))]
-    assert list(opened.search(claims, 2).run) == list(built.search(claims, 2).run)
-
-
-def test_a_stored_run_of_other_passages_is_not_taken(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    claims = [Claim("a", "masks")]
-    for passages in (None, PassageConfig(2, 0), PassageConfig(3, 0)):
-        assert not dense(passages, store).index(SOURCES).search(claims, 3).stored
-        assert dense(passages, store).index(SOURCES).search(claims, 3).stored
 
 
 def test_the_recall_of_an_approximate_index_is_of_sources() -> None:

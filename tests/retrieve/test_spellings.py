@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import InputError
-from claim2source.core.records import Claim, Source, nfkc
+from claim2source.core.records import Claim, Source
 from claim2source.datasets.grouping import golds_by_text
 from claim2source.datasets.news import headline_share, names_one
 from claim2source.io.store import Store
@@ -133,9 +133,3 @@ def test_other_comparisons_of_words_know_the_spellings_too() -> None:
         answer = {"query_entities": [one], "documents": [{"document": 1, "entities": [other]}]}
         assert matched(answer, 1)[0] == 1
     assert spelt("fünf") == spelt(unicodedata.normalize("NFD", "fünf")) == {"5"}
-
-
-def test_plain_letters_stay_and_twice_is_once() -> None:
-    text = "".join(map(chr, range(128)))
-    assert nfkc(text) is text
-    assert all(nfkc(nfkc(other)) == nfkc(other) for _, other in SPELLINGS)

@@ -6,10 +6,8 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
-from claim2source.core.tables import render
 from claim2source.evaluation.analysis.language_errors import (
     lost_claims,
-    lost_parts,
     names_of,
     numbers_in,
     overlap_of,
@@ -131,12 +129,3 @@ def test_which_claims_are_lost_and_how_they_win():
     assert [c.claim_id for c in lost_claims(dataset, run, language="fr").lost] == ["f1"]
     with pytest.raises(UserError, match="no claim has a gold"):
         lost_claims(dataset, run, language="it")
-
-
-def test_the_text_counts_causes_and_lists_claims():
-    dataset, run, translated = data()
-    text = render(lost_parts(lost_claims(dataset, run, translated)))
-    assert "de: 3 of 4 claims miss their gold among the first 5; 2 of these win" in text
-    for said in ("drosten (1)", "nurses (1)", "g1", "won by both", "1.00"):
-        assert said in text
-    assert "none" in render(lost_parts(lost_claims(dataset.in_languages(["de"]), run)))
