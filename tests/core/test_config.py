@@ -11,6 +11,7 @@ import yaml
 from claim2source.core import config
 from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.validate import validated
 
 
 @dataclass(frozen=True)
@@ -418,6 +419,14 @@ def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read,
         with pytest.raises(UserError) as caught:
             read(*words, kind=Mixed)
         assert str(caught.value).startswith(said)
+
+
+def test_settings_among_other_values_take_no_unknown_key(tmp_path):
+    path = tmp_path / "x.json"
+    assert validated(dict[str, Ruled], {"a": {"low": 0.2}}, path) == {"a": Ruled(0.2)}
+    for values in ({"lo": 0.2}, {"low": float("nan")}, {"low": 2}):
+        with pytest.raises(UserError, match=r"x\.json: a\.low?"):
+            validated(dict[str, Ruled], {"a": values}, path)
 
 
 def test_mappings_are_merged_key_by_key(read):
