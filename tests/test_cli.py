@@ -7,7 +7,6 @@ from importlib import import_module
 import pytest
 
 from claim2source.cli import PROGRAMS, main
-from claim2source.core.errors import UserError
 from tests.shared_data import REPOSITORY
 
 
@@ -25,13 +24,3 @@ def test_every_program_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> No
         main(words)
         said = capsys.readouterr().out
         assert all(f"\n  {name} " in said and what in said for name, (_, what) in PROGRAMS.items())
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("scor", "did you mean score? "), ("fine-tune", "did you mean finetune? "), ("xyz", "")],
-)
-def test_a_mistyped_subcommand_suggests_the_nearest(typed: str, meant: str) -> None:
-    with pytest.raises(UserError) as caught:
-        main([typed, "--help"])
-    assert str(caught.value).startswith(f"{typed}: no such subcommand; {meant}there are: prepare, ")

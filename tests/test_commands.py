@@ -177,11 +177,3 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
             assert planned >= {*names}
         runs += program.startswith("eval/")
     assert runs
-
-
-def test_an_option_that_is_missing_or_renamed_is_seen() -> None:
-    for words in (["--checkpoint", "c"], ["--checkpoint", "c", "--out", "o", "--splits", "test"]):
-        with pytest.raises(Exception, match="out|splits"):
-            read("eval/evaluate.py", words)
-    with pytest.raises(Exception, match="cell"):
-        read("scripts/bench.py", ["training", "--cell", "ct25_full_plain"])

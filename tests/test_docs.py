@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import claim2source as c2s
 from claim2source.core import report as report_module
-from claim2source.core.config import options_of, read_config
+from claim2source.core.config import options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.datasets import load
@@ -32,7 +28,6 @@ from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.systems.read import SystemEntry, read_systems
 from claim2source.text import Rendering
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.losses import combined
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.trainer import trainer_arguments
 from tests.shared_data import REPOSITORY
@@ -70,16 +65,6 @@ def named(code: str) -> str | None:
 
 def name_of(page: Path) -> str:
     return page.name
-
-
-@pytest.mark.parametrize("page", CHECKED, ids=name_of)
-def test_code_blocks_parse(page: Path) -> None:
-    for code in blocks(page, "python"):
-        ast.parse(code)
-    for code in blocks(page, "yaml"):
-        assert yaml.safe_load(code)
-    for code in blocks(page, "json"):
-        assert json.loads(code)
 
 
 def few_sources(folder: str, split: str) -> Dataset:
@@ -126,47 +111,6 @@ def test_code_of_a_page_runs_from_top_to_bottom(
         assert (type(callback).__name__, callback.limit) == ("SmallLoss", 0.05)
         for module in ("my_stage", "my_retriever", "my_callback"):
             del sys.modules[module]
-
-
-def test_the_trainers_settings_of_the_page_are_read() -> None:
-    (code,) = blocks(DOCS / "training.md", "yaml")
-    made = trainer_arguments(yaml.safe_load(code)["trainer"])
-    assert made["callbacks"][0].monitor == "val/macro/mrr@5" and made["profiler"] == "simple"
-
-
-def test_loss_of_the_page_is_added_by_the_lines_of_the_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (code,) = [c for c in blocks(DOCS / "add.md", "python") if "/" in (named(c) or "")]
-    name = "claim2source.training.uniformity"
-    loss = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, loss)
-    exec(code, loss.__dict__)
-    # The package exports the function under its module's name.
-    source = Path(combined.__code__.co_filename).read_text(encoding="utf-8")
-    (diff,) = blocks(DOCS / "add.md", "diff")
-    for hunk in diff.split("@@\n"):
-        lines = hunk.splitlines(keepends=True)
-        old = "".join(line[1:] for line in lines if line[0] == " ")
-        assert source.count(old) == 1, f"losses.py has no line {old!r}"
-        source = source.replace(old, "".join(line[1:] for line in lines))
-    patched = ModuleType("patched_combined")
-    monkeypatch.setitem(sys.modules, "patched_combined", patched)
-    exec(source, patched.__dict__)
-    torch.manual_seed(0)
-    vectors = torch.nn.functional.normalize(torch.randn(6, 8), dim=1).requires_grad_()
-    inputs = patched.LossInputs(
-        claims=vectors[:2],
-        sources=vectors[2:],
-        positives=torch.tensor([0, 1]),
-        masked=torch.zeros(2, 4, dtype=torch.bool),
-    )
-    plain, _ = patched.combined(inputs, patched.LossesConfig(), 0.05)
-    config = patched.LossesConfig(uniformity=loss.__dict__["UniformityConfig"](weight=0.5))
-    total, terms = patched.combined(inputs, config, 0.05)
-    assert total.item() == pytest.approx(plain.item() + 0.5 * terms["uniformity"].item())
-    total.backward()
-    assert vectors.grad is not None and vectors.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("page", CHECKED, ids=name_of)
@@ -241,24 +185,6 @@ def settings_rows(table: str) -> list[str]:
     return re.findall(r"^(\| .*? \| .*?) \| \S", table, re.MULTILINE)
 
 
-def test_every_key_of_a_printed_config_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read_config(FinetuneConfig, ["--print_config"], program="t", description="t")
-    printed: set[str] = set()
-
-    def add(values: dict[str, Any], prefix: str) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and value:
-                add(value, f"{prefix}{key}.")
-            else:
-                printed.add(f"{prefix}{key}")
-
-    add(yaml.safe_load(capsys.readouterr().out), "")
-    page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    section = page[page.index("<!-- table: finetune") : page.index("## What an evaluation reads")]
-    assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == printed
-
-
 def test_every_environment_variable_is_named() -> None:
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     for path in (REPOSITORY / "claim2source").rglob("*.py"):
@@ -293,35 +219,6 @@ def test_example_report_is_one_and_every_field_is_explained(tmp_path: Path) -> N
             assert f"`{spec.name}`" in text, f"{kind.__name__}.{spec.name}"
 
 
-def messages() -> list[str]:
-    """Every text constant of the library and the programs, those of f-strings in pieces."""
-    found = []
-    for folder in ("claim2source", "train", "eval"):
-        for path in (REPOSITORY / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
-    # Names of files are constants of their own.
-    return [*found, "corpus.jsonl", "queries.jsonl"]
-
-
-def test_messages_of_the_troubleshooting_page_are_in_the_code() -> None:
-    text = "\n".join(messages())
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^- (\*\*.*\*\*)$", page, re.MULTILINE)
-    quoted = [q for entry in entries for q in re.findall(r"\*\*`(.*?)`\*\*", entry)]
-    assert len(quoted) >= 25
-    for message in quoted:
-        for piece in pieces(message):
-            assert piece in text, f"{message}: {piece!r} is in no message"
-
-
-def pieces(message: str) -> Sequence[str]:
-    """What is fixed in a message: the parts between dots, names of files apart."""
-    message = re.sub(r"(corpus|queries)\.jsonl", "...", message)
-    return [piece for part in message.split("...") if len(piece := part.strip(" .:;,'][")) > 3]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["retrieve_and_compare.py", "bring_your_own.py"])
 def test_examples_run(name: str, tmp_path: Path) -> None:
@@ -338,16 +235,3 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
     assert last in done.stdout
-
-
-def test_the_readmes_chart_shows_figures_of_the_benchmarks() -> None:
-    readme, page, chart = (
-        (REPOSITORY / name).read_text(encoding="utf-8")
-        for name in ("README.md", "BENCHMARKS.md", "docs/images/ct25.svg")
-    )
-    shown = re.search(r"!\[([^\]]*)\]\(docs/images/ct25\.svg\)", readme)
-    assert shown is not None
-    figures = re.findall(r"0\.\d{4}", shown[1])
-    section = page.partition("## MiniLM fine-tuned on real posts")[2].partition("\n## ")[0]
-    assert len(figures) == 4
-    assert all(figure in section and f"<!-- {figure} -->" in chart for figure in figures)

@@ -89,14 +89,6 @@ def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
     assert printed[0] == printed[1] and printed[0].count("\n") > 2
 
 
-@pytest.mark.parametrize("module", [module for module, _ in PROGRAMS.values()])
-def test_every_program_explains_itself(module, capsys):
-    for word in ("--help", "--help=all"):
-        with pytest.raises(SystemExit) as caught:
-            load_main(module)([word])
-        assert caught.value.code == 0 and "usage:" in capsys.readouterr().out
-
-
 def load_main(module):
     package = "" if module.startswith(("train.", "eval.")) else "claim2source."
     return importlib.import_module(package + module).main

@@ -17,16 +17,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Same:
     def apply(self, claims, sources, run): ...
-class Callback:
-    pass
 """
 SYSTEM = """
 from claim2source.systems.stages import load_stages
 print(load_stages([{"rerank": "%s.Same"}]))
-"""
-TRAINER = """
-from claim2source.training.trainer import trainer_arguments
-print(trainer_arguments({"callbacks": [{"class_path": "%s.Callback"}]}))
 """
 
 
@@ -79,9 +73,3 @@ def test_installed_modules_and_other_folders_are_imported(folder: Path) -> None:
     code = f"{pth}; sys.path.insert(0, ''); site.getsitepackages = lambda: [{str(elsewhere)!r}]\n{SYSTEM % 'package.inner'}"
     status, said, ran = run(folder, code, str(REPOSITORY))
     assert (status, ran) == (0, True), said
-
-
-@pytest.mark.slow
-def test_a_callback_of_the_current_folder_is_not_imported_by_accident(folder: Path) -> None:
-    assert run(folder, TRAINER % "own_stage", "")[::2] == (1, False)
-    assert run(folder, TRAINER % "own_stage", ".")[2]

@@ -29,9 +29,7 @@ def refused(kind: type, *words: str) -> str:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("--epochs 2", "did you mean optimisation.epochs? "),
         ("--lr 1", "did you mean optimisation.learning_rate or mining.last_rank? "),
-        ("--optimisation.epoch 2", "did you mean optimisation.epochs? "),
         ("--lora.rank 4", "did you mean lora.r? "),
     ],
 )
@@ -39,22 +37,6 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, meant: str) -> Non
     key, *words = typed.split()
     said = refused(FinetuneConfig, key, *words)
     assert said.startswith(f"config: {key[2:]}: no such key; {meant}allowed: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("epochs: 2", ":1: epochs: no such key; did you mean optimisation.epochs? allowed: data, "),
-        ("model:\n  zzzz: 2", ":2: model.zzzz: no such key; allowed: name, "),
-        ('model:\n  name: ""', ":2: model.name: '' is not allowed; allowed: a name"),
-    ],
-)
-def test_so_does_a_key_of_a_file_and_a_name_must_not_be_empty(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    line = refused(FinetuneConfig, "--config", str(tmp_path / "c.yaml"))
-    assert line.startswith(f"{tmp_path / 'c.yaml'}{said}")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +83,6 @@ def test_configs_that_ship_are_found_from_anywhere(
     own.write_text("out: mine\n")
     found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
     assert found.out == Path("mine")
-    for name in ("demo.yaml", "configs/finetune/none.yaml", "configs/../finetune/debug.yaml"):
-        said = refused(FinetuneConfig, "--config", name)
-        assert said.startswith(f"{name}: no such file")
-        assert "configs/finetune/debug.yaml, configs/finetune/demo.yaml" in said
 
 
 @pytest.mark.parametrize(
@@ -112,7 +90,6 @@ def test_configs_that_ship_are_found_from_anywhere(
     [
         ("{root}/train/finetune.py", "python {root}/eval/score.py", True),
         ("/usr/bin/claim2source", "claim2source score", True),
-        ("/lib/claim2source/__main__.py", "python -m claim2source score", True),
         ("/usr/bin/pytest", "python eval/score.py", True),
         ("my code/train/finetune.py", "python 'my code/eval/score.py'", False),
     ],

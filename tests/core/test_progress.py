@@ -8,59 +8,7 @@ import subprocess
 import sys
 import termios
 
-import pytest
-
-from claim2source.core import progress
-from claim2source.core.progress import Progress, watched
 from tests.shared_data import REPOSITORY
-
-
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
-
-
-def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    out, err = capsys.readouterr()
-    assert out == "" and "\r" not in err and "\x1b" not in err
-    return err.splitlines()
-
-
-def test_a_line_for_each_tenth_of_the_work_but_not_too_many(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock(monkeypatch)
-    with Progress("steps", 40, quiet=0) as shown:
-        for step in range(40):
-            shown.update(1, f"loss {step}")
-    said = lines_of(capsys)
-    assert len(said) == 10
-    assert said[0] == "steps: 4 of 40, loss 3" and said[-1] == "steps: 40 of 40, loss 39"
-    # What takes no time says nothing, nor what has no name.
-    assert list(watched(range(40), "steps", 40)) == list(range(40))
-    with Progress(None, 2, quiet=0) as shown:
-        shown.update(2)
-    assert lines_of(capsys) == []
-    # A line once a tenth is done, but at most one in ten seconds; after a minute also between tenths.
-    with Progress("texts", 1000) as shown:
-        for _ in range(1000):
-            clock.now += 0.0201
-            shown.update()
-        assert lines_of(capsys) == ["texts: 498 of 1000", "texts: 996 of 1000"]
-    with Progress("texts\x1b[2J", 1000, done=500) as shown:
-        clock.now += 61
-        shown.update()
-        clock.now += 30
-        shown.update()
-        assert lines_of(capsys) == [r"texts\x1b[2J: 501 of 1000"]
-    # How much there is may not be known.
-    with Progress("papers", None) as shown:
-        for _ in range(3):
-            clock.now += 30.5
-            shown.update(100)
-        assert lines_of(capsys) == ["papers: 200"]
-
 
 CODE = """
 import sys

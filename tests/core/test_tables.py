@@ -2,7 +2,6 @@
 
 import pytest
 
-from claim2source.core.report import COST_COLUMNS, SystemCost, cost_cells
 from claim2source.core.tables import TextTable, render
 
 TABLE = TextTable(["run", "p"], [["a|<b>", 0.125], ["c", None]], digits=2)
@@ -32,11 +31,3 @@ def test_paragraphs_and_tables_are_rendered():
         f"<tr><td>c</td><td{right}>-</td></tr>\n</table>"
     )
     assert render([TextTable(["n"], [["1"]], numeric=[True])], "html").count(right) == 2
-
-
-def test_cost_cells_show_what_is_known():
-    assert len(cost_cells(SystemCost())) == len(COST_COLUMNS)
-    cost = SystemCost(4.0, 10, 3 * 2**20, 5, parameters=7)
-    assert cost_cells(cost) == "4.0 2.5 3 5 7".split()
-    assert cost_cells(SystemCost(4.0, 10, reused=3))[:2] == [">4.0", "<2.5"]
-    assert cost_cells(None) == [None] * 5

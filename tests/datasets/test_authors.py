@@ -30,7 +30,6 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("Doe, Jane; Roe, Richard", ("Jane Doe", "Richard Roe")),
         ("Jane Doe; Richard Roe", ("Jane Doe", "Richard Roe")),
         ("Jane Doe, Richard  Roe, Ng", ("Jane Doe", "Richard Roe", "Ng")),
         ("Jane Doe, Richard Roe, Jr., Ana Ng", ("Jane Doe", "Richard Roe Jr.", "Ana Ng")),
@@ -43,12 +42,8 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("['Jane Doe' 'Richard Roe']", ("Jane Doe", "Richard Roe")),
         ("[nan, 'Jane Doe']", ("Jane Doe",)),
         ('[null, {"given": "Jane", "family": "Doe"}]', ("Jane Doe",)),
-        ("[Jane Doe, Richard Roe]", ("Jane Doe", "Richard Roe")),
-        ("Jane Doe|Richard Roe", ("Jane Doe", "Richard Roe")),
         ("Jane Doe and Richard Roe", ("Jane Doe", "Richard Roe")),
-        ("Doe, Jane AND Roe, Richard and others", ("Jane Doe", "Richard Roe")),
         ("Doe, Jane &amp; Roe, Richard et al.", ("Jane Doe", "Richard Roe")),
-        ("Jane Doe, Ana Ng, and Richard Roe, Jr.", ("Jane Doe", "Ana Ng", "Richard Roe Jr.")),
         ("Doe, J., Ng, A. B., & Roe, R.", ("J. Doe", "A. B. Ng", "R. Roe")),
         # In the name of an institution it parts nothing.
         (
@@ -57,20 +52,11 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ),
         ("{'Roe, Richard', 'Doe, Jane'}", ("Richard Roe", "Jane Doe")),
         ("['Doe, Jane', 'nan', None]", ("Jane Doe",)),
-        ("nan", ()),
-        (" , ", ()),
         ("", ()),
     ],
 )
 def test_author_names(text: str, names: tuple[str, ...]) -> None:
     assert author_names(text) == names
-
-
-def test_an_affiliation_is_not_taken_for_a_first_name() -> None:
-    """It keeps its comma, by which the rendering cuts it off."""
-    names = author_names("Jane Doe, Tongji Hospital; Roe, Richard, Leipzig University; & Wuhan")
-    assert names == ("Jane Doe, Tongji Hospital", "Richard Roe, Leipzig University", "& Wuhan")
-    assert clean_authors(names) == ("Jane Doe", "Richard Roe")
 
 
 ONE_AFFILIATED = [
@@ -96,27 +82,17 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
     [
         ("Doe, Jane; van der Berg, Anna; Ng, A.", ("Jane Doe", "Anna van der Berg", "A. Ng")),
         ("Doe, Jane, Jr.; Ng, A.", ("Jane Doe Jr.", "A. Ng")),
-        ("Doe, Jane, MD, PhD; Ng, A.", ("Jane Doe MD PhD", "A. Ng")),
         # Surnames first by most: one of two words is turned with them, before a given name only.
         ("Doe, Jane; García López, María José", ("Jane Doe", "María José García López")),
         ("Doe, Jane; Ng, A.; Richard Roe, Ward of X", ("Jane Doe", "A. Ng", "Richard Roe")),
         # Reading order by most: nothing is turned, though the second part looks like a name.
         ("Jane Doe, Wuhan; Richard Roe, Paris; Ng, A.", ("Jane Doe", "Richard Roe", "Ng")),
-        # What has no comma says nothing of the others.
-        (
-            "Big Consortium; Other Big Group; Doe, Jane",
-            ("Big Consortium", "Other Big Group", "Jane Doe"),
-        ),
         # More than two parts: the name is what the released code takes.
         ("Doe, Jane; Ng, Wuhan, China", ("Jane Doe", "Ng")),
-        # Particles are written small; in capitals they are names.
-        ("Di Wu, Beijing; Van Nguyen, Hanoi", ("Di Wu", "Van Nguyen")),
         ("Rahman, Md; Doe, MD", ("Md Rahman", "MD Doe")),
         # Parted by commas alone.
         ("Jane Doe, Ng", ("Jane Doe",)),  # as "Jane Doe, Wuhan"
-        ("van der Berg, Jan Peter", ("Jan Peter van der Berg",)),
         ("Jane Doe, Richard Roe, Leipzig University", ("Jane Doe", "Richard Roe")),
-        ("Jane Doe, Leipzig University, Germany, Ana Ng", ("Jane Doe", "Ana Ng")),
     ],
 )
 def test_a_string_and_a_list_give_the_same_names(text: str, names: tuple[str, ...]) -> None:

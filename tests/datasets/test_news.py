@@ -16,7 +16,6 @@ from claim2source.datasets.news import (
     names_one,
     prepare,
 )
-from claim2source.datasets.prepare import main
 
 TRAIN = [
     "Dow drops 1,200 points to new low, CNN says\t7",
@@ -119,10 +118,3 @@ def test_bad_input_is_named_and_nothing_is_written(raw: Path, tmp_path: Path) ->
         assert problem in str(caught.value) and not (tmp_path / "out").exists()
         for path in raw.iterdir():
             path.write_bytes(whole[path]) if path in whole else path.unlink()
-
-
-def test_the_program_takes_the_filters(raw: Path, tmp_path: Path, capsys) -> None:
-    words = ["news", f"--input={raw}", f"--output={tmp_path / 'out'}"]
-    main([*words, "--filters", "retweets", "headlines", "--headline_similarity=1"])
-    said = capsys.readouterr().out
-    assert "train: 3 claims" in said and "1 posts were left out: retweets" in said

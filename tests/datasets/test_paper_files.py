@@ -202,23 +202,10 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
     assert [one.source.abstract for one in once] == ["short", "", "the longest text"]
 
 
-def test_a_lenient_data_set_takes_the_record_with_more_text(tmp_path: Path) -> None:
-    folder = tmp_path / "set"
-    write(folder / "corpus.jsonl", lines(REPEATED))
-    write(folder / "queries.jsonl", lines([{"_id": "q1", "text": "x"}]))
-    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\t1\t1\n")
-    sources = load(folder, "dev", lenient=True).sources
-    assert sources == (Source("1", "T", "the longest text"), Source("2", "U"))
-
-
 FOREIGN: list[tuple[str, bytes, str]] = [
     ("a.xlsx", b"PK\x03\x04x", "is an Excel workbook: save it as CSV"),
-    ("a.pdf", b"%PDF-1.7", "is PDF"),
-    ("a.enw", b"%0 Journal Article\n", "is EndNote's own form"),
-    ("a.txt", b"\xef\xbb\xbfFN Clarivate\n", "is Web of Science's own form"),
     ("a.json", b"id,title\n1,T\n", "is not JSON, as its name says; read are"),
     ("a.jsonl", gzip.compress(b"{}", mtime=0), "let its name end in .gz"),
-    ("a.json", b"<xml><records/></xml>", "is EndNote XML"),
 ]
 
 
@@ -228,17 +215,6 @@ def test_files_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=why) as caught:
             list(PaperFiles.of(str(tmp_path / name)))
         assert len(caught.value.lines) == 1
-
-
-def test_a_source_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no-such"):
-        PaperFiles.of("no-such")
-    with pytest.raises(InputError, match="no such file"):
-        PaperFiles.of("no/such.jsonl")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no files of papers"):
-        PaperFiles.of("empty")
 
 
 @pytest.mark.slow

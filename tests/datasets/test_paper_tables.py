@@ -62,11 +62,6 @@ def test_cells_that_stand_for_nothing_are_empty_and_counted(tmp_path: Path) -> N
     assert "read as empty: 7 (first: a.csv:2)" in said and "not read (other)" in said
 
 
-def test_dates_that_are_not_read_are_counted(tmp_path: Path) -> None:
-    _, said = read(tmp_path / "a.csv", "id,title,date\n1,T,12 May 2020\n2,T,soon\n3,T,\n4,T,5\n")
-    assert said == "dates that are not read: 2 (first: a.csv:'soon')"
-
-
 def packed(columns: dict[str, pa.Array] | pa.Table) -> bytes:
     sink = io.BytesIO()
     parquet.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), sink)
@@ -81,7 +76,6 @@ def of(**columns: pa.Array) -> Callable[[], bytes]:
     ("data", "why"),
     [
         (of(abstract=pa.array([{"a": "x"}])), r"abstract: is of the type struct<.*>, not text"),
-        (of(venue=pa.array([["x"]])), r"venue: is of the type list<.*>, not text"),
         (
             lambda: packed(
                 pa.Table.from_arrays([pa.array(["1"])] * 3, names=["id", "title", "id"])
@@ -126,8 +120,3 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
     data = packed({"id": pa.array([1, None]), "title": pa.array(["a", "b"])})
     with pytest.raises(InputError, match=r"a\.parquet:2: id: is empty"):
         read(tmp_path / "a.parquet", data)
-
-
-def test_languages_are_codes(tmp_path: Path) -> None:
-    papers, _ = read(tmp_path / "a.csv", "id,title,lang\n1,T,English\n2,T,de-AT\n3,T,yor\n4,T,\n")
-    assert [paper.lang for paper in papers] == ["en", "de", "yor", ""]

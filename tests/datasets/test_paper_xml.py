@@ -131,7 +131,6 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("<xml><records/></xml>", "is EndNote XML"),
         ("<foo><bar/></foo>", "its root is <foo>"),
         ("<article><front/></article>", "has no front/article-meta"),
         (

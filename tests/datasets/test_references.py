@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import InputError
 from claim2source.core.records import Source
-from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
-from tests.datasets.reading import read, written
+from tests.datasets.reading import read
 
 RIS = """TY  - JOUR
 TI  - Masks and
@@ -163,15 +161,3 @@ def test_what_is_broken_is_one_line(tmp_path: Path, name: str, text: str, why: s
     with pytest.raises(InputError, match=why) as caught:
         read(tmp_path / name, text)
     assert len(caught.value.lines) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "package"), [("a.ris", RIS, "rispy"), ("a.bib", BIBTEX, "bibtexparser")]
-)
-def test_a_missing_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, package: str
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    files = PaperFiles.of(str(written(tmp_path / name, text)))
-    with pytest.raises(UserError, match=rf"{package}.*claim2source\[index\]"):
-        list(files)

@@ -56,15 +56,10 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "2.id: 'r1' is rumour 0 already": lambda r: r[2].update(id="r1"),
     "2.id: 'a/b' holds a /": lambda r: r[2].update(id="a/b"),
     "0.label: 'FALSE' is not one of SUPPORTS, ": lambda r: r[0].update(label="FALSE"),
-    "1.label: is missing, but rumour 0": lambda r: [r[1].pop(k) for k in ("label", "evidence")],
-    "1.label: is there, but not in the": lambda r: [r[0].pop(k) for k in ("label", "evidence")],
-    "0.label: REFUTES, but the rumour has no evidence": lambda r: r[0].update(evidence=[]),
     "0.label: NOT ENOUGH INFO, but the rumour": lambda r: r[0].update(label="NOT ENOUGH INFO"),
-    "0.timeline.2: is not a list of 3: account": lambda r: r[0]["timeline"][2].pop(),
     "0.timeline.2.id: holds white": lambda r: r[0]["timeline"][2].__setitem__(1, "1 2"),
     "0.timeline.2.id: '11' is timeline.0": lambda r: r[0]["timeline"][2].__setitem__(1, "11"),
     "0.evidence.0.id: '99' is not in the": lambda r: r[0]["evidence"][0].__setitem__(1, "99"),
-    "0.evidence.0.account: 'x' is not": lambda r: r[0]["evidence"][0].__setitem__(0, "x"),
 }
 
 
@@ -137,10 +132,7 @@ def test_evidence_that_the_task_would_refuse(rumors: Rumors, tmp_path: Path) -> 
 
 VERDICTS: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "0.predicted_label: 'TRUE' is not one of": lambda v: v[0].update(predicted_label="TRUE"),
-    "1.id: 'r1' is there already": lambda v: v[1].update(id="r1"),
     "no entry for 1 rumours, such as 'r3'": lambda v: v.pop(),
-    "0.predicted_evidence: is missing or not a list": lambda v: v[0].pop("predicted_evidence"),
-    "0.predicted_evidence.1: is not a list of 4": lambda v: v[0]["predicted_evidence"][1].pop(),
     "r1: tweet '31' is not in its": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "31")),
     "tweet '11' is there 2 times": (lambda v: v[0]["predicted_evidence"][1].__setitem__(1, "11")),
 }

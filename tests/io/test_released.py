@@ -162,7 +162,6 @@ def test_selections_that_are_none_or_of_another_list_are_refused(tmp_path: Path)
     for content, why in [
         ("[]", "is not a JSON object of selections"),
         ('{"de_0": {"selected_paper": 0}}', r"de_0\.selected_paper: is neither null nor"),
-        ('{"de_0": {"reasoning": ""}}', r"de_0\.selected_paper: is missing"),
         ('{"de": {"selected_paper": 1}}', "de: is no <language>_<place"),
     ]:
         with pytest.raises(InputError, match=why):
@@ -184,15 +183,11 @@ def candidate(**more: Any) -> dict[str, Any]:
 
 def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
     for content, why in [
-        ("[", "broken JSON"),
-        ('{"a": 1}', "is a JSON object; a run is"),
         (SELECTIONS, "holds selections, which are places in another list"),
         (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
-        (json.dumps([entry(candidates=[1])]), r"candidates\[0\]: entry 1: is not an object"),
         (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
         (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is no id"),
         (json.dumps([candidate(pubkey=None)]), r"candidates\[0\]\.pubkey: entry 1: is missing"),
-        (json.dumps([candidate(rank=0)]), r"candidates\[0\]\.rank: entry 1: is no rank"),
         (json.dumps([candidate(embedding_score=float("nan"))]), "entry 1: is not a finite number"),
         (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),
         (GOLDEN.replace("0.3,", "0.1,"), "entry 2: '81' scores higher than the candidate ranked"),

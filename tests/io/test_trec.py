@@ -16,7 +16,6 @@ from claim2source.core.run import Run
 from claim2source.io.trec import (
     read_qrels,
     read_run,
-    run_names,
     write_beir_qrels,
     write_trec_qrels,
     write_trec_run,
@@ -247,9 +246,3 @@ def test_beir_qrels_may_hold_white_space_and_quotes_trec_may_not(tmp_path):
     assert read_qrels(tmp_path / "dev.tsv").grades == qrels.grades
     said = problems_of(lambda path: write_trec_qrels(qrels, path), tmp_path / "q")
     assert len(said) == 1 and said[0].startswith("F: claim id: 'a b'")
-
-
-def test_names_of_runs():
-    assert run_names(["a/x.tsv", "b/x.trec", "c/z"]) == ["a/x", "b/x", "z"]
-    assert run_names(["a/x.tsv", "a/x.trec", "b/x"]) == ["a/x.tsv", "a/x.trec", "b/x"]
-    assert run_names(["x.tsv", "x.tsv"]) == ["x", "x #2"]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import UserError
 from claim2source.core.report import Epoch, Report, TrainingReport
 from claim2source.datasets import load
 from claim2source.training.config import FinetuneConfig
@@ -116,18 +115,6 @@ def small_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_rows_not_run_stand_with_the_command_that_runs_them(small_table: Path) -> None:
-    def commands(config: AblateConfig) -> list[str]:
-        return [str(line[1]) for line in Ablation(config, "small").lines({})[1]]
-
-    plain = "not run: python scripts/ablate.py --tables small --rows "
-    names = ["plain", "slow", "plain half", "plain none"]
-    assert commands(AblateConfig()) == [plain + name for name in names]
-    assert commands(AblateConfig(seed=43, out=small_table))[1] == (
-        f"{plain}slow --seed 43 --out {small_table}"
-    )
-
-
 @pytest.mark.slow
 def test_rows_run_once_and_gaps_are_said(
     small_table: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,10 +161,3 @@ def test_rows_run_once_and_gaps_are_said(
     )
     assert not (small_table / "small-half-42" / "checkpoints").exists()
     assert (small_table / "small-42.md").read_text().count("| slow |") == 1
-
-
-def test_names_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="tables: 'x'"):
-        ablate(AblateConfig(tmp_path, tables=["x"]))
-    with pytest.raises(UserError, match="rows: 'x'"):
-        ablate(AblateConfig(tmp_path, rows=["x"]))

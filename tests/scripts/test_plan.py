@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.memory_plan import ModelShape
-from scripts import plan as program
-from scripts.plan import Sizes, empty_model, plan, read_options
-from tests.shared_data import REPOSITORY
+from scripts.plan import Sizes, empty_model, plan
 
-CONFIGS = REPOSITORY / "configs" / "finetune"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SMALL = Sizes(claims=100, report=10, golds=50, pool=80, claim_tokens=20.0, source_tokens=60.0)
 
@@ -68,25 +63,3 @@ def test_a_run_by_hand() -> None:
     assert twice.computed == pytest.approx(5 / 3 * twice.flops)
     assert plan(cached, SMALL).settled.memory.tokens == 4 * 50
     assert plan(config, SMALL, processes=2).steps == 2 * 2
-
-
-def test_the_program_prints_parts_hours_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    program.main(["--config", str(CONFIGS / "gritlm_7b.yaml"), "--device", "l40s", "--processes=8"])
-    said = capsys.readouterr().out
-    assert "training" in said and "91 optimizer steps" not in said
-    assert "93 optimizer steps" in said  # 31 batches of 8 x 64, three times
-    assert "5.6 MiB a token, chunks of 4,608 tokens, no checkpointing: " in said
-    assert "of 44.7 GiB: fits" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (["--device=h300"], "device"),
-        (["--processes=0"], "processes"),
-        (["--model.name=no"], "name"),
-    ],
-)
-def test_what_is_not_known_is_named(words: list[str], key: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=key):
-        program.report(*read_options(["--config", str(CONFIGS / "gritlm_7b.yaml"), *words]))

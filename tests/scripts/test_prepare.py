@@ -12,7 +12,6 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.datasets.prepare import main
-from tests.datasets import test_checkthat2026 as task2026
 from tests.datasets.test_checkthat2025 import task
 from tests.shared_data import REPOSITORY
 
@@ -66,10 +65,8 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "TASK"),
-        (["checkthat2025", "--input", "."], "--output"),
         (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
         (["checkthat2026", "--input", ".", "--hub", "a/b", "--output", "x"], "not allowed with"),
-        (["checkthat2026", "--input", ".", "--output", "x", "--revision", "1"], "with --hub"),
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
@@ -79,23 +76,3 @@ def test_wrong_command_line_is_exit_2(arguments: list[str], said: str) -> None:
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()
     assert "Traceback" not in ran.stderr
-
-
-def test_2026_says_what_was_written_and_what_was_absent(tmp_path: Path) -> None:
-    source = task2026.task(tmp_path / "in", fr_test=None)
-    file = task2026.translations(
-        tmp_path / "t.jsonl", {"id": "dev-de-0", "translation": "seals doze"}
-    )
-    target = tmp_path / "out"
-    ran = prepare("checkthat2026", "--input", source, "--output", target, "--translations", file)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == [
-        f"{target}: 4 sources",
-        f"{target}: train: 4 claims (en 2, de 1, fr 1)",
-        f"{target}: dev: 3 claims (en 1, de 1, fr 1)",
-        f"{target}: test: 3 claims (en 2, de 1), no judgements",
-        f"note: {source}/fr_test.json: no such file; left out",
-        "note: train: 2 of 2 de and fr claims not translated",
-        "note: dev: 1 of 2 de and fr claims not translated",
-        "note: test: 1 of 1 de and fr claims not translated",
-    ]

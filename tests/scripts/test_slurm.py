@@ -64,14 +64,6 @@ def test_every_node_launches_its_share(bin_folder: Path, tmp_path: Path) -> None
         assert words[program + 1 :] == expected
 
 
-@pytest.mark.parametrize(("given", "expected"), [({"SLURM_CPUS_PER_TASK": "7"}, 7), ({}, 16)])
-def test_a_step_gets_the_cpus_of_the_job(
-    given: dict[str, str], expected: int, bin_folder: Path, tmp_path: Path
-) -> None:
-    done = submit(bin_folder, "--out", str(tmp_path / "run"), **given)
-    assert done.returncode == 0 and done.stderr.splitlines() == [f"cpus {expected}"]
-
-
 @pytest.mark.parametrize("form", ["--out {}", "--out={}"])
 @pytest.mark.parametrize("name", [MARKER, "run.json", "config.yaml"])
 def test_submitted_again_it_resumes(form: str, name: str, bin_folder: Path, tmp_path: Path) -> None:
