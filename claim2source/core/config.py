@@ -13,31 +13,12 @@ from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from annotated_types import Interval
 
-from claim2source.core.config_yaml import (
-    NO_TEXT,
-    Place,
-    YamlMapping,
-    at,
-    overlaid,
-    read_mapping,
-    read_yaml,
-)
+from claim2source.core.config_yaml import NO_TEXT, YamlMapping, read_mapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
 from claim2source.core.old_names import always_holds, successor
@@ -45,14 +26,12 @@ from claim2source.core.program import command_of
 from claim2source.core.shipped import shipped
 
 cached: Any = cache  # of classes too, which mypy takes for unhashable
-# pydantic is imported where a value is checked: `--help` does without.
 Config = TypeVar("Config")
 MOST = 10**9  # of what is only counted
-_NO_OPTION = "is no option; --help explains every key"
-_FLAGS = (bool, bool | None)  # set by their name alone
-_PYDANTIC: Any = {"extra": "forbid", "allow_inf_nan": False}
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
-_NAMES |= {str: "text", Path: "a path"}
+_LIST = "a list, such as [a, b], each {0}"
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+_WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}
+_WORDS |= {dict: "a mapping of names to {1}"}
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:
@@ -75,14 +54,16 @@ Repeats = Annotated[int, Between(1, 1_000_000)]
 class Settings:
     """Check a dataclass of settings when it is made: bounds of its types, then its own rules."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
-            if "." in name or option.group is not None:
-                continue
-            if (value := getattr(self, name)) is not option.default:
-                _check_type(option.hint, name, value)
+            own = "." not in name and option.group is None
+            if own and (value := getattr(self, name)) is not option.default:
+                try:
+                    _adapter(option.hint).validate_python(value)
+                except (ValueError, OverflowError):
+                    raise ConfigError(name, value, allowed_words(option.hint)) from None
         self.check()
 
     def check(self) -> None:
@@ -121,43 +102,47 @@ def read_config(
     if {"-h", "--help", "--help=all"} & {*words}:
         print(_help(program, description or "", options, () if "--help=all" in words else common))
         sys.exit(0)
-    flags: list[tuple[str, list[str]]] = []
-    lists: dict[str, list[str]] = {key: [] for key, one in options.items() if _item_of(one.hint)}
+    flags: dict[str, list[str]] = {}
     for word in words:
-        key, equals, text = word[2:].partition("=")
-        if word.startswith("--") and key:
-            flags.append((key, lists.get(key, [])))  # a list that is given again goes on
-            flags[-1][1].extend([text] * bool(equals))
-        elif flags and not word.startswith("--"):
-            flags[-1][1].append(word)
+        if word.startswith("--") and word != "--":
+            key, equals, text = word[2:].partition("=")
+            before = flags.pop(key, [])
+            goes_on = key == "config" or key in options and _item_of(options[key].hint)
+            flags[key] = [*(before if goes_on else ()), *([text] if equals else ())]
+        elif flags:
+            flags[key].append(word)
         else:
-            raise UserError(f"config: {word}: {_NO_OPTION}")
-    prints = ("print_config", []) in flags
-    flags = [flag for flag in flags if flag != ("print_config", [])]
+            raise UserError(f"config: {word}: is no option; --help explains every key")
+    prints, values = flags.pop("print_config", None) is not None, YamlMapping()
     # Files come before flags, and a group's file before its keys.
-    flags.sort(key=lambda flag: -1 if flag[0] == "config" else flag[0].count("."))
-    values = YamlMapping()
-    for key, texts in flags:
-        if key != "config" or not texts:
-            values = overlaid(values, _read_flag(options, key, texts))
-        for file in texts if key == "config" else ():
-            values = overlaid(values, read_mapping(shipped(Path(file), program)))
-    config = _made(kind, values, program)
+    for file in flags.get("config") or ():
+        values = values.overlaid(read_mapping(shipped(Path(file), program)))
+    for key in sorted(flags, key=lambda key: key.count(".")):
+        if key != "config" or not flags[key]:
+            values = values.overlaid(_read_flag(options, key, flags[key]))
+    config = make(kind, values, program=program)
     if prints:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
 
 
-def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
+def make(
+    kind: type[Config], values: Mapping[str, Any], prefix: str = "", program: str = ""
+) -> Config:
     """Make a dataclass of plain values, or of a YAML file's: mappings for its groups.
 
-    Raises `ConfigError`, with `prefix` before the key, for what is unknown, missing or wrong.
+    Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
     """
+    given = values
+    if not isinstance(values, YamlMapping):
+        given = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _made(kind, values if isinstance(values, YamlMapping) else as_plain(values))
+        return _built(kind, options_of(kind), given, program)
     except ConfigError as error:
-        raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed, error.why) from None
+        if isinstance(given, YamlMapping) and (place := given.at(error.key)):
+            raise error.at(place) from None
+        raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
 
 
 def as_plain(value: Any) -> Any:
@@ -208,16 +193,17 @@ def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
         key, hint = f"{prefix}{field.name}", hints[field.name]
         text = field.metadata.get("help") or helps.get(field.name, "")
         group = next((part for part in parts_of(hint) if dataclasses.is_dataclass(part)), None)
+        default, factory = field.default, field.default_factory
         if group is None:
-            factory = field.default_factory
-            options[key] = Option(hint, field.default if factory is MISSING else factory(), text)
+            options[key] = Option(hint, default if factory is MISSING else factory(), text)
             continue
         inside, flags = options_of(group, f"{key}."), getattr(group, "FLAGS", None)
         if flags:
             text = f"{text.rstrip('.')}: a YAML file of {', '.join(options_of(group))}"
             for name, option in inside.items():
                 inside[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
-        own = Option(hint, None, text, group, bool(flags) or NoneType in parts_of(hint))
+        default = MISSING if default is factory is MISSING else None
+        own = Option(hint, default, text, group, bool(flags) or NoneType in parts_of(hint))
         options |= {key: own, **inside}
     return options
 
@@ -234,11 +220,10 @@ def _helps(kind: type) -> dict[str, str]:
 
 def parts_of(hint: Any) -> tuple[Any, ...]:
     """Return the types that a value may have one of, each without bounds."""
-    if get_origin(hint) is Annotated:
-        return parts_of(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return tuple(part for inner in get_args(hint) for part in parts_of(inner))
-    return (hint,)
+    if get_origin(hint) not in (Annotated, Union, UnionType):
+        return (hint,)
+    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+    return tuple(part for one in inner for part in parts_of(one))
 
 
 def _is_text(hint: Any) -> bool:
@@ -254,25 +239,17 @@ def _item_of(hint: Any) -> Any:
 def allowed_words(hint: Any) -> str:
     """Describe a type for a user."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        bounds = [_bounds(mark) for mark in inner[1:] if isinstance(mark, Interval)]
-        return ", ".join([allowed_words(inner[0]), *bounds])
     if origin is Literal:
         return ", ".join(map(str, inner))
-    if origin in (Union, UnionType):
-        return " or ".join(allowed_words(part) for part in inner)
-    if origin in (list, tuple):
-        return f"a list, such as [a, b], each {allowed_words(inner[0])}"
-    if origin is dict:
-        return f"a mapping of names to {allowed_words(inner[1])}"
-    if dataclasses.is_dataclass(hint):
-        return f"its keys: {', '.join(field.name for field in dataclasses.fields(hint))}"
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def _bounds(of: Interval) -> str:
-    low = f"above {of.gt}" if of.ge is None else of.ge
-    return f"{low} to {of.le}" if of.lt is None else f"{low} to below {of.lt}"
+    words = [allowed_words(part) for part in inner]
+    if isinstance(hint, Interval):
+        low = f"above {hint.gt}" if hint.ge is None else hint.ge
+        return f"{low} to {hint.le}" if hint.lt is None else f"{low} to below {hint.lt}"
+    if origin is Annotated or origin in (Union, UnionType):
+        return (", " if origin is Annotated else " or ").join(words)
+    return _WORDS.get(origin or hint, getattr(hint, "__name__", str(hint))).format(
+        *words, "a value", "a value"
+    )
 
 
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
@@ -281,48 +258,35 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     if common:
-        lines.append(
-            f"The {len(common)} keys that people change most; --help=all explains every one:"
-        )
+        lines += [f"The {len(common)} keys that people change most; --help=all explains every one:"]
     for key in common or options:
         option = options[key]
-        value = allowed_words(Path if option.hint is option.group else option.hint)
-        more = f", --no_{key}" if option.hint in _FLAGS else f" {value}"
-        default = "required" if option.default is MISSING else f"default: {_shown(option.default)}"
         if option.is_flag:
-            lines += textwrap.wrap(f"  --{key}{more}", 110, subsequent_indent=" " * 8)
+            value = allowed_words(Path if option.hint is option.group else option.hint)
+            value = f", --no_{key}" if option.hint in (bool, bool | None) else f" {value}"
+            lines += textwrap.wrap(f"  --{key}{value}", 110, subsequent_indent=" " * 8)
+            default = "required"
+            if option.default is not MISSING:
+                default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
             text = f"{option.help} ({default})".strip()
             lines += textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
     return "\n".join(lines)
 
 
-def _shown(default: object) -> str:
-    if isinstance(default, list | tuple):
-        return f"[{', '.join(map(str, default))}]"
-    return json.dumps(default) if default in (None, "", True, False) else str(default)
-
-
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
-    """Read a flag as a YAML file of its one key."""
-    name = key if key in options else key.removeprefix("no_")
-    option, value, place = options.get(name), cast(Any, words), None
-    if option is None:  # in a mapping; else refused where all keys are looked up
-        name, value = key, _read_word(key, Any, words[0]) if len(words) == 1 else words
-    elif option.hint in _FLAGS and not words:
-        value = name == key
-    elif not option.is_flag:
+    """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
+    name = key if words or key in options else key.removeprefix("no_")
+    option, place = options.get(name, Option(Any, None, "")), None
+    if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
-    elif not words:
-        raise UserError(f"config: --{key}: needs a value")
-    elif (item := _item_of(option.hint)) is not None and not words[0].startswith("["):
-        value = [_read_word(key, item, word) for word in words]
-    elif len(words) > 1:
-        raise UserError(f"config: {words[1]}: {_NO_OPTION}")
-    elif option.group is not None and words[0] != "null" and not words[0].startswith("{"):
+    value: Any = name == key
+    if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
         value, place = read_mapping(file), (str(file), 1)
-    else:
-        value = _read_word(key, option.hint, words[0])
+    elif words:
+        item = None if words[0].startswith("[") else _item_of(option.hint)
+        value = [_read_word(key, item or option.hint, word) for word in words]
+        value = value[0] if item is None and len(words) == 1 else value
     for part in reversed(name.split(".")):
         value = YamlMapping({part: value}, {part: place})
     return value
@@ -337,41 +301,54 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
 
-def _checked(
-    options: Mapping[str, Option],
-    given: Any,
-    program: str,
-    prefix: str = "",
-    place: Place | None = None,
-) -> dict[str, Any]:
-    """Look up all keys; return their values as their types want them written."""
-    if not isinstance(given, dict):
+def _built(
+    kind: type[Config], options: Mapping[str, Option], given: Any, program: str, prefix: str = ""
+) -> Config:
+    """Make a dataclass of nested values; `options` are those of the whole config."""
+    if not isinstance(given, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
-        raise ConfigError(prefix[:-1], given, "", why).at(place)
+        raise ConfigError(prefix[:-1], given, "", why)
     values: dict[str, Any] = {}
     for name, value in given.items():
-        key, place = f"{prefix}{name}", getattr(given, "places", {}).get(name)
-        option, nested = options.get(key), isinstance(value, dict)
+        key, nested = f"{prefix}{name}", isinstance(value, dict)
+        option = None if "." in name else options.get(key)
         if option is None or nested and option.group is None:
-            if place is not None and always_holds(key, value):
+            if given.places[name] is not None and always_holds(key, value):
                 continue
             if now := successor(program, f"{key}." if nested else key):
-                raise ConfigError(key, value, "", f"is gone; {now}").at(place)
+                raise ConfigError(key, value, "", f"is gone; {now}")
         if option is None:
-            allowed = _names_in(options, prefix)
-            why = f"no such key; {did_you_mean(key, options)}allowed: {allowed}"
-            raise ConfigError(key, value, allowed, why).at(place)
-        if value is None and NoneType in parts_of(option.hint):
-            values[name] = None
-        elif option.group is not None:
-            values[name] = _checked(options, value, program, f"{key}.", place)
-        elif value is not None or option.default is not None:  # null: as if it were not there
-            values[name] = _as_written(value, option.hint)
-        texts = value if isinstance(value, list) else [value]
-        named = _is_text(_item_of(option.hint) or option.hint) and option.default != ""
-        if named and any(isinstance(text, str) and not text.strip() for text in texts):
-            raise ConfigError(key, value, "a name or path; the current folder is .").at(place)
-    return values
+            allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
+            raise ConfigError(key, value, "", f"no such key; {allowed}")
+        nullable = NoneType in parts_of(option.hint)
+        if option.group is not None and not (value is None and nullable):
+            values[name] = _built(option.group, options, value, program, f"{key}.")
+        elif value is not None or nullable or option.default is not None:
+            values[name] = _value(key, option, value)  # else null: as if it were not there
+    absent = (prefix + name for name in options_of(kind) if name not in values and "." not in name)
+    if key := next((key for key in absent if options[key].default is MISSING), ""):
+        raise ConfigError(key, None, "a value", f"is required; give --{key}")
+    try:
+        return kind(**values)
+    except ConfigError as error:  # its key may name the groups that it stands in
+        groups, (group, dot, _) = prefix.split(".")[:-1], error.key.partition(".")
+        groups = groups[: groups.index(group)] if dot and group in groups else groups
+        key = ".".join([*groups, error.key])
+        raise ConfigError(key, error.value, error.allowed, error.why) from None
+
+
+def _value(key: str, option: Option, value: Any) -> Any:
+    """Read a value of YAML's as its type wants it: a number as it is written where text is."""
+    texts = value if isinstance(value, list) else [value]
+    if _is_text(_item_of(option.hint) or option.hint):
+        texts = [getattr(text, "text", text) for text in texts]
+        value = texts if isinstance(value, list) else texts[0]
+        if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
+            raise ConfigError(key, value, "a name or path; the current folder is .")
+    try:
+        return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
+    except ValueError:  # of pydantic
+        raise ConfigError(key, value, allowed_words(option.hint)) from None
 
 
 def _names_in(options: Mapping[str, Option], group: str) -> str:
@@ -379,51 +356,8 @@ def _names_in(options: Mapping[str, Option], group: str) -> str:
     return ", ".join(name for name in names if "." not in name)
 
 
-def _as_written(value: Any, hint: Any) -> Any:
-    """Return a number as it is written where the type wants text."""
-    if isinstance(value, list):
-        return [_as_written(part, _item_of(hint)) for part in value]
-    return getattr(value, "text", value) if _is_text(hint) else value
-
-
-def _check_type(hint: Any, key: str, value: Any) -> None:
-    """Raise `ConfigError` for a value of Python's that is not of a type."""
-    try:
-        _adapter(hint).validate_python(value)
-    except (ValueError, OverflowError):
-        raise ConfigError(key, value, allowed_words(hint)) from None
-
-
-def _made(kind: type[Config], given: Any, program: str = "") -> Config:
-    """Make a dataclass of nested values. Raises `UserError` by the place that set the key."""
-    text = json.dumps([_checked(options_of(kind), given, program)])
-    try:
-        made: list[Config] = _adapter(list[kind]).validate_json(text, strict=True)  # type: ignore[valid-type]
-        return made[0]
-    except ValueError as error:  # of pydantic
-        refused = _worded(options_of(kind), given, error)
-    raise refused.at(at(given, refused.key)[1])
-
-
-def _worded(options: Mapping[str, Option], values: Any, error: Any) -> ConfigError:
-    """Say an error of pydantic's as the key, its value and what is allowed."""
-    first = error.errors(include_url=False)[0]
-    names, rule = [str(part) for part in first["loc"][1:]], first.get("ctx", {}).get("error")
-    if isinstance(rule, ConfigError):  # its key may name the groups that it stands in
-        group, dot, _ = rule.key.partition(".")
-        names = names[: names.index(group)] if dot and group in names else names
-        return ConfigError(".".join([*names, rule.key]), rule.value, rule.allowed, rule.why)
-    key = ".".join(names)
-    if first["type"] == "missing":
-        return ConfigError(key, None, "a value", f"is required; give --{key}")
-    while key and key not in options:
-        key = key.rpartition(".")[0]
-    allowed = str(rule) if rule is not None or not key else allowed_words(options[key].hint)
-    return ConfigError(key, at(values, key)[0] if key else values, allowed)
-
-
 @cached
 def _adapter(hint: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import ConfigDict, TypeAdapter  # not above: `--help` does without
 
-    return TypeAdapter(hint, config=ConfigDict(**_PYDANTIC, arbitrary_types_allowed=True))
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))

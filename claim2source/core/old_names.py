@@ -86,6 +86,7 @@ ALWAYS: Mapping[str, object] = {
     **{"mining.bm25.abstracts": True, "mining.bm25.language": "en", "mining.bm25.clean": False},
     **{"mining.bm25.stop_words": True, "mining.bm25.stemmer": True},
     "mining.bm25.pipeline": "en_core_web_sm",
+    "mining.max_gold_similarity": None,
     "refit": False,
     **{"optimisation.optimizer": "adamw", "optimisation.liger_kernels": False},
     **{"optimisation.compile": False, "optimisation.log_every": 1},

@@ -98,8 +98,6 @@ class MiningConfig(Settings):
             a gold's (Jaccard) counts as the same paper and is left out; none: no limit.
         max_text_similarity: the same by the words of the two abstracts; none (the default): no
             limit.
-        max_gold_similarity: the same by the cosine of the source's vector to a gold's. None (the
-            default): no limit, since cosines differ from encoder to encoder.
         pool: `all` sources, or only `train-golds`, the golds of training claims.
         seed: seed of the random negatives.
         bm25: BM25's settings.
@@ -118,7 +116,6 @@ class MiningConfig(Settings):
     missed_golds: bool = True
     max_title_similarity: PositiveShare | None = 0.9
     max_text_similarity: PositiveShare | None = None
-    max_gold_similarity: PositiveShare | None = None
     pool: Literal["all", "train-golds"] = "all"
     seed: Seed = 13
     bm25: MiningBM25 = field(default_factory=MiningBM25)
@@ -286,13 +283,8 @@ class _Picker:
         self.drawable = np.flatnonzero(self.in_pool)
         self.claims, self.vectors = dataset.claims, candidates.vectors
         self.golds = golds_by_text(dataset.claims)
-        self.near_duplicates = NearDuplicates(
-            dataset.sources,
-            candidates.vectors,
-            config.max_title_similarity,
-            config.max_text_similarity,
-            config.max_gold_similarity,
-        )
+        limits = config.max_title_similarity, config.max_text_similarity
+        self.near_duplicates = NearDuplicates(dataset.sources, *limits)
 
     def baseline(self, encoded: Callable[[Sequence[Claim]], np.ndarray]) -> RandomBaseline:
         """Estimate the score of random pairs of the claims and the pool."""

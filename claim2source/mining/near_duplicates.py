@@ -100,27 +100,18 @@ class _Abstracts:
 
 
 class NearDuplicates:
-    """Compare sources with golds by title, by abstract or by vector.
+    """Compare sources with golds by title or by abstract.
 
-    `max_title`, `max_text` and `max_vector` are the highest similarities of sources that are no
-    near-duplicates; None: any similarity.
+    `max_title` and `max_text` are the highest similarities of sources that are no near-duplicates;
+    None: any similarity.
     """
 
     def __init__(
-        self,
-        sources: Sequence[Source],
-        vectors: np.ndarray,
-        max_title: float | None,
-        max_text: float | None,
-        max_vector: float | None,
+        self, sources: Sequence[Source], max_title: float | None, max_text: float | None
     ) -> None:
-        self.max_title, self.max_text, self.max_vector = max_title, max_text, max_vector
+        self.max_title, self.max_text = max_title, max_text
         self.titles = [] if max_title is None else [distinct_words(s.title) for s in sources]
         self.abstracts = _Abstracts(() if max_text is None else (s.abstract for s in sources))
-        self.vectors = vectors
-        if max_vector is not None:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            self.vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def of(self, golds: Iterable[int]) -> GoldDuplicates:
         """The near-duplicates of any of these golds, given by position."""
@@ -131,7 +122,7 @@ class GoldDuplicates:
     """Check lazily which sources, by position, are near-duplicates of one claim's golds."""
 
     def __init__(self, pool: NearDuplicates, golds: list[int]) -> None:
-        self._pool, self._golds = pool, golds
+        self._pool = pool
         titles = {pool.titles[gold] for gold in golds} if pool.titles else set()
         self._titles = [title for title in titles if title]
         # Marked once a claim, however many sources are checked.
@@ -144,11 +135,10 @@ class GoldDuplicates:
 
     def __bool__(self) -> bool:
         """Whether there is anything to compare with: if not, no source is a near-duplicate."""
-        by_vector = self._pool.max_vector is not None and bool(self._golds)
-        return bool(self._titles or self._marked or by_vector)
+        return bool(self._titles or self._marked)
 
     def __contains__(self, position: int) -> bool:
-        return self._by_title(position) or self._by_text(position) or self._by_vector(position)
+        return self._by_title(position) or self._by_text(position)
 
     def _by_title(self, position: int) -> bool:
         most, titles = self._pool.max_title, self._pool.titles
@@ -161,9 +151,3 @@ class GoldDuplicates:
         return most is not None and any(
             abstracts.similarity(position, *marked) > most for marked in self._marked
         )
-
-    def _by_vector(self, position: int) -> bool:
-        most, vectors = self._pool.max_vector, self._pool.vectors
-        if most is None or not self._golds:
-            return False
-        return float((vectors[self._golds] @ vectors[position]).max()) > most

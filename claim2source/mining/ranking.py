@@ -20,11 +20,10 @@ _TRIES = 20
 
 def check_ranked(config: MiningConfig) -> None:
     """Raise `ConfigError` for settings that need the vectors of a model."""
-    share, near = config.share_of, config.max_gold_similarity
+    share = config.share_of
     known = config.max_share is None or share != "above_random"
     allowed = "above_last or score with a first stage, unless mining.max_share is null"
     require(known, "mining.share_of", share, allowed)
-    require(near is None, "mining.max_gold_similarity", near, "none with a first stage")
 
 
 @dataclass
@@ -48,9 +47,8 @@ class RankingMiner:
         self._place = {source.id: number for number, source in enumerate(sources)}
         trained = self.train.golds
         self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
-        nothing = np.empty((len(sources), 0), dtype=np.float32)
-        limits = config.max_title_similarity, config.max_text_similarity, None
-        alike_of = NearDuplicates(sources, nothing, *limits)
+        limits = config.max_title_similarity, config.max_text_similarity
+        alike_of = NearDuplicates(sources, *limits)
         for claim in self.train.claims:
             scored = self.run.scored(claim.id)
             ranked = list(scored.items())

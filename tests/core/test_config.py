@@ -11,6 +11,7 @@ import yaml
 from claim2source.core import config
 from claim2source.core.config import as_plain, flag, list_field, read_config, require, to_yaml
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.validate import validated
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,14 @@ def test_every_spelling_of_a_float_is_a_number(read, written):
     assert isinstance(rate, float)
 
 
+def test_whole_numbers_and_texts_are_read_as_yaml_1_2_does(read):
+    assert read("group: {steps: 1_000}\n").group.steps == 1000
+    assert read("group: {steps: 010}\n").group.steps == 10
+    names = "12:30, 0x1F, 1__0, 1.10, 0e12, 5, off, 2026-11-25".split(", ")
+    assert read(f"names: [{', '.join(names)}]\n").names == names
+    assert read("group: {drop: ~}\nmaybe: Null\n") == read()
+
+
 def test_flags_stand_over_files_and_what_comes_later_wins(read):
     first, second = "group:\n  steps: 4\n  rate: 0.1\n", "group:\n  steps: 5\n"
     assert read(first, second).group == Group(0.1, 5)
@@ -151,6 +160,7 @@ def test_flags_are_set_and_unset_and_an_empty_file_changes_nothing(read, empty):
 # Where the line starts with a number it is the line of the file; else "config".
 REFUSED = {
     "group:\n  step: 4\n": "2: group.step: no such key; did you mean group.steps? allowed: rate, steps, mode, drop, deep, layers",
+    "group.steps: 4\n": "1: group.steps: no such key; did you mean group.steps?",
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
     "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
@@ -161,7 +171,7 @@ REFUSED = {
     f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
     'out: "a\\0b"\n': "1: 'a\\x00b' holds a NUL character",
     "group: {steps: !!int x}\n": "1: 'x' cannot be read as a value",
-    f"group: {{steps: {'9' * 5000}}}\n": f"1: '{'9' * 40}' cannot be read as a value",
+    f"group: {{steps: {'9' * 5000}}}\n": f"1: group.steps: '{'9' * 40}",
 }
 
 
@@ -186,7 +196,7 @@ BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in 
 
 def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
     for text, said in (
-        ("out: &a [*a]\n", r"0\.yaml:1: not YAML: found .* recursive"),
+        ("out: &a [*a]\n", r"0\.yaml: nested too deeply, or within itself"),
         (f"a0: &a0 [x]\n{BOMB}out: *a9\n", r"0\.yaml: holds more than 100000 values"),
     ):
         with pytest.raises(UserError, match=said):
@@ -204,7 +214,11 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--group.step", "3"], "config: group.step: no such key; did you mean group.steps?"),
         (["--res"], "config: res: no such key"),  # no abbreviations
         (["stray"], "stray"),
-        (["--langs"], "--langs: needs a value"),
+        (["--no_langs"], "config: langs: false is not allowed; allowed: a list"),
+        (["--no_resume", "true"], "config: no_resume: no such key; did you mean resume?"),
+        (["--out", "a", "b"], "config: out: ['a', 'b'] is not allowed; allowed: a path"),
+        (["--langs"], "config: langs: true is not allowed; allowed: a list"),
+        (["--config"], "config: no such key"),
         (["--config", "/dev/null"], "/dev/null: is no regular file"),
         (["--group.steps", "9" * 5000], "config: group.steps: "),
         (["--group.steps", "[" * 5000], "config: group.steps: '[["),
@@ -358,6 +372,14 @@ def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read,
         with pytest.raises(UserError) as caught:
             read(*words, kind=Mixed)
         assert str(caught.value).startswith(said)
+
+
+def test_settings_among_other_values_take_no_unknown_key(tmp_path):
+    path = tmp_path / "x.json"
+    assert validated(dict[str, Ruled], {"a": {"low": 0.2}}, path) == {"a": Ruled(0.2)}
+    for values in ({"lo": 0.2}, {"low": float("nan")}, {"low": 2}):
+        with pytest.raises(UserError, match=r"x\.json: a\.low?"):
+            validated(dict[str, Ruled], {"a": values}, path)
 
 
 def test_mappings_are_merged_key_by_key(read):

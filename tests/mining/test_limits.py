@@ -177,41 +177,6 @@ def test_the_limit_of_titles_is_what_may_be_shared() -> None:
     assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
 
 
-def spread() -> tuple[Dataset, Encoder]:
-    """Two golds at right angles, their near copies, and one source between them."""
-    near, length = 0.96, 3.0  # vectors that are not normalised
-    vectors = {
-        "a": [1.0, 0.0, 0.0],
-        "b": [0.0, 2.0, 0.0],
-        "near_a": [length * near, 0.0, length * (1 - near**2) ** 0.5],
-        "near_b": [0.0, near, (1 - near**2) ** 0.5],
-        "far": [0.0, 0.1, 0.5],
-        "between": [5.0, 5.0, 0.0],
-    }
-    claim = Claim("c", "claim", golds=("a", "b"))
-    sources = [Source(name, title=name) for name in vectors]
-    table = {**vectors, "claim": [0.0, 0.1, 0.5]}
-    return data_of([claim], sources), Table(table)  # type: ignore[return-value]
-
-
-def test_near_copies_of_any_gold_by_vector_are_left_out() -> None:
-    def kept(limit: float | None) -> set[str]:
-        off: dict[str, Any] = {"max_title_similarity": None}
-        config = replace(FREE, hard=9, random=0, max_gold_similarity=limit, **off)
-        rows, miner = mined(*spread(), config)
-        drawn, _ = mined(*spread(), replace(config, hard=0, random=9))
-        (found,) = {frozenset(names(row)) for row in (*rows, *drawn)}
-        assert miner.counts.left_out_duplicate == 2 * (4 - len(found))
-        return set(found)
-
-    assert kept(None) == {"near_a", "near_b", "far", "between"}
-    assert kept(0.97) == kept(None)
-    # `far` is the claim's own vector: what is near to the claim is not what is meant.
-    assert kept(0.95) == {"far", "between"}
-    assert kept(0.7) == {"far"}
-    assert MiningConfig().max_gold_similarity is None
-
-
 ABSTRACT = "We gave masks to half of a hundred nurses and counted who fell ill."
 ABSTRACTS = {
     "same": ABSTRACT,
