@@ -118,7 +118,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     assert following == "next:"
     assert chosen == "chosen checkpoint: my run/checkpoints/epoch-1"
     # The two commands, as they stand there.
-    for line, words in ((evaluate, "checkpoint --checkpoint"), (export, "merge --checkpoints")):
+    for line, words in ((evaluate, "evaluate --checkpoint"), (export, "merge --checkpoints")):
         assert line.startswith(f"  python -m claim2source {words} 'my run' ")
         run(shlex.split(line), wheel, tmp_path)
     assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
@@ -137,7 +137,7 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
     last = said.splitlines()[-1]
     assert last == 'next: claim2source find "new study: .." --index idx'
     said = run(find, wheel, tmp_path)
-    assert re.match(r"Probably (none of these|among these)", said) and "\n10. " in said
+    assert "\n 1. " in said and "\n10. " in said
     # A claim of the demo finds its paper.
     claim = next(one for one in load("demo", "dev").claims if one.lang == "en")
     found = json.loads(
