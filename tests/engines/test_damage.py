@@ -102,12 +102,8 @@ def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_t
 ABSURD: list[tuple[dict[str, object], str]] = [
     ({"dimensions": 10**12}, "dimensions"),
     ({"dimensions": WIDTH + 1}, "not the one that its manifest describes"),
-    ({"dimensions": -1}, "dimensions"),
-    ({"papers": -5}, "0 or more"),
     ({"papers": 10**9}, f"1000000000 papers .* holds {PAPERS}"),
     ({"probes": 9}, "probes"),
-    ({"recall": 7.5}, "recall"),
-    ({"average_length": "long"}, "average_length"),
     ({"table": "../../etc"}, "table"),
     ({"table": "other"}, "other.lance/_versions is missing"),
 ]

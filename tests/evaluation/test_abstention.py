@@ -78,29 +78,6 @@ def test_coverage_at_risk_is_the_most_of_all_thresholds(rows, most) -> None:
     assert point_at(curve, None).answered == point_at(curve, 9.0).answered == 0
 
 
-def test_values_by_hand() -> None:
-    """Right, right, wrong, right, wrong in falling confidence."""
-    confidence = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
-    wrong = np.array([False, False, True, False, True])
-    curve = risk_coverage(confidence, wrong)
-    assert curve.coverage.tolist() == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert curve.risk.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 4, 2 / 5])
-    # Generalised risks 0, 0, 0.2, 0.2, 0.4: trapezoids of 0.2.
-    assert augrc(confidence, wrong) == pytest.approx(0.2 * (0.1 + 0.2 + 0.3))
-    assert auroc(confidence, ~wrong) == pytest.approx(5 / 6)
-    assert coverage_at_risk(curve, 0.1).coverage == 0.4
-    # A later dip below the risk counts: 4 answered, one of them wrong.
-    assert coverage_at_risk(curve, 0.25).coverage == 0.8
-    with pytest.raises(ValueError, match="finite"):
-        augrc(np.array([math.nan]), np.array([True]))
-    # All tied: one point, whatever the order.
-    assert risk_coverage(np.zeros(5), wrong).risk.tolist() == [0.4]
-    assert augrc(np.zeros(5), wrong) == pytest.approx(0.2)
-    # Perfect, and perfectly wrong.
-    assert augrc(-wrong.astype(float), wrong) == pytest.approx(0.4**2 / 2)
-    assert augrc(wrong.astype(float), wrong) == pytest.approx(0.4 - 0.4**2 / 2)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_the_upper_bound_is_clopper_and_pearsons(wrong, more) -> None:
@@ -124,6 +101,8 @@ def test_a_safe_threshold_is_tested_from_the_surest_claims_on() -> None:
     answered, failed = int(-chosen) + 1, int(wrong[: int(-chosen) + 1].sum())
     assert upper_bound(failed, answered) <= 0.1 < upper_bound(failed + 1, answered + 1)
     assert upper_bound(15, 300) <= 0.1
+    with pytest.raises(ValueError, match="finite"):
+        augrc(np.array([math.nan]), np.array([True]))
     # Too many wrong ones at the start.
     assert safe_threshold(risk_coverage(confidence, np.arange(300) < 9)) is None
 

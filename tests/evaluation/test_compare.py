@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.run import Cost, Result, Run
-from claim2source.evaluation.compare import ScoredRuns, compare
+from claim2source.core.run import Run
+from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import (
     Family,
     compare_families,
     holm,
     score_intervals,
 )
-from claim2source.io.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate, judged_claims, macro, score_languages
 
 EVIL = "<b>a & b</b>"
@@ -85,20 +83,6 @@ def test_all_others_are_tested_on_the_macro_average_and_in_each_language(
     assert {c.verdict for c in found.tests[0].comparisons} == {"worse"}
 
 
-def test_results_runs_and_files_are_one(dev: Dataset, runs: dict[str, Run], tmp_path: Path) -> None:
-    write_trec_run(runs["high"], tmp_path / "high.trec")
-    asked = {
-        "run": runs["high"],
-        "result": Result(runs["high"], cost=Cost(1.0)),
-        "path": tmp_path / "high.trec",
-        "text": str(tmp_path / "high.trec"),
-    }
-    found = compare(asked, dev, metric="recall@1", repeats=20)
-    assert len({tuple(scores.items()) for scores in found.scores.values()}) == 1
-    assert found.metric == "recall@1"
-    assert {c.p for test in found.tests for c in test.comparisons} == {1.0}
-
-
 def test_one_system_and_one_language(dev: Dataset, runs: dict[str, Run]) -> None:
     found = compare({"high": runs["high"]}, dev.in_languages(["de"]), repeats=20)
     assert found.tests == () and list(found.scores["high"]) == ["de", "macro"]
@@ -122,16 +106,6 @@ def test_the_text_and_the_html_show_every_table(dev: Dataset, runs: dict[str, Ru
     reader.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
     reader.feed(html)
     assert set(tags) == {"p", "table", "tr", "th", "td"} and tags.count("table") == 5
-
-
-def test_ranks_and_macro_of_scored_runs(dev: Dataset, runs: dict[str, Run]) -> None:
-    scored = ScoredRuns.of(runs, dev, more_metrics=["recall@1", "mrr@5"])
-    assert list(scored.scores["low"].values) == ["mrr@5", "recall@1"]
-    assert scored.claim_ids == judged_claims(dev.qrels)
-    for name in runs:
-        assert 1 / scored.ranks[name] == pytest.approx(scored.values[name])
-        table = score_languages(runs[name], dev.claims, dev.qrels, ["mrr@5"])
-        assert scored.macro[name] == pytest.approx(macro(table)["mrr@5"])
 
 
 def test_what_cannot_be_compared(dev: Dataset, runs: dict[str, Run]) -> None:

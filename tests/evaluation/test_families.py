@@ -154,35 +154,6 @@ def test_a_family_is_tested_against_its_baseline():
     assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
 
 
-@pytest.mark.slow
-def test_each_may_have_a_baseline_of_its_own():
-    pairs = (("better", "base"), ("base", "worse"), ("near", "worse"))
-    groups = np.arange(80) // 2
-    found = compare_family(scores(), Family("f", pairs), groups)
-    assert tuple((c.system, c.baseline) for c in found.comparisons) == pairs
-    for c in found.comparisons:
-        (alone,) = compare_family(
-            scores(), Family.against("f", c.baseline, [c.system]), groups
-        ).comparisons
-        assert (c.difference, c.p, c.mean, c.baseline_mean) == pytest.approx(
-            (alone.difference, alone.p, alone.mean, alone.baseline_mean)
-        )
-    assert [c.p_holm for c in found.comparisons] == pytest.approx(
-        holm([c.p for c in found.comparisons])
-    )
-    columns, rows, *_ = family_table(found)
-    assert columns[:2] == ["system", "against"]
-    assert [row[:2] for row in rows] == [["base", ""], ["worse", ""], *map(list, pairs)]
-
-
-def test_what_cannot_be_compared():
-    for systems, said in ((("b", "a"), "itself"), ((), "one or more"), (("b", "b"), "each once")):
-        with pytest.raises(ValueError, match=said):
-            Family.against("f", "a", systems)
-    with pytest.raises(ValueError, match="no scores of missing"):
-        compare_family({"a": np.ones(3)}, Family.against("f", "a", ("missing",)), np.arange(3))
-
-
 def test_as_many_draws_are_made_as_are_asked_for_and_costs_stand_beside():
     groups = np.arange(80) // 2
     found = compare_family(scores(), FAMILY, groups, repeats=50)

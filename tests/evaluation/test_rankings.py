@@ -109,10 +109,6 @@ WRONG: dict[str, tuple[Any, str]] = {
         frame(qid=["a", "a"], docid=["p", "q"], score=[1, "high"]),
         "system:2: score: 'high' is not a number .*",
     ),
-    "a missing score": (
-        frame(qid=["a", "a"], docid=["p", "q"], score=[1, None]),
-        "system:2: score: is missing .*",
-    ),
     "an infinite score": (
         {"a": {"p": float("inf")}},
         "system: score: inf is not a finite float32 .claim 'a', source 'p'.",

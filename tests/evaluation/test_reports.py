@@ -153,20 +153,7 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
         judged_run(system, split("en1 en3"))
 
 
-def test_a_name_and_its_folder_are_one_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path / "kept"))
-    (tmp_path / "kept" / "named25").mkdir(parents=True)
-    found = read_reports([save(tmp_path / name) for name in ("a", "b")])
-    ways = ["named25", str(tmp_path / "kept" / "named25")]
-    both = [replace(s, dataset=way) for s, way in zip(found, ways, strict=True)]
-    assert common_data(both) == ("named25", "dev")
-    with pytest.raises(UserError, match="dataset: the reports differ"):
-        common_data([both[0], replace(found[1], dataset="named26")])
-
-
-def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
+def test_the_data_that_all_reports_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read_reports([save(tmp_path / name) for name in ("a", "b", "c", "d")])
     assert common_data(found) == ("d", "dev")
     assert common_data(found, "other", "test") == ("other", "test")
@@ -174,6 +161,8 @@ def test_the_data_that_all_reports_are_of(tmp_path: Path) -> None:
     ways = [str(tmp_path / "data"), str(tmp_path / "a" / ".." / "data")]
     one = [replace(s, dataset=way) for s, way in zip(found, ways, strict=False)]
     assert common_data(one) == (ways[0], "dev")
+    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))  # a name and its folder
+    assert common_data([replace(one[0], dataset="data"), one[1]]) == ("data", "dev")
     mixed = [replace(found[0], dataset="demo"), *found[1:]]
     with pytest.raises(UserError, match=r"dataset: the reports differ: 'demo' \(a/model\); 'd' "):
         common_data(mixed)

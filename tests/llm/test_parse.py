@@ -35,17 +35,12 @@ def request(**more: Any) -> Request:
         ("The user wants ...\n</think>\nMasks work.", "Masks work."),
         ('"Masks work."', "Masks work."),
         ("Sure! Here is the rewritten tweet:\n\nMasks work.", "Masks work."),
-        ("Here is a more formal version of the text:\n'Masks work.'", "Masks work."),
         ("**Rewritten tweet:** Masks work.", "Masks work."),
         ("```\nMasks work.\n```", "Masks work."),
         ("<post>\nMasks work.\n</post>", "Masks work."),
         # What only looks like it stays.
         ('"Masks" are said to "work"', '"Masks" are said to "work"'),
-        (
-            "Here's what we know about masks:\n- they work",
-            "Here's what we know about masks:\n- they work",
-        ),
-        ("Masks 'work', they 'say'", "Masks 'work', they 'say'"),
+        ("Here's what we know:\n- they work", "Here's what we know:\n- they work"),
     ],
 )
 def test_a_text_is_cleaned_of_what_models_put_around_it(reply: str, text: str) -> None:
@@ -88,7 +83,6 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
         ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
         ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
-        ('[THINK]{"selected_paper": 9}[/THINK]{"selected_paper": 3}</s>', 3),
         ('<|channel|>analysis<|message|>{"selected_paper": 9}<|end|>', "empty"),
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
         ('{"selected_paper": "3"}', "does not fit the schema"),

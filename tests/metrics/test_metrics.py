@@ -139,15 +139,16 @@ def test_coverage_counts_both_sides_and_ids_that_never_meet_are_an_error():
 
 
 def test_languages_and_their_macro_average():
-    claims = [
-        Claim("f", "", "fr"),
-        Claim("e1", "", "en"),
-        Claim("e2", "", "en"),
-        Claim("e3", "", "en"),
-        Claim("g", "", "de"),
-        Claim("nogold", "", "de"),
-        Claim("i", "", "it"),
-    ]
+    languages = {
+        "f": "fr",
+        "e1": "en",
+        "e2": "en",
+        "e3": "en",
+        "g": "de",
+        "nogold": "de",
+        "i": "it",
+    }
+    claims = [Claim(claim, "", lang) for claim, lang in languages.items()]
     qrels = Qrels({c: {"s": 1} for c in ("e1", "e2", "e3", "f", "g", "elsewhere")})
     good, second = [("s", 2.0), ("t", 1.0)], [("s", 1.0), ("t", 2.0)]
     run = Run.from_lists({"e1": good, "e2": second, "f": second, "g": good, "elsewhere": good})

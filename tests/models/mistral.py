@@ -14,22 +14,8 @@ CLAIM, SOURCE = f"<|user|>\n{INSTRUCTION}\n<|embed|>\n", "<|embed|>\n"
 SPECIALS = ["<unk>", "<s>", "</s>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 LETTERS = "▁!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_`abcdefghijklmnopqrstuvwxyz{|}~éü"
-MERGES = [
-    ("u", "s"),
-    ("e", "r"),
-    ("us", "er"),
-    ("e", "m"),
-    ("b", "e"),
-    ("em", "be"),
-    ("embe", "d"),
-    ("▁", "<"),
-    ("t", "h"),
-    ("th", "e"),
-    ("▁", "the"),
-    ("▁", "▁"),
-    ("i", "n"),
-    ("a", "b"),
-]
+_PAIRS = "u s,e r,us er,e m,b e,em be,embe d,▁ <,t h,th e,▁ the,▁ ▁,i n,a b"
+MERGES = [tuple(pair.split()) for pair in _PAIRS.split(",")]
 # Of a decoder's layers: two heads of queries share one of keys.
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

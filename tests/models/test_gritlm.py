@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
-from claim2source.models import Encoder, ModelConfig, Template, TokenBatch, Tokens, resolve
+from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from tests.models.mistral import CLAIM, SOURCE, VOCABULARY, save_mistral
 
 GRITLM = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
@@ -171,28 +171,6 @@ def test_the_mean_is_over_the_texts_tokens_only(gritlm, side):
     ours, _ = gritlm.encode(TEXTS, side)
     assert np.abs(ours - np.stack([by_hand(gritlm, text, side) for text in TEXTS])).max() < 1e-5
     assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() < 1e-6
-
-
-def padded(tokens, left, right):
-    """A batch padded by hand on either side; the padding holds ids that would matter."""
-    rows = []
-    for text in tokens:
-        body = [0] * left + [1] * len(text.ids) + [0] * right
-        pool = [0] * (left + text.skip) + [1] * (len(text.ids) - text.skip) + [0] * right
-        rows.append(([300] * left + list(text.ids) + [300] * right, body, pool))
-    return TokenBatch(*(torch.tensor([row[i] for row in rows]) for i in range(3)))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
-@pytest.mark.parametrize(("left", "right"), [(0, 1), (0, 40), (1, 0), (40, 0), (7, 9)])
-def test_padding_side_and_amount_change_nothing(folder, pooling, left, right):
-    encoder = resolve(config(folder, pooling=pooling), "cpu").encoder
-    for text in TEXTS:
-        tokens = encoder.tokenize([text], "claim")
-        with torch.inference_mode():
-            plain = encoder.vectors(encoder.collate(tokens))
-            moved = encoder.vectors(padded(tokens, left, right))
-        assert (plain - moved).abs().max() < 1e-5
 
 
 def test_a_config_that_declares_its_direction_is_believed(tmp_path, folder):

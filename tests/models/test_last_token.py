@@ -5,21 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer
 
 from claim2source.core.errors import ConfigError
-from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template, resolve
+from claim2source.models import ModelConfig, Template, resolve
 from tests.models.mistral import SIZES, save_mistral, save_tokenizer
 
 E5 = Template(claim="Instruct: find the paper\nQuery: ", append_token="</s>")
@@ -43,16 +35,16 @@ def qwen(tmp_path_factory):
     from transformers import Qwen3Config, Qwen3Model
 
     folder = tmp_path_factory.mktemp("last") / "qwen"
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     core.normalizer = normalizers.NFC()
-    words = pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated")
-    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    words = tokenizers.pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated")
+    bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, bytes_])
     core.decoder = decoders.ByteLevel()
     ends = ("<|endoftext|>", "<|im_end|>")
     core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ends])
-    core.post_processor = processors.TemplateProcessing(
+    core.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 256)]
     )
     torch.manual_seed(0)
@@ -149,22 +141,3 @@ def test_last_token_of_a_left_padding_model_equals_sentence_transformers(qwen):
     texts = TEXTS[:2] + TEXTS[3:4]
     ours, _ = encoder.encode(texts, "claim")
     assert np.abs(ours - oracle.encode(texts, prompt="Query:")).max() < 1e-5
-
-
-def test_a_manifest_from_before_these_settings_is_read(tmp_path, mistral):
-    found = resolve(config(mistral), "cpu")
-    from claim2source.models import Weights
-    from claim2source.text import Rendering
-
-    Manifest(found.base, Weights(), found.encoder.settings, Rendering()).write(tmp_path)
-    raw = json.loads((tmp_path / "manifest.json").read_text())
-    for key in ("bidirectional", "quantization", "own_code"):
-        del raw["encoder"][key]
-    del raw["encoder"]["template"]["append_token"]
-    (tmp_path / "manifest.json").write_text(json.dumps(raw))
-    plain = Template(claim=E5.claim)
-    assert Manifest.read(tmp_path).encoder == EncoderSettings("last", True, 48, plain)
-    # It says how the model was used then, also where the base ships code for other ways.
-    again = resolve(tmp_path, "cpu").encoder
-    wanted = resolve(config(mistral, template=plain), "cpu").encoder
-    assert np.array_equal(again.encode(TEXTS, "claim")[0], wanted.encode(TEXTS, "claim")[0])

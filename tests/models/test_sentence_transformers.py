@@ -136,10 +136,6 @@ def test_a_similarity_that_dot_products_are_not_is_warned_of(
     assert kind in line and "model.normalize: true" in line
     caplog.clear()
     ours(cased, normalize=True)
-    declare(cased, "Transformer", "Pooling", whole={"similarity_fn_name": "dot"})
-    ours(cased)
-    declare(cased, whole={"similarity_fn_name": "cosine"})
-    ours(cased)
     assert not caplog.messages
 
 

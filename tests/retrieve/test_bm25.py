@@ -210,22 +210,30 @@ def test_each_part_of_a_claim_has_its_own_stop_words(claim: Claim, form: Any, te
     assert " ".join(names[i] for i in found) == terms
 
 
-def test_the_stemmer_is_of_the_sources_language() -> None:
-    sources = sources_of("Häuser bauen", "other")
-    assert list(ranked(sources, Claim("c", "Haus gebaut Häuser", "de"), language="de")) == ["s000"]
-    assert list(ranked(sources_of("vaccines", "x y z"), "vaccine")) == ["s000"]
+DOE = [Source("a", "Masks", "tea", ("Jane Doe", "& Tongji Hospital"), "Lancet"), Source("b", "Tea")]
+VACCINES = sources_of("the vaccine works", "vaccines", "other")
+HOUSES = Claim("c", "Haus gebaut Häuser", "de")
 
 
-def test_metadata_is_indexed_only_on_demand() -> None:
-    sources = [
-        Source("a", "Masks", "text", ("Jane Doe", "& Tongji Hospital"), "Lancet"),
-        Source("b", "Other"),
-    ]
-    assert ranked(sources, "lancet") == {}
-    assert ranked(sources, "doe") == {}
-    assert list(ranked(sources, "lancet", metadata=True)) == ["a"]
-    assert list(ranked(sources, "doe", metadata=True)) == ["a"]
-    assert ranked(sources, "tongji", metadata=True) == {}
+@pytest.mark.parametrize(
+    ("sources", "claim", "settings", "found"),
+    [
+        (DOE, "lancet doe", {}, []),
+        (DOE, "lancet", {"metadata": True}, ["a"]),
+        (DOE, "doe", {"metadata": True}, ["a"]),
+        (DOE, "tongji", {"metadata": True}, []),
+        (DOE, "tea", {"abstracts": False}, ["b"]),
+        (VACCINES, "the vaccines", {}, ["s001", "s000"]),
+        (VACCINES, "the vaccines", {"stemmer": False}, ["s001"]),
+        (VACCINES, "the", {"stop_words": False}, ["s000"]),
+        (VACCINES, "the", {}, []),
+        (sources_of("Häuser bauen", "other"), HOUSES, {"language": "de"}, ["s000"]),
+    ],
+)
+def test_what_each_setting_finds(
+    sources: list[Source], claim: str | Claim, settings: dict[str, Any], found: list[str]
+) -> None:
+    assert list(ranked(sources, claim, **settings)) == found
 
 
 @pytest.mark.parametrize("k", [1, 5, 12])
@@ -322,16 +330,6 @@ def test_reweighted_is_the_index_built_anew(analysis: str) -> None:
     assert before != list(fresh.rank(claims, 9))
 
 
-def test_stop_words_and_stemmer_can_be_left_out() -> None:
-    texts = sources_of("the vaccine works", "vaccines", "other")
-    assert list(ranked(texts, "the vaccines")) == ["s001", "s000"]
-    assert list(ranked(texts, "the vaccines", stemmer=False)) == ["s001"]
-    assert list(ranked(texts, "the", stop_words=False)) == ["s000"]
-    assert ranked(texts, "the") == {}
-    plain = ranked(texts, "the vaccines", stemmer=False, stop_words=False)
-    assert set(plain) == {"s000", "s001"}
-
-
 def test_cleaned_posts_keep_a_hashtags_word_and_lose_the_rest() -> None:
     sources = [Source("a", "quarantine"), Source("b", "who"), Source("c", "twitter com")]
     post = "#quarantine @who pic.twitter.com/x"
@@ -340,12 +338,6 @@ def test_cleaned_posts_keep_a_hashtags_word_and_lose_the_rest() -> None:
     # Sources are no posts: what looks like a handle there is text.
     handle = [Source("a", "by @who"), Source("b", "nothing")]
     assert BM25(clean=True).index(handle).search("who says").sources("0") == ["a"]
-
-
-def test_titles_alone_are_indexed_without_abstracts() -> None:
-    sources = [Source("a", "masks", "tea"), Source("b", "tea", "masks")]
-    assert BM25(abstracts=False).index(sources).search("tea").sources("0") == ["b"]
-    assert len(BM25().index(sources).search("tea").sources("0")) == 2
 
 
 def test_lemmas_are_the_released_scripts(tmp_path: Path) -> None:

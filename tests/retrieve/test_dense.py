@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, IndexNotes, Result
+from claim2source.core.run import IndexNotes, Result
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.retrieve import Dense, IndexConfig, VectorIndex, faiss_index
 from claim2source.text import Rendering
-
-
-@dataclass
-class Table:
-    """An encoder that looks vectors up, and notes what it was asked."""
-
-    vectors: dict[str, list[float]]
-    asked: list[tuple[str, list[str]]] = field(default_factory=list)
-
-    def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        self.asked.append((side, list(texts)))
-        found = np.array([self.vectors[t] for t in texts], dtype=np.float32)
-        return found, Cost(1.0, len(texts), 0, 10 * len(texts))
+from tests.retrieve.test_cache import Hashed
 
 
 def brute(ids: list[str], vectors: np.ndarray, claim: np.ndarray, k: int) -> list[str]:
@@ -119,19 +106,18 @@ def test_more_claims_than_a_chunk_are_ranked_as_few() -> None:
 
 
 def test_the_stage_renders_both_sides_and_sums_the_cost() -> None:
-    encoder = Table(
-        {"T. A": [1.0, 0.0], "U": [0.0, 1.0], "hallo\nhello": [0.2, 0.9], "hi": [1.0, 0.1]}
-    )
-    rendering = Rendering(claims="bilingual", sources="title_abstract")
+    encoder, rendering = Hashed(), Rendering(claims="bilingual", sources="title_abstract")
     claims = [Claim("x", "hallo", "de", "hello"), Claim("y", "hi", candidates=("u",))]
     sources = [Source("t", "T", "A"), Source("u", "U")]
     result = Dense(encoder, rendering=rendering).index(sources).search(claims, 5)  # type: ignore[arg-type]
-    assert result.run.sources("x") == ["u", "t"]
+    assert sorted(encoder.read) == ["T. A", "U", "hallo\nhello", "hi"]
+    (claim,), vectors = (
+        encoder.encode(["hallo\nhello"], "claim")[0],
+        encoder.encode(["T. A", "U"], "source")[0],
+    )
+    assert result.run.sources("x") == brute(["t", "u"], vectors, claim, 5)
     assert result.run.sources("y") == ["u"]
-    assert sorted(encoder.asked) == [("claim", ["hallo\nhello", "hi"]), ("source", ["T. A", "U"])]
-    assert result.cost.tokens == 40
-    assert result.cost.items == 2
-    assert result.failures == ()
+    assert (result.cost.tokens, result.cost.items, result.failures) == (4, 2, ())
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,6 @@ from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import System, run_system
-from claim2source.training.losses import DistillationConfig
-from claim2source.training.teacher import read_teacher
 
 GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
 CLAIMS = tuple(
@@ -127,12 +125,3 @@ def test_what_a_file_may_not_rank_is_named(tmp_path: Path) -> None:
     for more in ({"files": {"all": trec, "en": trec}}, {"selections": chosen}):
         with pytest.raises(ConfigError, match=f"run.{next(iter(more))}"):
             SavedRunConfig(**{"files": {"all": trec}} | more)
-
-
-def test_their_rerankers_scores_are_a_teachers(tmp_path: Path) -> None:
-    train = DATA.with_claims(CLAIMS[:2])
-    teacher = read_teacher(DistillationConfig(1.0, english(tmp_path)), train)
-    assert {claim: list(found) for claim, found in teacher.scores.items()} == {
-        "dev-en-0": ["p1", "p4"],
-        "dev-en-1": ["p0", "p2", "p3"],
-    }

@@ -111,17 +111,6 @@ def test_connections_are_capped_and_logged_in_one_line(
     assert len(lines) == 2  # refused, and closed
 
 
-def test_lines_that_are_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = Sparse()
-
-    def record(value: int) -> logging.LogRecord:
-        return logging.LogRecord("a", logging.WARNING, "", 0, "line %d", (value,), None)
-
-    assert sparse.filter(record(1)) and not any(sparse.filter(record(i)) for i in range(5))
-    monkeypatch.setattr(connections, "QUIET", 0.0)
-    assert sparse.filter(last := record(7)) and last.getMessage() == "line 7 (and 5 more like it)"
-
-
 def test_what_another_sites_page_starts_runs_no_search(address: str, finder: SlowFinder) -> None:
     foreign = {"sec-fetch-site": "cross-site"}
     with httpx.Client(base_url=address, headers=foreign) as client:

@@ -31,8 +31,6 @@ EVIL_PAPER = Paper(
     url="javascript:owned=1",
 )
 POST = "so hand gel before every meal really does stop the stomach bug?! outbreaks way down"
-NONE = "my cat sleeps on the sofa"
-
 # What reaches beyond the window.
 BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body *")].filter(
   (one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
@@ -127,19 +125,6 @@ def test_a_paper_s_bibtex_is_copied(browser: Any, address: str) -> None:  # noqa
     context.close()
 
 
-def test_none_of_these_is_said(
-    page: Any, finder: SlowFinder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found(page, POST)
-    assert not page.locator(".verdict").inner_text().startswith("Not here")
-    assert finder.abstain is not None
-    monkeypatch.setattr(finder, "threshold", 1.0)
-    assert len(found(page, NONE)) == 10
-    assert (
-        page.locator(".verdict.none").inner_text().startswith("Not here: probably none of these (")
-    )
-
-
 def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
     post = f"zebrafish {EVIL}"
     shown = found(page, post)
@@ -151,34 +136,6 @@ def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
     page.goto(f"{address}/?{urlencode({'post': post + '</textarea><b>'})}")
     assert page.locator("#post").input_value() == post + "</textarea><b>"
     assert page.locator("img, b").count() == 0 and len(titles(page)) == 10
-
-
-def test_the_stage_is_shown_and_a_busy_server_says_so(
-    page: Any, address: str, finder: SlowFinder
-) -> None:
-    finder.begun.clear()
-    finder.go.clear()
-    try:
-        page.fill("#post", POST)
-        page.click("#find")
-        page.wait_for_selector("text=a slow stage, 1 s")
-        assert page.locator("#find").is_disabled() and finder.begun.is_set()
-        other = page.context.browser.new_page()
-        other.goto(address)
-        other.fill("#post", "another")
-        other.click("#find")
-        other.wait_for_selector(".problem")
-        assert "too many posts are waiting" in other.locator(".problem").inner_text()
-        assert not other.locator("#find").is_disabled()
-        # The same without script: a page, and its status.
-        answer = other.goto(f"{address}/?post=another")
-        assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
-        assert "too many posts are waiting" in other.locator(".problem").inner_text()
-        other.close()
-    finally:
-        finder.go.set()
-    assert len(titles(page)) == 10
-    assert not page.locator("#progress").is_visible()
 
 
 def test_earlier_posts_stay_in_the_browser(page: Any, address: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
@@ -104,6 +105,32 @@ def test_a_stage_reorders_its_depth_once_and_changes_nothing_else(
     assert (asked > 0) == (found.cost.tokens > 0 and "llm" in vars(stage))
     again = applied(stage, store)
     assert again.stored and list(again.run) == list(found.run) and server.requests == asked
+
+
+COLD = {"model": "m", "temperature": 0.0}
+WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("depht", "cross_encoder", {"depht": 3}),
+    ("versions", "attribution", {"versions": 3, "extractor": COLD}),
+    ("version", "attribution", {"versions": 2, "version": 3}),
+    ("extractor", "attribution", {"extractor": {"url": "http://x"}}),
+    ("rewrites", "relevance", {"rewrites": 2, "temperature": 0}),
+    ("stride", "listwise", {"stride": 21}),
+    ("documents", "jina", {"documents": 65}),
+    ("max_length", "jina", {"max_length": 512}),
+    ("instruction", "yes_no", {"instruction": " "}),
+    ("url", "http", {"url": "http://u:p@h"}),
+    ("dialect", "http", {"dialect": "tei"}),
+]
+
+
+@pytest.mark.parametrize(("key", "name", "settings"), WRONG)
+def test_settings_are_checked_when_they_are_read(
+    key: str, name: str, settings: dict[str, Any]
+) -> None:
+    model: dict[str, Any] = {"llm": {"model": "m"}} if name in ASKING else {"model": "m"}
+    with pytest.raises(ConfigError, match=key) as caught:
+        load_stages([{"rerank": name, **model, **settings}])
+    assert "u:p" not in str(caught.value)
 
 
 @pytest.mark.parametrize("made", ASKING, indirect=True)

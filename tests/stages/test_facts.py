@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
-from claim2source.stages.facts import FUSIONS, Attribution, VersionedScores, matched, means
-from claim2source.stages.yes_no import YesNo
-from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.stages.facts import FUSIONS, Attribution, matched, means
 from claim2source.systems.stages import load_stages
 from tests.llm_server import Chat, LLMServer
 
@@ -133,38 +130,6 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
     assert [list(one.samples) for one in stage.each_version()] == [[0], [1], [2]]
 
 
-def test_settings_are_checked() -> None:
-    cold = {"model": "m", "temperature": 0.0}
-    wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
-        ("attribution", {"versions": 3, "extractor": cold}, "versions"),
-        ("attribution", {"versions": 2, "version": 3}, "version"),
-        ("attribution", {"extractor": {"url": "http://x"}}, "extractor"),
-        ("relevance", {"rewrites": 2, "temperature": 0}, "rewrites"),
-    )
-    for name, settings, said in wrong:
-        with pytest.raises(ConfigError, match=said):
-            load_stages([{"rerank": name, "llm": {"model": "m"}, **settings}])
-
-
-def test_the_companion_papers_systems_are_there() -> None:
-    files = [SYSTEMS_FOLDER / f"{name}.yaml" for name in ("papers_2026", "entity", "attribution")]
-    systems = read_systems(files)
-    fusions = {}
-    for name, system in systems.items():
-        stages = load_stages(system.stages)
-        if not name.startswith(("Entity", "Attribution")):
-            continue
-        (_, before), (_, stage) = stages
-        # q is P(yes): the logits of a yes/no re-ranker, not mixed.
-        assert isinstance(before, YesNo) and before.mix == 0
-        assert isinstance(stage, VersionedScores) and (stage.depth, stage.versions) == (10, 3)
-        if isinstance(stage, Attribution):
-            fusions[stage.fusion] = stage.alpha
-            assert (stage.first, stage.extracting.temperature) == ("sigmoid", 0.1)
-            assert stage.llm.temperature == 0
-    assert {*fusions} == {*FUSIONS} and fusions["a*q+(1-a)*n"] == 0.7
-
-
 POST = ["Zinc", "48 %"]
 
 
@@ -235,9 +200,7 @@ def test_scores_are_added_to_those_before(llm_server: Start) -> None:
     assert found.sources("c") == ["c", "b", "a", "d"] and server.requests == 3
     assert list(found.scored("c").values())[:3] == pytest.approx([6, 3.75, 3])
     assert Chat(server.bodies[0]).data["rumor"] == "A rumour"
-    scaled = relevant(
-        llm_server(lambda chat: score(given[chat.data["tweet"][:7]])), first="min_max"
-    )
+    scaled = relevant(server, first="min_max")
     # 1 + 0, 0.75 + 0.25, 0 + 1: equal ones keep their order.
     assert scaled.sources("c") == ["a", "b", "c", "d"]
     assert list(scaled.scored("c").values())[:3] == pytest.approx([1, 1, 1], abs=1e-5)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
@@ -23,7 +23,6 @@ from tests.stages.score_server import ScoreServer, replaying, shuffled
 from tests.stages.test_cross_encoder import scored
 from tests.stages.test_yes_no import TOLD, exchange, recorded, recorded_pairs
 
-RAW = [-5.75726842880249, -5.851341247558594, -6.525670528411865]
 Reply = tuple[int, Any, Mapping[str, str]]
 
 
@@ -141,17 +140,6 @@ def test_results_that_a_reply_lacks_are_asked_for_alone() -> None:
         ]
 
 
-def test_a_busy_server_is_asked_again() -> None:
-    replies = iter([(429, {}, {"retry-after": "0.2"}), (503, {}, {})])
-
-    def busy(path: str, body: dict[str, Any]) -> Reply:
-        return next(replies, None) or by_length(path, body)
-
-    with ScoreServer(busy) as server:
-        assert scored(stage(server), [Pair("c", "ab")]).tolist() == [-2]
-        assert len(server.requests) == 3
-
-
 def test_a_server_that_cannot_serve_is_said_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,39 +160,28 @@ def test_a_server_that_cannot_serve_is_said_at_once(
     assert "sk-secret" not in str(caught.value) + caplog.text
 
 
-LASTING: list[tuple[int, Any, str]] = [
-    (501, {"error": {"message": "not built for scores"}}, "not built for scores"),
-    (429, {"error": {"message": "Pay first", "code": "insufficient_quota"}}, "Pay first"),
-    (200, {"error": {"message": "upstream said no"}}, "upstream said no"),
-    (200, {"results": [{"index": 0, "relevance_score": 1.0}]}, "relevance_score"),
-    (200, [{"index": 0, "score": 1.0}], "vllm_score.*score"),
-    (200, {"data": [{"index": 0, "score": "high"}]}, "high"),
-    (200, {"data": [{"index": 0, "score": True}]}, "score"),
-    (200, {"data": [{"index": False, "score": 1.0}]}, "score"),
+LASTING: list[tuple[Any, str]] = [
+    ({"results": [{"index": 0, "relevance_score": 1.0}]}, "relevance_score"),
+    ([{"index": 0, "score": 1.0}], "vllm_score.*score"),
+    ({"data": [{"index": 0, "score": "high"}]}, "high"),
+    ({"data": [{"index": 0, "score": True}]}, "score"),
+    ({"data": [{"index": False, "score": 1.0}]}, "score"),
 ]
 
 
-@pytest.mark.parametrize(("status", "said", "words"), LASTING)
-def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(
-    status: int, said: Any, words: str
-) -> None:
-    with ScoreServer(lambda *_: (status, said, {})) as server:
+@pytest.mark.parametrize(("said", "words"), LASTING)
+def test_what_cannot_succeed_is_asked_once_and_the_words_are_shown(said: Any, words: str) -> None:
+    with ScoreServer(lambda *_: (200, said, {})) as server:
         with pytest.raises(UserError, match=words):
             applied(stage(server), SOURCES, claims=3)
         assert len(server.requests) == 1
 
     def later(path: str, body: dict[str, Any]) -> Reply:
-        return by_length(path, body) if body["queries"] == "claim 0" else (status, said, {})
+        return by_length(path, body) if body["queries"] == "claim 0" else (200, said, {})
 
     with ScoreServer(later) as server:
-        one = stage(server, concurrency=1)
-        if status == 429:
-            with pytest.raises(UserError, match=words):
-                applied(one, SOURCES, claims=2)
-        else:
-            found = applied(one, SOURCES, claims=2)
-            assert sum(found.failure_counts().values()) == 10
-        assert len(server.requests) == 2
+        found = applied(stage(server, concurrency=1), SOURCES, claims=2)
+        assert sum(found.failure_counts().values()) == 10 and len(server.requests) == 2
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
@@ -232,20 +209,6 @@ def test_too_many_texts_are_halved_and_a_score_beyond_float32_is_none() -> None:
     with ScoreServer(limited) as server:
         found = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3, 4)])
         assert found[:3].tolist() == [-1, -2, -3] and math.isnan(found[3])
-
-
-def test_replies_are_bounded_and_redirects_to_another_origin_refused() -> None:
-    """By the client of language models, whose tests say more of both."""
-    to = {"Location": "http://127.0.0.2:1/score?secret=1"}
-    with ScoreServer(lambda *_: (307, {}, to)) as server:
-        with pytest.raises(UserError, match="redirects to http://127.0.0.2") as error:
-            applied(stage(server), SOURCES)
-        assert "secret" not in str(error.value)
-    large = {"data": [], "x": " " * 2**23}
-    with ScoreServer(lambda *_: (200, large, {})) as server:
-        with pytest.raises(UserError, match="more than 8 MiB"):
-            applied(stage(server), SOURCES)
-        assert len(server.requests) == 1
 
 
 def test_control_tokens_reach_no_servers_template() -> None:
@@ -291,22 +254,3 @@ def test_the_documented_rerank_api(mix: bool) -> None:
         found = scored(stage(server, dialect="jina"), [Pair("c", t) for t in "abd"])
         assert [one[:2] for one in server.requests] == [("/v1/rerank", body)]
     assert found.tolist() == pytest.approx([-0.05, -0.12, 0.41])
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"url": "localhost"}, "url"),
-        ({"url": "http://u:p@h"}, "without user"),
-        ({"url": "http://localhost:99999"}, "url"),
-        ({"url": "http://[::1"}, "url"),
-        ({"url": "http://local\nhost"}, "url"),
-        ({"url": "http://local host"}, "url"),
-        ({"model": ""}, "model"),
-        ({"dialect": "tei"}, "dialect"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        Http(**{"model": "m"} | settings)
-    assert "u:p" not in str(caught.value)

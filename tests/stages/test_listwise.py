@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
-from claim2source.stages.listwise import Listwise, windows
+from claim2source.stages.listwise import windows
 from claim2source.systems.stages import apply_stage, load_stages
 from tests.llm_server import Chat, LLMServer
 
@@ -83,27 +81,3 @@ def test_a_failed_window_leaves_its_order_and_is_counted(llm_server: Start, bad:
     assert found.sources("0") == list("dcbaefg")
     assert sum(found.failure_counts().values()) == 1
     assert found.notes["0"] == "1 of 2 windows ordered"
-
-
-def test_answers_are_asked_for_once_and_other_prompts_anew(
-    llm_server: Start, tmp_path: Path
-) -> None:
-    server, store = llm_server(best_first), Store(tmp_path / "store")
-    prompt = tmp_path / "mine.yaml"
-    mine = 'version: "1"\ntask: Order.\noutput: "{count}"\nvariables: {count: "", post: P, '
-    prompt.write_text(mine + "translation: T, papers: D}\n")
-    first = applied(server, store, prompt=str(prompt))
-    assert not first.stored and applied(server, store, prompt=str(prompt)).stored
-    assert server.requests == 2
-    # Another depth is another result, but the windows that it shares were answered.
-    assert applied(server, store, prompt=str(prompt), depth=4).sources("0") == list("dcbaefg")
-    assert server.requests == 3
-    prompt.write_text(prompt.read_text().replace("Order.", "Order them."))
-    assert not applied(server, store, prompt=str(prompt)).stored and server.requests == 5
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(ConfigError, match="stride"):
-        load_stages([{"rerank": "listwise", "llm": {"model": "m"}, "stride": 21}])
-    with pytest.raises(ConfigError, match=r"llm.model"):
-        Listwise()

@@ -16,7 +16,6 @@ from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.stages import pairs
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, Result, Scored
-from claim2source.systems.stages import apply_stage
 from claim2source.text.views import PassageConfig
 
 SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
@@ -171,29 +170,6 @@ def test_a_pair_that_failed_is_asked_again(tmp_path: Path) -> None:
     apply(Table(scores={"ta": 1.0}), "ab", store=store)
     again = Table(scores={"tb": 2.0})
     assert order(apply(again, "ab", store=store)) == "ba" and len(again.asked) == 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfFile(Table):
-    """A table whose identity is what its file holds, as a model's are its weights."""
-
-    file: str = ""
-
-    @cached_property
-    def identity(self) -> Mapping[str, object]:
-        return {"content": Path(self.file).read_text()}
-
-
-def test_a_stored_ranking_is_anothers_where_the_weights_are_others(tmp_path: Path) -> None:
-    """The same settings: only the model's files differ."""
-    store, weights = Store(tmp_path / "store"), tmp_path / "weights"
-
-    def stored(content: str) -> bool:
-        weights.write_text(content)
-        stage = OfFile(scores={"ta": 1.0, "tb": 2.0}, file=str(weights))
-        return apply_stage(stage, [Claim("0", "c")], SOURCES, Result(run_of("ab")), store).stored
-
-    assert [stored("1"), stored("1"), stored("2")] == [False, True, False]
 
 
 def test_a_source_in_passages_scores_as_its_best_one() -> None:

@@ -46,12 +46,6 @@ def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked
     assert bound.tolist() == pytest.approx([found[1]])
 
 
-def test_a_match_of_a_rare_word_counts_as_much_in_a_larger_pool() -> None:
-    pool = [Source(f"p{i}", f"word{i} other{i}") for i in range(400)]
-    small, large = (scores(ViewConfig(), "word1", ["p1"], pool[:n]) for n in (4, 400))
-    assert small == pytest.approx(large, rel=1e-5) and small[0] > 0
-
-
 def test_parts_of_sources_are_read_alone() -> None:
     asked = ["s1", "s2", "s3"]
 
@@ -167,12 +161,12 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
             asked_of(scorer, view)
         # MaxSim of the same encoder is no other model.
         assert counts == {"encoders": turn, "cross-encoders": turn}
+    # Several may stay; another length is another model, also where its name is the same.
     counts.clear()
     every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
-    found = [asked_of(every, view) for _ in range(2) for view in views.values()]
+    for view in [*views.values()] * 2:
+        asked_of(every, view)
     assert counts == {"encoders": 1, "cross-encoders": 1}
-    assert all((one == again).all() for one, again in zip(found[:3], found[3:], strict=True))
-    # Another length is another model, also where its name is the same.
     longer = replace(views["max_sim"], model=replace(model, max_length=16))
     assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
 

@@ -77,14 +77,6 @@ def test_a_post_cannot_give_its_own_score(llm_server: Start) -> None:
     assert "<|im_end|>" not in text and text.count("</tweet-2>") == 1
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
-    llm = LLMConfig("m")
-    with pytest.raises(ConfigError, match="summaries"):
-        Stance(llm=llm, summaries=True)
-    with pytest.raises(ConfigError, match="rewrites"):
-        Stance(llm=llm, rewrites=2, temperature=0)
-
-
 def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
     cosine = Cosine(model=str(save_t5(tmp_path, bias=False))).with_runtime(None, "cpu")
     pairs = [Pair("the user", "a b"), Pair("the user", "the user"), Pair("the user", "a b")]
@@ -136,6 +128,9 @@ def test_inference_reads_the_post_as_premise_and_labels_by_name(
 
 
 def test_models_that_are_not_for_inference_are_refused(tmp_path: Path, tiny_folder: Path) -> None:
+    for key, settings in (("summaries", {"summaries": True}), ("rewrites", {"rewrites": 2})):
+        with pytest.raises(ConfigError, match=key):
+            replace(Stance(llm=LLMConfig("m")), temperature=0, **settings)  # type: ignore[arg-type]
     folder = save_cross_encoder(tmp_path / "one", tiny_folder)
     with pytest.raises(UserError, match="1 scores for a pair; 3 are needed"):
         Stance(by="nli", model=str(folder)).with_runtime(None, "cpu").stances([Pair("a", "b")])
@@ -151,10 +146,6 @@ YES, NO, OPEN = LABELS
 NAN = float("nan")
 
 
-YES, NO, OPEN = LABELS
-NAN = float("nan")
-
-
 @pytest.mark.parametrize(
     ("stances", "scores", "weights", "mean"),
     [
@@ -163,18 +154,13 @@ NAN = float("nan")
         ([2, -1, 1], [3, 1, 2], "min_max", (2 * 1 + 1 * 0.5) / 1.5),
         ([-2, -2], [4, 4], "min_max", -2),
         ([2, NAN], [1, 100], "raw", 2),
-        ([NAN, 2], [5, 1], "min_max", 2),
         ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
-        ([NAN, 2, -1], [0, 3, 1], "equal", 0.5),
         # The paper's formula as it stands: a weight below 0 turns its stance round.
         ([2, -1], [3, -1], "raw", (2 * 3 + 1) / 2),
-        ([2, -1], [1, -2], "raw", (2 + 2) / -1),
         ([2, -1], [3, -1], "positive", 2),
         ([2, -1, -2], [-1, -2, -3], "positive", None),
-        ([2, 1, -2], [-3, -2, -1], "min_max", -1),
         ([2, -1], [1, -1], "raw", None),
         ([NAN], [1], "raw", None),
-        ([1], [0], "raw", None),
         ([], [], "min_max", None),
     ],
 )

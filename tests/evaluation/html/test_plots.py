@@ -92,19 +92,3 @@ def test_a_significant_dot_is_filled_and_one_that_is_not_is_hollow() -> None:
     dots = re.findall(r'<use [^>]*fill="(var\(--\w+\))" stroke="(var\(--\w+\))"', svg)
     # Colours by place among all systems.
     assert dots == [("var(--c1)", "var(--c1)"), ("var(--paper)", "var(--c2)")]
-
-
-def test_systems_of_one_colour_have_other_markers_and_those_unnamed_are_grey() -> None:
-    lines = {f"s{i}": [(1.0, i / 10), (2.0, 0.5)] for i in range(10)}
-    svg = line_plot(lines, "x", "y", named=[f"s{i}" for i in range(9)])
-    names = [text for text, *_ in texts(svg) if text.startswith("s")]
-    assert names == [f"s{i}" for i in range(9)]
-    root = ElementTree.fromstring(svg)
-    shapes = {}
-    for mark in root.iter("g"):
-        title = mark.find("title")
-        if mark.get("class") == "mark" and title is not None and ": " in (title.text or ""):
-            (use, *_) = mark.iter("use")
-            shapes[(title.text or "").partition(":")[0]] = use.get("stroke"), use.get("href")
-    assert shapes["s0"][0] == shapes["s8"][0] == "var(--c0)" and shapes["s0"] != shapes["s8"]
-    assert shapes["s9"][0] == "var(--rule)" and len(shapes) == 10
