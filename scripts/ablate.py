@@ -14,7 +14,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -118,13 +117,12 @@ class Outcome:
     """What a row reached, as in its row.json.
 
     `key` is the hash of its settings, `val` the score of the chosen checkpoint on val, `note` says
-    which that is; `seconds` are those of the training, none where it was resumed.
+    which that is.
     """
 
     key: str = ""
     val: float | None = None
     note: str = ""
-    seconds: int | None = None
     targets: dict[str, Scores] = field(default_factory=dict)
 
 
@@ -231,7 +229,7 @@ class Ablation:
 
     def lines(self, outcomes: dict[str, Outcome]) -> tuple[list[str], list[list[Cell]]]:
         """Lay out the table: columns and rows."""
-        columns = ["row", "what", "val", "chosen", "seconds"]
+        columns = ["row", "what", "val", "chosen"]
         languages: dict[str, list[str]] = {}
         for target in self.table.targets:
             known = self.load(target).languages
@@ -244,7 +242,7 @@ class Ablation:
             if outcome is None:
                 lines.append([name, self.not_run(name), *[None] * (len(columns) - 2)])
                 continue
-            line: list[Cell] = [name, row.what, outcome.val, outcome.note, outcome.seconds]
+            line: list[Cell] = [name, row.what, outcome.val, outcome.note]
             for target, scores in outcome.targets.items():
                 line += [scores.scores[n] for n in languages[target]]
                 before, test = outcomes.get(row.against or ""), None
@@ -268,21 +266,16 @@ class Ablation:
 def train(folder: Path, words: list[str]) -> Outcome:
     """Train or resume; give the chosen checkpoint's score on val and how it was chosen."""
     config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
-    resume = resumable(config)
     # A run with other settings is not this row: it starts again.
-    how = ["--resume"] if resume else ["--overwrite"] if is_run(folder) else []
-    program = str(TRAINER)
-    started = time.perf_counter()
-    done = subprocess.run([sys.executable, program, *words, *how], check=False)
+    how = ["--resume"] if resumable(config) else ["--overwrite"] if is_run(folder) else []
+    done = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
     if done.returncode:
         raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
     training = Report.read(folder).training
     assert training is not None
     choice, history = training.choice, {entry.epoch: entry for entry in training.history}
     score = history[training.chosen_epoch].val["macro"][METRIC] if choice is None else choice.score
-    # The time of a resumed run is not that of the whole training.
-    seconds = None if resume else round(time.perf_counter() - started)
-    return Outcome(val=score, note=training.chosen_name, seconds=seconds)
+    return Outcome(val=score, note=training.chosen_name)
 
 
 def difference(ours: Scores, theirs: Scores) -> str:

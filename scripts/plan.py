@@ -3,10 +3,10 @@
 python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --device h200 --data ct26-sized
 
 Nothing is downloaded and no weights are read: a model is its config.json, or one of the shapes
-below. Peaks are the makers' (bf16; a fifteenth of them in fp32), the shares of them that a run
-reaches are options. Memory is weights, optimizer states, and what a forward pass keeps for each
-token of a chunk; `auto` settings are those that the trainer would choose on the device. FLOPs are
-counted, the rest is an estimate. Every option of train/finetune.py is taken as well:
+below. Peaks are the makers' (bf16; a fifteenth of them in fp32), of which training is assumed to
+reach 45 % and encoding 55 %. Memory is weights, optimizer states, and what a forward pass keeps for
+each token of a chunk; `auto` settings are those that the trainer would choose on the device. FLOPs
+are counted, the rest is an estimate. Every option of train/finetune.py is taken as well:
 --optimisation.batch_size 128.
 """
 
@@ -34,7 +34,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from claim2source.core.config import Between, PositiveShare, Settings, read_config
+from claim2source.core.config import Between, Settings, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
@@ -55,8 +55,8 @@ DEVICES: Mapping[str, tuple[float, float]] = {
     "l40s": (362e12, 44.7),
     "rtx4090": (165.2e12, 23.6),
 }
-# The share of the bf16 peak that these cards reach in fp32 without tensor cores, about.
-FP32 = 1 / 15
+# Shares of the bf16 peak: what training and encoding reach, and about fp32 without tensor cores.
+TRAINING, ENCODING, FP32 = 0.45, 0.55, 1 / 15
 CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
 # Configs of models that are downloaded only to be run.
 SHAPES: Mapping[str, PretrainedConfig] = {
@@ -113,15 +113,11 @@ class PlanConfig(Settings):
         device: h200, h100, a100, l40s or rtx4090.
         data: `ct26-sized`, or a data set's name or folder; its texts are counted.
         processes: devices that train together.
-        training_share: share of the device's peak that training reaches.
-        encoding_share: the same of encoding.
     """
 
     device: Device = "h200"
     data: str = "ct26-sized"
     processes: Annotated[int, Between(1, 10_000)] = 1
-    training_share: PositiveShare = 0.45
-    encoding_share: PositiveShare = 0.55
 
 
 @dataclass(frozen=True)
@@ -233,18 +229,9 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
     judged = [one for one in train.claims if one.golds]
     claims = config.rendering.claim_texts(judged)
     sources = config.rendering.source_texts(train.sources)
-    return Sizes(
-        sum(len(one.golds) for one in judged),
-        len(report.claims),
-        len(train.golds),
-        len(sources),
-        _tokens(claims),
-        _tokens(sources),
-    )
-
-
-def _tokens(texts: Sequence[str]) -> float:
-    return sum(map(len, texts)) / CHARACTERS / max(len(texts), 1)
+    pairs, golds = sum(len(one.golds) for one in judged), len(train.golds)
+    means = [sum(map(len, texts)) / CHARACTERS / max(len(texts), 1) for texts in (claims, sources)]
+    return Sizes(pairs, len(report.claims), golds, len(sources), *means)
 
 
 def peak_flops(card: str) -> float:
@@ -260,9 +247,8 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
     peak, memory = DEVICES[config.device]
     found = plan(run, sizes, config.processes, memory * GIB)
-    training = config.training_share * peak
-    training *= 1 if run.optimisation.precision == "bf16" else FP32
-    encoding = config.encoding_share * peak * (FP32 if run.model.dtype == "float32" else 1)
+    training = TRAINING * peak * (1 if run.optimisation.precision == "bf16" else FP32)
+    encoding = ENCODING * peak * (FP32 if run.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
     for part in found.parts:
@@ -276,11 +262,9 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
     settled = found.settled
     lines = [
-        render([TextTable(columns, rows)]),
-        "",
+        render([TextTable(columns, rows)]) + "\n",
         f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
-        f"{config.device} at {config.training_share:.0%} of its peak in training, "
-        f"{config.encoding_share:.0%} in encoding",
+        f"{config.device} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{settled}: {'fits' if settled.fits else 'does not fit'}",
     ]
     return "\n".join(lines)

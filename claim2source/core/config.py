@@ -54,6 +54,8 @@ Repeats = Annotated[int, Between(1, 1_000_000)]
 class Settings:
     """Check a dataclass of settings when it is made: bounds of its types, then its own rules."""
 
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
+
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
             own = "." not in name and option.group is None
@@ -273,8 +275,7 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
-    opposite = key.removeprefix("no_")
-    name = opposite if not words and key not in options and opposite in options else key
+    name = key if words or key in options else key.removeprefix("no_")
     option, place = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")

@@ -13,18 +13,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from claim2source.core.config import Number
 from claim2source.models import ModelConfig, Side, resolve
-from scripts.benches.common import (
-    MINILM,
-    Bench,
-    Measured,
-    Watch,
-    drawn_texts,
-    largest_difference,
-)
+from scripts.benches import common
+from scripts.benches.common import Bench, Measured, Watch
 
 
 @dataclass(frozen=True)
@@ -38,41 +31,35 @@ class Config(Bench):
         max_length: tokens per text.
         documents: number of sources drawn.
         claims: number of claims drawn.
-        batch_size: texts in a batch of the peer.
     """
 
     dataset: str = "ct25"
     split: str = "train"
-    model: str = MINILM
+    model: str = common.MINILM
     max_length: Number = 256
     documents: Number = 240
     claims: Number = 480
-    batch_size: Number = 32
 
 
 def run(config: Config) -> Measured:
     """Check that vectors agree, and time both sides."""
     from sentence_transformers import SentenceTransformer
 
-    documents, claims = drawn_texts(
-        config.dataset, config.split, config.seed, config.documents, config.claims
-    )
-    texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
-    model = ModelConfig(
-        config.model, pooling="mean", normalize=True, max_length=config.max_length, prompts=False
-    )
-    resolved = resolve(model, "cpu")
+    counts = config.documents, config.claims
+    drawn = common.drawn_texts(config.dataset, config.split, config.seed, *counts)
+    texts: dict[Side, list[str]] = {"source": drawn[0], "claim": drawn[1]}
+    alike: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
+    resolved = resolve(ModelConfig(config.model, max_length=config.max_length, **alike), "cpu")
     encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
     peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
-    options: dict[str, Any] = {"batch_size": config.batch_size, "normalize_embeddings": True}
-    options |= {"show_progress_bar": False}
+    options: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False}
     sides: dict[str, Callable[[], object]] = {}
     worst = 0.0
     for side, of_side in texts.items():
         ours = partial(encoder.encode, of_side, side)
         theirs = partial(peer.encode, of_side, **options)
-        found = largest_difference(ours()[0], np.asarray(theirs()), 1e-5, f"vectors of {side}s")
-        worst = max(worst, found)
+        vectors = ours()[0], np.asarray(theirs())
+        worst = max(worst, common.largest_difference(*vectors, 1e-5, f"vectors of {side}s"))
         sides |= {f"ours {side}": ours, f"peer {side}": theirs}
     watch = Watch(config.clock)
     watch.take_turns(sides, config.repeats)
@@ -82,5 +69,4 @@ def run(config: Config) -> Measured:
         **watch.ratio("peer claim", "ours claim", "claims_"),
         "seconds": watch.medians,
         "largest_difference": worst,
-        "threads": torch.get_num_threads(),
     }

@@ -92,15 +92,13 @@ def made_up(count: int, seed: int, dense: Dense, sentences: bool) -> Iterator[Ro
         size = min(BATCH, count - start)
         own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
         chosen = draw.integers(len(known), size=(size, SENTENCES + 2))
-        titles = draw.integers(len(demo), size=size)
-        sources = [
-            Source(
-                f"s{start + i:08d}",
-                demo[titles[i]].title,
-                " ".join([*(known[j] for j in chosen[i, :SENTENCES]), own[i]]),
-            )
-            for i in range(size)
+        abstracts = [
+            " ".join([*(known[j] for j in row[:SENTENCES]), text])
+            for row, text in zip(chosen, own, strict=True)
         ]
+        titles = [demo[i].title for i in draw.integers(len(demo), size=size)]
+        ids = [f"s{start + i:08d}" for i in range(size)]
+        sources = [Source(*one) for one in zip(ids, titles, abstracts, strict=True)]
         near = np.einsum("s,psd->pd", PARTS, encoded[chosen[:, [0, -1, -2]]])
         noise = draw.standard_normal(near.shape) / np.sqrt(near.shape[1])
         vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise

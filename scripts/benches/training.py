@@ -48,8 +48,7 @@ SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
 ALIKE: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
 LORA = LoraConfig(r=16, alpha=64, dropout=0.0)
-# Largest difference of the first step's losses.
-TOLERANCE = 1e-3
+TOLERANCE = 1e-3  # of the first step's losses
 
 
 @dataclass(frozen=True)
@@ -93,17 +92,6 @@ class Cell:
     tuning: Tuning
     loss: Loss
 
-    @property
-    def name(self) -> str:
-        """The cell's name in the JSON."""
-        return f"{self.texts}_{self.tuning}_{self.loss}"
-
-    @property
-    def model(self) -> ModelConfig:
-        """The base model with mean pooling."""
-        length = self.config.max_length
-        return ModelConfig(self.config.model, pooling="mean", normalize=True, max_length=length)
-
     def pairs(self) -> tuple[Dataset, list[MinedRow], list[tuple[str, str]]]:
         """Draw the data set, its pairs, and the texts of each."""
         data = load("demo" if self.texts == "short" else self.texts, "train")
@@ -111,11 +99,10 @@ class Cell:
             titles = (replace(one, abstract="", authors=(), venue="") for one in data.sources)
             data = replace(data, sources=tuple(titles))
         rendered = RENDERING.source_texts(data.sources)
-        text_of = dict(zip((one.id for one in data.sources), rendered, strict=True))
+        text_of = {one.id: text for one, text in zip(data.sources, rendered, strict=True)}
         claims = [claim for claim in data.claims if len(claim.golds) == 1]
         random.Random(self.config.seed).shuffle(claims)
-        texts = dict[MinedRow, tuple[str, str]]()
-        seen: set[str] = set()
+        texts, seen = dict[MinedRow, tuple[str, str]](), set[str]()
         for claim in claims:
             pair = RENDERING.claim_texts([claim])[0], text_of[claim.golds[0]]
             if len({"", *pair} - seen) == 3:
@@ -140,40 +127,37 @@ class Steps:
 
 def run(config: Config) -> Measured:
     """Train with both sides in turn, cell by cell."""
-    cells = [Cell(config, *kind) for kind in product(config.texts, config.tunings, config.losses)]
-    for cell in cells:
+    kinds = list(product(config.texts, config.tunings, config.losses))
+    cells = {"_".join(kind): Cell(config, *kind) for kind in kinds}
+    for cell in cells.values():
         cell.pairs()  # missing data fails now, not after minutes
-    found: dict[str, Measured] = {}
-    for cell in cells:
-        steps: dict[str, list[Steps]] = {side: [] for side in SIDES}
-        peaks = {side: common.in_fresh_process(peak, cell, side) for side in steps if config.memory}
-        for side in common.turns(list(steps), config.repeats):
-            steps[side].append(SIDES[side](cell))
-        found[cell.name] = report(steps) | {"peak_mb": peaks}
-    first = found[cells[0].name]
+    found = {name: compare(cell) for name, cell in cells.items()}
+    first = next(iter(found.values()))
     return {"ratio": first["ratio"], "spread": first["spread"], "cells": found}
 
 
-def report(steps: dict[str, list[Steps]]) -> Measured:
-    """Compute a cell's figures. Raises `UserError` where the sides' first losses differ."""
+def compare(cell: Cell) -> Measured:
+    """Measure a cell. Raises `UserError` where the sides' first losses differ."""
+    measured = list(SIDES) if cell.config.memory else []
+    peaks = {side: common.in_fresh_process(peak, cell, side) for side in measured}
+    steps: dict[str, list[Steps]] = {side: [] for side in SIDES}
+    for side in common.turns(list(SIDES), cell.config.repeats):
+        steps[side].append(SIDES[side](cell))
     ours, peer = steps["ours"][0], steps["peer"][0]
-    for what, of_ours, of_peer, most in (
-        ("numbers of trained weights", ours.trained, peer.trained, 0.0),
-        ("losses of the first batch", ours.losses[0], peer.losses[0], TOLERANCE),
-    ):
-        difference = largest_difference(np.array(of_ours), np.array(of_peer), most, what)
-
-    def by_repeat(trainings: Sequence[Steps]) -> np.ndarray:
-        timed = [np.mean(one.seconds[1:]) for one in trainings]
-        return np.add(timed, [one.preparing / len(one.seconds) for one in trainings])
-
-    seconds = {side: by_repeat(trainings) for side, trainings in steps.items()}
+    if ours.trained != peer.trained:
+        raise UserError(f"{ours.trained} weights are trained, and {peer.trained} by the peer")
+    losses = np.array(ours.losses[0]), np.array(peer.losses[0])
+    seconds = {
+        side: np.array([np.mean(one.seconds[1:]) + one.preparing / len(one.seconds) for one in of])
+        for side, of in steps.items()
+    }
     return {
         **common.ratio_of(seconds["peer"] / seconds["ours"]),
         "seconds_a_step": {side: common.median(took, 4) for side, took in seconds.items()},
-        "loss_difference": difference,
+        "loss_difference": largest_difference(*losses, TOLERANCE, "losses of the first batch"),
         "last_losses": [ours.losses[-1], peer.losses[-1]],
         "trained_weights": ours.trained,
+        "peak_mb": peaks,
     }
 
 
@@ -183,19 +167,20 @@ def peak(cell: Cell, side: str) -> float:
     return round(peak_memory(gpu=False) / 2**20, 1)
 
 
+def model_of(config: Config) -> ModelConfig:
+    """Configure the base model with mean pooling."""
+    length = config.max_length
+    return ModelConfig(config.model, pooling="mean", normalize=True, max_length=length)
+
+
 def train_ours(cell: Cell) -> Steps:
     """Train with Lightning and `RetrieverModule`."""
     (data, rows, _), clock = cell.pairs(), cell.config.clock
-    encoder = resolve(cell.model, "cpu").encoder
+    encoder = resolve(model_of(cell.config), "cpu").encoder
+    chunk = cell.config.chunk if cell.loss == "cached" else None
+    plain: dict[str, Any] = {"negatives": 0, "warmup_ratio": 0.0, "dropout": 0.0, "save_every": 0}
     optimisation = OptimisationConfig(
-        batch_size=cell.config.batch_size,
-        chunk_size=cell.config.chunk if cell.loss == "cached" else None,
-        negatives=0,
-        temperature=1 / SCALE,
-        warmup_ratio=0.0,
-        dropout=0.0,
-        save_every=0,
-        **ALIKE,
+        batch_size=cell.config.batch_size, chunk_size=chunk, temperature=1 / SCALE, **plain, **ALIKE
     )
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=cell.tuning, lora=LORA, optimisation=optimisation))
@@ -266,49 +251,50 @@ def train_peer(cell: Cell) -> Steps:
         return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
     torch.manual_seed(0)
-    model = st.SentenceTransformer(str(resolve(cell.model, "cpu").folder), device="cpu")
+    model = st.SentenceTransformer(str(resolve(model_of(cell.config), "cpu").folder), device="cpu")
     model.max_seq_length = cell.config.max_length
     model.model_card_data.generate_widget_examples = False
     set_dropout(model, 0.0)
-    if cell.tuning == "lora":
+    if cell.tuning == "lora":  # as `adapt` does, and `add_adapter` with a later peft only
         import peft
 
-        # The adapter that `adapt` adds.
-        adapter = peft.LoraConfig(
-            r=LORA.r, lora_alpha=LORA.alpha, lora_dropout=0.0, target_modules="all-linear"
-        )
-        # What `add_adapter` does, which transformers allows with a later peft only.
         inner: Any = model[0].auto_model
-        peft.inject_adapter_in_model(adapter, inner)
-    cached = partial(peers.CachedMultipleNegativesRankingLoss, mini_batch_size=cell.config.chunk)
-    kind = cached if cell.loss == "cached" else peers.MultipleNegativesRankingLoss
+        settings: Any = {
+            "lora_alpha": LORA.alpha,
+            "lora_dropout": 0.0,
+            "target_modules": "all-linear",
+        }
+        peft.inject_adapter_in_model(peft.LoraConfig(r=LORA.r, **settings), inner)
+    kind: Any = peers.MultipleNegativesRankingLoss
+    if cell.loss == "cached":
+        chunk = cell.config.chunk
+        kind = partial(peers.CachedMultipleNegativesRankingLoss, mini_batch_size=chunk)
     loss = kind(model, scale=SCALE)
     losses: list[torch.Tensor] = []
     loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
     order = [texts[row] for plan in sampler_of(cell, rows) for row in plan.rows]
     columns = {"anchor": [claim for claim, _ in order], "positive": [one for _, one in order]}
     with tempfile.TemporaryDirectory() as folder:
+        silent: dict[str, Any] = {
+            "save_strategy": "no",
+            "logging_strategy": "no",
+            "report_to": "none",
+        }
         arguments = st.SentenceTransformerTrainingArguments(
-            output_dir=folder,
+            folder,
             num_train_epochs=1,
             per_device_train_batch_size=cell.config.batch_size,
             lr_scheduler_type="cosine",
-            **ALIKE,
             batch_sampler=in_order,
             use_cpu=True,
             dataloader_pin_memory=False,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
             disable_tqdm=True,
+            **silent,
+            **ALIKE,
         )
-        trainer = st.SentenceTransformerTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Columns.from_dict(columns),
-            loss=loss,
-            callbacks=[Ends()],
-        )
+        data = Columns.from_dict(columns)
+        more: Any = {"train_dataset": data, "loss": loss, "callbacks": [Ends()]}
+        trainer = st.SentenceTransformerTrainer(model, arguments, **more)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         trainer.train()
     return Steps(np.diff(ends).tolist(), [float(value) for value in losses], trained)
