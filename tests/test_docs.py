@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import pytest
 import yaml
 
 import claim2source as c2s
-from claim2source.core import report as report_module
 from claim2source.core.config import options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
@@ -95,15 +93,11 @@ def test_code_of_a_page_runs_from_top_to_bottom(
             exec(compile(block, name, "exec"), namespace)
     if name == "api.md":
         assert namespace["report"].systems["theirs"].languages["en"]["mrr@5"] == 0.5
-        assert (tmp_path / "out" / "eval" / "report.json").is_file()
-        assert namespace["evaluator"].report.tests[0].comparisons[0].difference == 0
     if name == "add.md":
         report = namespace["report"]
         first, stage, whole = report.systems
         assert (first, whole) == ("BM25.original", "BM25-numbers.original")
         assert stage == f"{whole}: first stage"
-        stage = report.systems["BM25-numbers.original"].stages[1]
-        assert stage.name == "rerank my_stage.SharedNumbers" and stage.failures
         one, same, other = (system.macro["mrr@5"] for system in report.systems.values())
         assert one == same != other
         asked = yaml.safe_load((tmp_path / "my.yaml").read_text(encoding="utf-8"))["trainer"]
@@ -185,14 +179,6 @@ def settings_rows(table: str) -> list[str]:
     return re.findall(r"^(\| .*? \| .*?) \| \S", table, re.MULTILINE)
 
 
-def test_every_environment_variable_is_named() -> None:
-    page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    for path in (REPOSITORY / "claim2source").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        for name in re.findall(r'os\.environ(?:\.get\(|\[)"(\w+)"', text):
-            assert f"`{name}`" in page, name
-
-
 def test_example_systems_are_read(tmp_path: Path) -> None:
     for name in ("settings.md", "quick_start.md"):
         path = tmp_path / f"{name}.yaml"
@@ -201,22 +187,12 @@ def test_example_systems_are_read(tmp_path: Path) -> None:
         assert {"BM25", "MiniLM", "Both"} <= read_systems([path]).keys()
 
 
-def test_example_report_is_one_and_every_field_is_explained(tmp_path: Path) -> None:
+def test_example_report_is_one(tmp_path: Path) -> None:
     page = DOCS / "reports.md"
     (example,) = blocks(page, "json")
     (tmp_path / "report.json").write_text(example, encoding="utf-8")
     report = Report.read(tmp_path)
     assert report.systems["Both.original"].macro["mrr@5"] == report.macro["mrr@5"]
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    kinds = [
-        kind
-        for kind in vars(report_module).values()
-        if dataclasses.is_dataclass(kind) and kind.__module__ == report_module.__name__
-    ]
-    assert Report in kinds and len(kinds) > 10
-    for kind in kinds:
-        for spec in dataclasses.fields(kind):
-            assert f"`{spec.name}`" in text, f"{kind.__name__}.{spec.name}"
 
 
 @pytest.mark.slow

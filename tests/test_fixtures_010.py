@@ -42,8 +42,6 @@ def evaluated(fixtures: Path) -> Path:
     out, data = fixtures.parent / "evaluated", fixtures / "data"
     given = ["--split=dev", "--device=cpu", "--no_tests", f"--dataset={data}"]
     lines = [[f"--checkpoint={fixtures / run}", f"--out={out / run}", *given] for run in FINISHED]
-    lines.append([f"--checkpoint={fixtures / 'lora'}", f"--out={out / 'chosen'}", *given])
-    lines[-1].append("--only=chosen")
     for line in lines:
         evaluate(line)
     return out
@@ -88,13 +86,6 @@ def test_a_finished_run_scores_as_it_did(name: str, evaluated: Path) -> None:
         for source, other in vectors["sources"].items():
             cosine = sum(a * b for a, b in zip(one, other, strict=True))
             assert found[claim, source] == pytest.approx(cosine, abs=CLOSE)
-
-
-def test_the_chosen_epoch_is_found(evaluated: Path) -> None:
-    chosen = f"epoch-{EXPECTED['lora']['chosen_epoch']}"
-    expected = EXPECTED["lora"]["epochs"][chosen]
-    found = scores_in(evaluated / "chosen")
-    assert list(found) == [chosen] and close(found[chosen], expected)
 
 
 @pytest.mark.slow

@@ -67,10 +67,6 @@ def test_nothing_spoilt_ends_with_0(fuzzer: Fuzzer, name: str, argv: tuple[str, 
     assert check(fuzzer, Case(name, argv)) == 0
 
 
-def left_temporary(argv: Sequence[str] | None) -> None:
-    Path(".out.abcdefgh.tmp").write_text("half")
-
-
 def changed_input(argv: Sequence[str] | None) -> None:
     with open("a.trec", "a") as file:
         file.write("\n")
@@ -90,7 +86,6 @@ def waited_for_a_pipe(argv: Sequence[str] | None) -> None:
 @pytest.mark.parametrize(
     ("planted", "wrong"),
     [
-        (left_temporary, "left"),
         (changed_input, "changed: work/a.trec"),
         (raised, "exit 1: ZeroDivisionError"),
         (waited_for_a_pipe, "too long"),

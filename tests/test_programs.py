@@ -56,7 +56,6 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(progra
     ("program", "words", "out"),
     [
         ("eval.report", "--reports R --dataset DATA --html OUT", "DATA/qrels/dev.tsv"),
-        ("eval.report", "--reports R --html OUT", "R/report.json"),
         ("eval.report", "--reports R --html OUT", "R/runs/en.trec"),
         ("eval.report", "--reports R --dataset DATA --html OUT", "LINK"),
         ("train.mine", "--dataset DATA --out OUT", "DATA/queries.jsonl"),

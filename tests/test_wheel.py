@@ -80,7 +80,6 @@ def run(words: list[str], wheel: Path, cwd: Path) -> str:
 def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
-    assert "claim2source/datasets/demo/qrels/test.tsv" in names
     assert "claim2source/py.typed" in names
     for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
         assert f"claim2source/evaluation/{name}" in names
@@ -89,8 +88,6 @@ def test_wheel_builds_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     assert len(shown) >= 7
     for path in shown:
         assert str(path.relative_to(REPOSITORY)) in names
-    for path in (REPOSITORY / "claim2source" / "prompts").glob("*.yaml"):
-        assert f"claim2source/prompts/{path.name}" in names
     for path in (REPOSITORY / "configs").glob("*/*.yaml"):
         assert f"claim2source/configs/{path.parent.name}/{path.name}" in names
     said = run([sys.executable, "-c", CHECK, str(wheel.parent / "site")], wheel, tmp_path)

@@ -11,12 +11,10 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import UserError
-from claim2source.core.program import command_of
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.systems.read import read_systems
 from claim2source.training.config import FinetuneConfig
 from tests.shared_data import REPOSITORY
-from train.finetune import COMMON, main
 
 
 def refused(kind: type, *words: str) -> str:
@@ -53,21 +51,6 @@ def test_an_empty_name_is_not_the_current_folder(kind: type, words: list[str], k
     assert read_config(FinetuneConfig, empty, program="p", description="d").model.template
 
 
-def test_finetune_help_is_ten_keys_and_help_all_is_every_key(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for word in ("--help", "-h", "--help=all"):
-        with pytest.raises(SystemExit) as ended:
-            main([word])
-        assert ended.value.code == 0
-    both = capsys.readouterr().out
-    short, again, full = both.split("usage:")[1:]
-    assert short == again and "--mining.max_share" in full and "--help=all explains" in short
-    shown = [line.split()[0].strip(",") for line in short.splitlines() if line.startswith("  --")]
-    assert shown == [f"--{key}" for key in COMMON] and "(default: 5e-05)" in short
-    assert all(f"--{key}" in full for key in COMMON)
-
-
 def test_configs_that_ship_are_found_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,25 +66,6 @@ def test_configs_that_ship_are_found_from_anywhere(
     own.write_text("out: mine\n")
     found = read_config(FinetuneConfig, words, program="train/finetune.py", description="d")
     assert found.out == Path("mine")
-
-
-@pytest.mark.parametrize(
-    ("started", "command", "beside"),
-    [
-        ("{root}/train/finetune.py", "python {root}/eval/score.py", True),
-        ("/usr/bin/claim2source", "claim2source score", True),
-        ("/usr/bin/pytest", "python eval/score.py", True),
-        ("my code/train/finetune.py", "python 'my code/eval/score.py'", False),
-    ],
-)
-def test_programs_are_named_as_the_process_was_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: str, command: str, beside: bool
-) -> None:
-    (tmp_path / "my code").mkdir()
-    (tmp_path / "my code" / "eval").symlink_to(REPOSITORY / "eval")
-    monkeypatch.chdir(REPOSITORY if beside else tmp_path)
-    monkeypatch.setattr(sys, "argv", [started.format(root=REPOSITORY)])
-    assert command_of("eval/score.py") == command.format(root=REPOSITORY)
 
 
 WORST = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

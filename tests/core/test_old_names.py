@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source import cli
 from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError
-from claim2source.core.old_names import ALWAYS, OLD_KEYS, OLD_PROGRAMS
+from claim2source.core.old_names import ALWAYS, OLD_KEYS
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import refuse_changes
@@ -73,15 +72,3 @@ def test_the_config_of_an_older_run_is_read_and_goes_on_unless_it_used_what_is_g
         else:
             with pytest.raises(UserError, match="is gone"):
                 read_config(type(config), words, program=program, description="")
-
-
-def test_a_program_that_is_gone_is_refused_and_no_living_one_is() -> None:
-    for name, now in OLD_PROGRAMS.items():
-        for written in (name, name.replace("-", "_")):
-            with pytest.raises(UserError) as caught:
-                cli.main([written, "a", "--b"])
-            assert str(caught.value).endswith(f": is gone; {now}") and "\n" not in now
-    assert {"snapshot", "restore", "migrate"} <= OLD_PROGRAMS.keys()
-    assert OLD_PROGRAMS.keys().isdisjoint(cli.PROGRAMS)
-    with pytest.raises(UserError, match="no such subcommand"):
-        cli.main(["snapshots"])

@@ -30,4 +30,3 @@ def test_paragraphs_and_tables_are_rendered():
         f"<tr><td>a|&lt;b&gt;</td><td{right}>0.12</td></tr>\n"
         f"<tr><td>c</td><td{right}>-</td></tr>\n</table>"
     )
-    assert render([TextTable(["n"], [["1"]], numeric=[True])], "html").count(right) == 2

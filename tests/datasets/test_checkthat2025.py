@@ -127,17 +127,6 @@ def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path)
     assert load(tmp_path / "out", "test").claims[1].golds == ("ccc00003",)
 
 
-def test_columns_in_another_order_bom_crlf_blank_lines_and_dates(tmp_path: Path) -> None:
-    dates = [2020, pandas.Timestamp("2020-02-03"), None, "2021 Mar"]
-    dev = '\ufefftweet_text\textra\tcord_uid\tpost_id\r\n\r\n"a\r\nb"\tx\taaa00001\t1\r\n\r\n'
-    source = collection(tmp_path / "in", publish_time=dates)
-    (source / "subtask4b_query_tweets_dev.tsv").write_bytes(dev.encode())
-    prepare(source, tmp_path / "out")
-    found = load(tmp_path / "out", "dev")
-    assert found.claims == (Claim("dev-1", "a\r\nb", golds=("aaa00001",)),)
-    assert [paper.date for paper in found.sources] == ["2020", "2020-02-03", "", "2021 Mar"]
-
-
 HEAD = "post_id\ttweet_text\tcord_uid\n"
 LONE_RETURN = (
     "new-line character seen in unquoted field - "

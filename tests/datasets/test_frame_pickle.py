@@ -347,17 +347,6 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
         assert "or damaged (" in said and "offset" in said
 
 
-def test_other_objects_are_refused_with_the_reason(tmp_path: Path) -> None:
-    for frame, said in [
-        (pandas.DataFrame({"a": pandas.Categorical(["x", "y"])}), "Categorical"),
-        (pandas.DataFrame({"a": [["x"], ["y"]]}), "a cell is a list"),
-        (pandas.DataFrame([[1, 2]]), "its columns have no names"),
-        (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "named twice"),
-        (pandas.Series(["a"]), "Series"),
-    ]:
-        assert said in refusal(written(tmp_path, pickle.dumps(frame)))
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")
 @pytest.mark.parametrize("name", ["pandas1_corners_p2", "pandas3_arrow_whole_p5"])
 def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(

@@ -92,15 +92,10 @@ def test_every_trait_is_loaded_counted_and_said(
 
 def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
     folder = dirty(tmp_path / "set")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="--lenient"):
         load(folder, "test")
-    *lines, last = str(caught.value).splitlines()
-    assert len(lines) == len(caught.value.problems) > 10
-    assert f"{len(lines)} of {len(lines)} would be left out" in last and "--lenient" in last
-    # What lenient loading would not mend is not promised, and refused by it too.
+    # What lenient loading would not mend is refused by it too.
     make(folder, [*CORPUS, "{", {"_id": "d9", "title": 4, "text": "x"}], QUERIES, {"test": QRELS})
-    with pytest.raises(InputError, match=rf"{len(lines) - 1} of {len(lines) + 1} would be left"):
-        load(folder, "test")
     with pytest.raises(InputError) as caught:
         load(folder, "test", lenient=True)
     assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
@@ -165,12 +160,6 @@ def test_other_headers_and_none(tmp_path: Path, header: str | None, rows: list[s
     assert f"test.tsv:{text.count(chr(10)) + 1}: score" in str(caught.value)
     (folder / "qrels" / "test.tsv").write_text(text.rpartition("\n")[0], "utf-8")
     assert load(folder, "test", lenient=True).qrels.grades == {"q1": {"d1": 1, "d4": 0}}
-
-
-def test_nothing_left_is_an_error(tmp_path: Path) -> None:
-    folder = dirty(tmp_path / "set", test=["q9\td1\t1"])
-    with pytest.raises(InputError, match="judges no claim of queries.jsonl"):
-        load(folder, "test", lenient=True)
 
 
 # A set as BEIR has them, through the programs

@@ -94,9 +94,6 @@ def test_articles_of_pubmed(tmp_path: Path) -> None:
 
 
 def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     expected = [
         Paper(
             Source("7", "A, b", "two\nlines", ("Jane Doe", "R. Roe"), "", "2020-05-01"), "10.1000/x"
@@ -107,14 +104,8 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
     columns = {"id": "pmid", "title": "name", "authors": "who"}
     csv = write(tmp_path / "papers.csv.gz", "\ufeff" + rows)
     assert list(PaperFiles.of(str(csv), columns)) == expected
-    table = {"pmid": [7, 8], "name": ["A, b", "=cmd()"], "who": [["Jane Doe"], None]}
-    parquet.write_table(pa.table(table), tmp_path / "papers.parquet")
-    first, second = PaperFiles.of(str(tmp_path / "papers.parquet"), columns)
-    assert first.source == Source("7", "A, b", "", ("Jane Doe",)) and second.source.id == "8"
     with pytest.raises(InputError, match=r"title: no column 'nam'; there are: pmid, name"):
         list(PaperFiles.of(str(csv), {**columns, "title": "nam"}))
-    with pytest.raises(InputError, match="name the columns of id"):
-        list(PaperFiles.of(str(csv)))
     with pytest.raises(ConfigError, match="columns: 'titel' is not allowed; allowed: FIELD=COLUMN"):
         PaperFiles.of(str(csv), {"titel": "name"})
 
@@ -230,9 +221,6 @@ def test_few_papers_are_in_memory(tmp_path: Path) -> None:
         write(tmp_path / "a.xml", text + "</PubmedArticleSet>"),
         write(
             tmp_path / "a.jsonl", lines([{"_id": str(i), "title": "t" * 999} for i in range(4000)])
-        ),
-        write(
-            tmp_path / "a.csv", "id,title\n" + "".join(f"{i},{'t' * 999}\n" for i in range(4000))
         ),
     ):
         tracemalloc.start()

@@ -129,12 +129,6 @@ def test_an_unknown_key_beside_a_missing_one_is_refused(
         load(folder, "dev")
 
 
-def test_keys_that_are_only_more_are_no_mistake(tmp_path: Path) -> None:
-    record = {"_id": "1", "title": "T", "text": "", "metadata": {}, "citations": 5, "doi": "x"}
-    assert read(tmp_path / "a.jsonl", json.dumps(record))[1] == ""
-    assert read(tmp_path / "b.jsonl", '{"_id": "1", "title": "T"}')[1] == ""
-
-
 def test_a_language_of_a_claim_outside_its_metadata_is_refused_or_counted(tmp_path: Path) -> None:
     """Else a German claim would be an English one."""
     claim = {"_id": "q1", "text": "x", "lang": "de"}

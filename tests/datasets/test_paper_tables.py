@@ -114,9 +114,3 @@ def test_lists_of_authors_have_no_absent_names(tmp_path: Path, kind: pa.DataType
     data = packed({"id": pa.array([1, 2]), "title": pa.array(["a", "b"]), "authors": authors})
     papers, _ = read(tmp_path / "a.parquet", data)
     assert [paper.source.authors for paper in papers] == [("Jane Doe",), ("Richard Roe",)]
-
-
-def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
-    data = packed({"id": pa.array([1, None]), "title": pa.array(["a", "b"])})
-    with pytest.raises(InputError, match=r"a\.parquet:2: id: is empty"):
-        read(tmp_path / "a.parquet", data)

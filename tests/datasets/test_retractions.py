@@ -36,23 +36,19 @@ def update(kind: str) -> dict[str, object]:
 
 CASES: list[tuple[str, object, str]] = [
     ("json", {**WORK, "is_retracted": True}, "retracted"),
-    ("json", {**WORK, "is_retracted": False}, ""),
     ("json", {**DOI, "updated-by": [update("retraction")]}, "retracted, 2021-03-04, 10.1000/n"),
     (
         "json",
         {**DOI, "updated-by": [update("correction"), update("expression_of_concern")]},
         "expression of concern, 2021-03-04, 10.1000/n",
     ),
-    ("json", {**DOI, "updated-by": [update("new_version")]}, ""),
     ("json", {**DOI, "update-to": [update("retraction")]}, "retracted notice of 10.1000/n"),
     ("xml", article(notice("RetractionIn")), "retracted, J. 2021"),
     ("xml", article(notice("ErratumIn"), notice("CommentIn")), "corrected, J. 2021"),
     ("xml", article(notice("RetractionOf")), ""),
     ("xml", article(types="Retracted Publication"), "retracted"),
-    ("xml", article(types="Retraction of Publication"), ""),
     ("nbib", "PMID- 1\nTI  - T\nPT  - Retracted Publication\n", "retracted"),
     ("csv", "id,title,retracted\n1,T,yes\n", "retracted"),
-    ("csv", "id,title,retracted\n1,T,False\n", ""),
     ("jsonl", {"_id": "1", "title": "T", "text": "", "metadata": {"retracted": True}}, "retracted"),
 ]
 

@@ -40,19 +40,6 @@ def ids(part: Dataset) -> list[str]:
     return [claim.id for claim in part.claims]
 
 
-def test_parts_are_whole_and_named() -> None:
-    train = singles(100)
-    rest, val = carve_val(train)
-    assert (rest.split, val.split, val.name) == ("train", "val", "set")
-    assert (len(rest.claims), len(val.claims)) == (90, 10)
-    assert sorted(ids(rest) + ids(val)) == sorted(ids(train))
-    # Both keep train's order and the whole pool, and judge their own claims only.
-    assert ids(rest) == [c for c in ids(train) if c in set(ids(rest))]
-    assert rest.sources == val.sources == train.sources
-    assert set(val.qrels.claim_ids) == set(ids(val))
-    assert set(rest.qrels.claim_ids) == set(ids(rest))
-
-
 def test_share_counts_for_each_language() -> None:
     train = joined(singles(200, "en", "e"), singles(50, "de", "d"), singles(20, "fr", "f"))
     _, val = carve_val(train, share=0.2)
@@ -148,12 +135,6 @@ def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_c
     for claims, share, least in ((unseen.claims, 0.2, 1), (seen, seen_share, 0)):
         inside = Counter(claim.lang for claim in claims)
         assert all(inside[lang] <= max(least, round(share * total[lang])) for lang in total)
-
-
-def test_the_expected_share_is_that_of_claims_whose_paper_has_another() -> None:
-    train = dataset({"a": ("p",), "b": ("p", "q"), "c": ("r",), "d": (), "e": ("s",)})
-    assert expected_seen_share(train) == 0.5
-    assert expected_seen_share(dataset({"d": ()})) == 0.0
 
 
 def test_ct25() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -27,33 +26,14 @@ languages = st.sampled_from(["en", "de", "fr", "pt-br", "yue"])
 @st.composite
 def datasets(draw: st.DrawFn) -> list[Dataset]:
     """Splits of one data set: any text, golds of any grade, some claims without any."""
-    sources = draw(
-        st.lists(
-            st.builds(
-                Source, ids, filled, texts, st.lists(filled, max_size=3).map(tuple), texts, texts
-            ),
-            min_size=1,
-            max_size=5,
-            unique_by=lambda source: source.id,
-        )
-    )
+    authors = st.lists(filled, max_size=3).map(tuple)
+    source = st.builds(Source, ids, filled, texts, authors, texts, texts)
+    sources = draw(st.lists(source, min_size=1, max_size=5, unique_by=lambda one: one.id))
     pool = [source.id for source in sources]
     subsets = st.lists(st.sampled_from(pool), unique=True, max_size=3)
-    claims = draw(
-        st.lists(
-            st.builds(
-                Claim,
-                ids,
-                filled,
-                languages,
-                st.none() | filled,
-                candidates=st.none() | subsets.map(tuple),
-            ),
-            min_size=1,
-            max_size=6,
-            unique_by=lambda claim: claim.id,
-        )
-    )
+    chosen = st.none() | subsets.map(tuple)
+    claim = st.builds(Claim, ids, filled, languages, st.none() | filled, candidates=chosen)
+    claims = draw(st.lists(claim, min_size=1, max_size=6, unique_by=lambda one: one.id))
     cut = draw(st.integers(1, len(claims)))
     parts = []
     for split, own in (("train", claims[:cut]), ("dev", claims[cut:])):
@@ -91,20 +71,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, parts
 def small(split: str = "dev", claim: str = "q1") -> Dataset:
     qrels = Qrels({claim: {"p1": 1}})
     return Dataset((Claim(claim, "x", golds=("p1",)),), (Source("p1", "t"),), qrels, split)
-
-
-def test_written_layout(tmp_path: Path) -> None:
-    parts = [small(), Dataset((Claim("t", "y", "de", "z"),), small().sources, Qrels(), "test")]
-    write_beir(parts, tmp_path / "a" / "b")
-    folder = tmp_path / "a" / "b"
-    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
-    assert names == ["corpus.jsonl", "qrels", "qrels/dev.tsv", "queries.jsonl"]
-    assert (folder / "qrels" / "dev.tsv").read_bytes() == b"query-id\tcorpus-id\tscore\nq1\tp1\t1\n"
-    lines = (folder / "queries.jsonl").read_text("utf-8").splitlines()
-    assert json.loads(lines[0])["metadata"] == {"lang": "en", "translation": None}
-    assert json.loads(lines[1])["metadata"] == {"lang": "de", "translation": "z", "split": "test"}
-    paper = json.loads((folder / "corpus.jsonl").read_text("utf-8"))
-    assert (paper.pop("metadata"), len(paper)) == ({"authors": [], "venue": "", "date": ""}, 3)
 
 
 def test_an_older_data_folder_is_moved_aside_and_nothing_else(tmp_path: Path) -> None:

@@ -236,13 +236,8 @@ def _write_sentence_transformers(model: Path) -> None:
     (model / "1_Pooling").mkdir()
     for name, content in {
         "modules.json": [
-            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-            {
-                "idx": 1,
-                "name": "1",
-                "path": "1_Pooling",
-                "type": "sentence_transformers.models.Pooling",
-            },
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])
         ],
         "1_Pooling/config.json": {
             "word_embedding_dimension": 16,

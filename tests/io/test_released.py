@@ -76,23 +76,6 @@ def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
     assert list(read_run(written(tmp_path, json.dumps(plain), "p")).run) == list(run)
 
 
-def test_missing_scores_integers_golds_and_repeats(tmp_path: Path) -> None:
-    candidates = [
-        {"rank": rank, "pubkey": key, "embedding_score": None}
-        for rank, key in ((2, 8), (1, "9"), (3, "9"))
-    ]
-    entries = [
-        entry(query_index="q", ground_truth_pubkey="None", candidates=candidates),
-        entry(query_index=2, ground_truth_pubkey=44, candidates=[]),
-    ]
-    file = read_run(written(tmp_path, json.dumps(entries)))
-    assert {claim: file.run.scored(claim) for claim in file.run.claim_ids} == {
-        "q": {"9": 2.0, "8": 1.0},
-        "2": {},
-    }
-    assert file.repeated == 1 and file.golds == {"2": "44"}
-
-
 def test_many_ties_keep_the_order_and_nearly_the_score(tmp_path: Path) -> None:
     keys = [f"p{i}" for i in np.random.default_rng(0).permutation(100)]
     candidates = [

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 from claim2source.core.errors import ConfigError
 from claim2source.core.run import Run
 from claim2source.io import store as module
-from claim2source.io.store import Store, default_root, text_key
+from claim2source.io.store import Store, text_key
 from claim2source.models import Encoder, EncoderSettings, Template
 from claim2source.models import encoder as encoder_module
 from tests.shared_data import REPOSITORY
@@ -247,17 +247,6 @@ def test_what_is_not_finite_or_does_not_fit_is_not_stored(tmp_path):
     assert space.missing(KEYS) == [0, 1, 2]
 
 
-def test_where_the_store_is(monkeypatch, tmp_path):
-    monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "named"))
-    assert Store().root == Store(None).root == default_root() == tmp_path / "named"
-    assert Store(tmp_path / "given").root == tmp_path / "given"
-    monkeypatch.setenv("CLAIM2SOURCE_STORE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_root() == tmp_path / "cache" / "claim2source"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert default_root() == Path.home() / ".cache" / "claim2source"
-
-
 MADE_BY = {"x": 1}
 
 
@@ -272,15 +261,6 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(module, "_digest", noted)
     return calls
-
-
-def test_vectors_are_mapped_not_read(tmp_path: Path) -> None:
-    space = Store(tmp_path).space(MADE_BY)
-    space.put(KEYS, VECTORS)
-    for found in (space, Store(tmp_path).space(MADE_BY)):
-        (vectors,) = found._vectors.values()
-        assert isinstance(vectors, np.memmap) and not vectors.flags.writeable
-        assert np.array_equal(found.get(KEYS[::-1]), VECTORS[::-1])
 
 
 def test_a_file_is_hashed_once_and_again_when_it_changed(

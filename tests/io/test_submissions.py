@@ -40,18 +40,6 @@ def test_broken_preds_are_problems_and_never_evaluated(tmp_path):
         assert line.startswith(f"F:{number}: preds: ") and len(line) < 120
 
 
-def test_problems_of_a_labs_run(tmp_path):
-    tsv = "post_id\tpreds\n1\t['a']\n2\n1\t['b']\n\t['a']\n3\t['a']\tx\n"
-    assert problems_of(read_run, written(tmp_path, tsv)) == [
-        "F:3: 1 columns; the header has 2",
-        "F:5: post_id: empty",
-        "F:6: 3 columns; the header has 2",
-    ]
-    assert problems_of(read_run, written(tmp_path, "claim\tpreds\n1\t['x']\n")) == [
-        "F:1: post_id or index: must be a column of the header, once; there are: claim, preds"
-    ]
-
-
 def test_submissions(tmp_path):
     ranked = {"dev-1": list("abcdef"), "dev-dev-2": ["it's", 'q"', "x"], "9": []}
     run = Run.from_lists(

@@ -179,10 +179,6 @@ def test_problems_of_qrels(tmp_path):
         "F:5: source id: empty",
         "F:6: score: '' is not an integer",
     ]
-    said = problems_of(read_qrels, written(tmp_path, "\npost_id\ttext\n1\tx\n"))
-    assert said == [
-        "F:2: cord_uid or pubkey: must be a column of the header, once; there are: post_id, text"
-    ]
 
 
 def test_the_line_of_a_problem_counts_the_lines_within_quotes(tmp_path):

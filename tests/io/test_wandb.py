@@ -20,7 +20,6 @@ from claim2source.io import wandb as library
 from claim2source.io.wandb import (
     log_tables,
     require_tracking,
-    table_key,
     wandb_mode,
 )
 from tests.shared_data import REPOSITORY
@@ -31,8 +30,6 @@ TABLES = {"a": TextTable(["x"], [[1]])}
 def test_tracking_needs_wandb_and_online_a_key_and_off_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "Rank of the gold: from a/b (rows) to C (columns)"
-    assert table_key(name) == "rank_of_the_gold_from_a_b_rows_to_c_columns"
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))

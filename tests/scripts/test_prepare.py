@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import UserError
-from claim2source.datasets import load
-from claim2source.datasets.prepare import main
 from tests.datasets.test_checkthat2025 import task
 from tests.shared_data import REPOSITORY
 
@@ -21,31 +18,6 @@ def prepare(*arguments: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, str(REPOSITORY / "scripts" / "prepare.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
-def test_an_older_data_set_is_replaced_when_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Refused before the input is read; nothing that the program did not make is removed."""
-    source, target = task(tmp_path / "in", test_gold=None), tmp_path / "out"
-    words = ["checkthat2025", f"--input={source}", f"--output={target}"]
-    main(words)
-    (target / "queries.jsonl").write_text("older")
-    (source / "subtask4b_query_tweets_dev.tsv").rename(tmp_path / "dev.tsv")
-    with pytest.raises(UserError, match=r"out: holds a data set; add --overwrite"):
-        main(words)
-    with pytest.raises(UserError, match=r"dev\.tsv: no such file"):
-        main([*words, "--overwrite"])
-    assert (target / "queries.jsonl").read_text() == "older"
-    (tmp_path / "dev.tsv").rename(source / "subtask4b_query_tweets_dev.tsv")
-    main([*words, "--overwrite"])
-    kept = tmp_path / "out.replaced"
-    assert f"{target}: the earlier data set is in {kept} now" in capsys.readouterr().out
-    assert (kept / "queries.jsonl").read_text() == "older"
-    assert len(load(target, "train").claims) == 3
-    (kept / "corpus.jsonl").unlink()
-    with pytest.raises(UserError, match=r"out\.replaced: is no data set"):
-        main([*words, "--overwrite"])
 
 
 def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:

@@ -58,16 +58,3 @@ def test_a_server_is_started_in_an_environment_of_its_own(tmp_path: Path) -> Non
     done = run("Qwen/Qwen3-8B", "--seed", "1", GPUS="1", VLLM_ENVIRONMENT=str(tmp_path))
     assert done.stdout.splitlines()[:2] == ["serve", "Qwen/Qwen3-8B"]
     assert done.stdout.splitlines()[-2:] == ["--seed", "1"]
-
-
-def test_wrong_words_are_one_line_and_code_2() -> None:
-    for words, environment, said in (
-        ((), {}, "usage: "),
-        (("--dry-run",), {}, "usage: "),
-        (("m", "--dry-run"), {"GPUS": "two"}, "GPUS: 'two' is not a number"),
-    ):
-        done = run(*words, **environment)
-        assert done.returncode == 2 and done.stderr.startswith((said, said))
-        assert len(done.stderr.splitlines()) == 1
-    assert run("--help").stdout.startswith("Serve a language model with vLLM")
-    assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0

@@ -127,51 +127,6 @@ def test_weights_are_compared_by_value(
     assert snapshot.compare(*folders) == 1
 
 
-def test_what_moved_is_no_difference(
-    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another folder, another order of claims, other tags and costs; a system's new name."""
-    case = folders[1] / CASE
-    (case / "files" / "rows").mkdir()
-    shutil.move(case / RUNS, case / "files" / "rows" / "0-en.trec")
-    shutil.rmtree(case / "files" / "runs")
-    shutil.move(case / "files" / "submission.tsv", case / "files" / "rows" / "task.tsv")
-    lines = RUN.replace("tag", "other").splitlines(keepends=True)
-    (case / "files" / "rows" / "0-en.trec").write_text("".join(lines[2:] + lines[:2]))
-    listing = case / "listing.json"
-    listing.write_text(listing.read_text().replace('"model.safe', '"checkpoints/model.safe'))
-    edit_text('"seconds": 3', '"seconds": 9')(case / "files" / "report.json")
-    assert snapshot.compare(*folders) == 0
-    assert "== moved (3, not counted)" in capsys.readouterr().out
-    # Moved and changed is a difference.
-    edit_text("0.9", "0.8")(case / "files" / "rows" / "0-en.trec")
-    assert snapshot.compare(*folders) == 1
-
-
-def test_the_newest_command_that_a_repository_has_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variants = ["eval/new.py --all $many", "!eval/both.py eval/old.py --one", "eval/both.py --two"]
-    monkeypatch.setitem(snapshot.CASES, CASE, variants)
-    (tmp_path / "eval").mkdir()
-    filled = {"many": "$few b", "few": "a", "data": tmp_path / "data", "out": tmp_path}
-
-    def words() -> list[str]:
-        return snapshot.command_of(CASE, tmp_path, filled)[1:]
-
-    assert words() == []
-    (tmp_path / "eval" / "old.py").touch()
-    assert words() == ["--one"]
-    (tmp_path / "eval" / "both.py").touch()
-    assert words() == ["--two"]
-    (tmp_path / "eval" / "new.py").touch()
-    assert words() == ["--all", "a", "b"]
-    monkeypatch.setitem(snapshot.CASES, CASE, ["eval/new.py --dataset $data/ct25"])
-    assert words() == []  # without its data
-    (tmp_path / "data" / "ct25").mkdir(parents=True)
-    assert words() == ["--dataset", str(tmp_path / "data" / "ct25")]
-
-
 def test_every_case_has_a_program_here() -> None:
     words = {**snapshot.TABLE["words"], "r": REPOSITORY, "data": "/data", "llm": "", "threads": 1}
     for name, variants in snapshot.CASES.items():

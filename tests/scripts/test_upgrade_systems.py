@@ -85,8 +85,6 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
 @pytest.mark.parametrize(
     "text",
     [
-        "A: 3\n",
-        "A: {bm25: {}\n",
         "A:\n  tune: true\n",
         "A:\n  stages:\n    - {retrieve: B, checkpoint: c}\n",
         "name: A\nindex: shared\n",
