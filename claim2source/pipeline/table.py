@@ -34,6 +34,7 @@ from claim2source.pipeline.submit import load_reported, require_submittable, sub
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
+from claim2source.systems.stages import is_simulated
 from claim2source.systems.system import DEPTH, RunSettings, SystemRunner
 from claim2source.text import Rendering
 from claim2source.text.views import read_rewrites
@@ -175,6 +176,9 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     cells = cells_of(planned, forms)
     names = [one.system.name + (f".{form}" if form else "") for one, form in cells]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
+    simulated = any(is_simulated(entry) for one in planned for entry in one.system.stages)
+    allowed = "none of a simulated stage, or of one that is handed the golds"
+    require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
 
     runner = SystemRunner(dataset, settings)
     rows, not_run = run_rows(cells, runner, scoring, config.out, PROGRAM)

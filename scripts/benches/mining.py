@@ -30,10 +30,8 @@ from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts
 
 DEPTH, SHARE, CHECKED = 100, 0.95, 50
 # The peer's limit is a share of the whole score.
-HYBRID = MiningConfig(
-    hard=8, random=0, last_rank=DEPTH, alpha=0.5, max_share=SHARE, share_of="score"
-)
-DENSE = replace(HYBRID, alpha=0.0)
+DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
+HYBRID = replace(DENSE, alpha=0.5)
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,9 @@ def made_up(config: Config) -> Inputs:
     golds = draw.integers(0, count, config.claims)
     noise = draw.normal(size=(config.claims, config.dimensions)) / config.dimensions**0.5
     # The number makes every text distinct: the peer merges equal ones.
-    pool = [Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts)]
-    claims = [
-        Claim(f"c{i}", f"{text} c{i}", golds=(f"s{golds[i]}",)) for i, text in enumerate(posts)
-    ]
+    pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
+    gold = [(f"s{i}",) for i in golds]
+    claims = (Claim(f"c{i}", f"{text} c{i}", golds=gold[i]) for i, text in enumerate(posts))
     dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
     return Inputs(dataset, unit(sources[golds] + 2 * noise), sources)
 
@@ -166,9 +163,8 @@ def check_same(inputs: Inputs) -> None:
         text_of[row.claim]: [text_of[n.source] for n in row.negatives]
         for row in mine_ours(some, DENSE)
     }
-    found = mine_peer(some)
+    if not len(found := mine_peer(some)):
+        raise UserError("the peer found too few negatives for every claim checked")
     for row in found:
         if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
-    if not len(found):
-        raise UserError("the peer found too few negatives for every claim checked")

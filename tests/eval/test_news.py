@@ -107,6 +107,11 @@ def test_injected_golds_are_rows_of_the_papers_table_and_of_no_test(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     tested = {c["system"] for test in report["tests"] for c in test["comparisons"]}
     assert tested == {"CE.original"}
+    # What was handed the golds is no submission.
+    zipped, words = tmp_path / "sent.zip", ["--only", "CE+gold", "--submit"]
+    with pytest.raises(ConfigError, match="submit"):
+        run(data, tmp_path / "refused", *words, str(zipped), config=config)
+    assert not zipped.exists() and not (tmp_path / "refused").exists()
     capsys.readouterr()
     tables = ["--published", "--tables", "2023-rerank", "--repeats", "20"]
     report_main([*tables, "--reports", str(tmp_path / "out")])

@@ -83,13 +83,6 @@ def test_all_others_are_tested_on_the_macro_average_and_in_each_language(
     assert {c.verdict for c in found.tests[0].comparisons} == {"worse"}
 
 
-def test_one_system_and_one_language(dev: Dataset, runs: dict[str, Run]) -> None:
-    found = compare({"high": runs["high"]}, dev.in_languages(["de"]), repeats=20)
-    assert found.tests == () and list(found.scores["high"]) == ["de", "macro"]
-    two = compare(runs, dev.in_languages(["de"]), repeats=20)
-    assert [test.claims for test in two.tests] == [20]
-
-
 def test_the_text_and_the_html_show_every_table(dev: Dataset, runs: dict[str, Run]) -> None:
     found = compare(runs, dev, repeats=200)
     text, html = str(found), found._repr_html_()

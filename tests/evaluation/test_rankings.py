@@ -113,10 +113,6 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"a": {"p": float("inf")}},
         "system: score: inf is not a finite float32 .claim 'a', source 'p'.",
     ),
-    "an id that is no text": (
-        frame(qid=["a"], docid=[1.5], score=[1]),
-        "system:1: docid: is a number, not text",
-    ),
     "other claims": ({"other": {"p1": 1.0}}, "system: ids do not match: .*"),
     "a list": ([("a", "p", 1)], "system: a list is no ranking; allowed: a Run .*"),
     "no such file": ("no/such.trec", "no/such.trec: .*"),

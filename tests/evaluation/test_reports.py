@@ -196,15 +196,6 @@ def test_a_report_is_read_strictly(tmp_path: Path, edit: Any, place: str) -> Non
             Report.read(tmp_path)
 
 
-def test_a_report_is_the_same_when_read_back(tmp_path: Path) -> None:
-    report = Report.read(save(tmp_path))
-    report.write(tmp_path / "again")
-    assert Report.read(tmp_path / "again") == report
-    again = (tmp_path / "again" / "report.json").read_bytes()
-    assert again == (tmp_path / "report.json").read_bytes()
-    assert list(json.loads(again))[:5] == ["version", "dataset", "split", "languages", "macro"]
-
-
 def test_a_report_of_version_2_is_read_with_published_numbers_in_their_rows(tmp_path: Path) -> None:
     report = Report.read(save(tmp_path))
     cell = PublishedScore("t", "r", "EN", 0.5, "", 0.4, -0.1, 0.3, 0.6, "yes", True, 4)

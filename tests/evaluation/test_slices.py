@@ -52,8 +52,6 @@ def test_summary_of_ranks():
     assert summarise(np.array([2, inf])).median is None  # half-way to infinity
     assert summarise(np.array([1, 2, inf])).median == 2
     assert summarise(np.array([inf])).mean is None
-    with pytest.raises(ValueError, match="no ranks"):
-        summarise(np.array([]))
 
 
 def test_buckets_meet_without_gap_and_claims_change_between_them():
@@ -66,8 +64,6 @@ def test_buckets_meet_without_gap_and_claims_change_between_them():
     cells = {(a, b): n for a, row in table.items() for b, n in row.items() if n}
     pairs = [("1", "1"), ("1", "2-5"), ("6-10", NOT_FOUND), (NOT_FOUND, "51-100")]
     assert cells == dict.fromkeys(pairs, 1)
-    with pytest.raises(ValueError, match="ranks of 1 and of 2"):
-        bucket_changes(np.ones(1), np.ones(2))
     found = rank_slices(["x", "y", "z"], np.array([inf, 4, 2]), "rank of bm25")
     assert {(s.by, s.part): set(s.claim_ids) for s in found} == {
         ("rank of bm25", "2-5"): {"y", "z"},

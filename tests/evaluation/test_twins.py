@@ -11,7 +11,6 @@ import claim2source as c2s
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Report
 from claim2source.core.run import Run
-from tests.shared_data import shared
 
 SOURCES = (
     Source("a1", "Masks work", 'They "do", says CO₂'),
@@ -66,12 +65,3 @@ def test_what_twins_do_is_counted_by_hand(tmp_path: Path) -> None:
     other = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
     found = c2s.evaluate(Run.from_lists(RUN), other, repeats=0)
     assert found.systems["system"].twins is None and found.twins_table is None
-
-
-def test_fact_checks_that_are_there_twice() -> None:
-    dev = c2s.load(shared("tweets-factchecks"), "dev")
-    run = c2s.BM25().index(dev.sources).search(dev.claims, 100)
-    report = c2s.evaluate(run, dev, repeats=0)
-    twins = report.systems["system"].twins
-    assert twins is not None and 0 < twins.ties <= twins.of_golds < twins.golds
-    assert twins.lost > 10 and twins.as_one["macro"] > 0.05 + report.macro["mrr@5"]

@@ -132,8 +132,6 @@ def test_coverage_counts_both_sides_and_ids_that_never_meet_are_an_error():
     run = Run.from_lists({"16": [("s", 1.0)]})
     with pytest.raises(UserError, match=r"my\.tsv: ids do not match.*'16'.*'dev-16'"):
         coverage(run, Qrels({"dev-16": {"s": 1}}), "my.tsv")
-    with pytest.raises(UserError, match="the run has nothing"):
-        coverage(Run.from_lists({}), Qrels({"dev-16": {"s": 1}}))
     with pytest.raises(UserError, match="no claim has a gold"):
         coverage(run, Qrels({"16": {"s": 0}}))
 
@@ -159,8 +157,6 @@ def test_languages_and_their_macro_average():
     assert table["fr"] == {"mrr@5": 0.5, "mrr@1": 0.0, "queries": 1}
     # Languages weigh the same however many claims they have.
     assert macro(table) == pytest.approx({"mrr@5": 2 / 3, "mrr@1": 4 / 9, "queries": 5})
-    with pytest.raises(ValueError, match="no languages"):
-        macro({})
 
 
 @given(st.integers(2, 8), st.data())

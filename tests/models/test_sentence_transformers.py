@@ -107,7 +107,6 @@ def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: P
 @pytest.mark.parametrize(
     ("sbert", "tokenizer", "expected"),
     [
-        ({"max_seq_length": None}, {"model_max_length": 200}, 64),
         ({"max_seq_length": None}, {"model_max_length": 20}, 20),
         ({"max_seq_length": 200}, {"model_max_length": 20}, 64),
         ({"max_seq_length": 12}, {"model_max_length": 20}, 12),
@@ -143,7 +142,6 @@ def test_a_similarity_that_dot_products_are_not_is_warned_of(
     ("sbert", "field"),
     [
         ({"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
-        ({"query_length": 9}, "query_length"),
         ({"tokenizer_args": {"add_prefix_space": True}}, "tokenizer_args.add_prefix_space"),
         ({"config_kwargs": {"is_causal": False}}, "config_kwargs.is_causal"),
         ({"modality_config": {"text": {"method_output_name": "logits"}}}, "modality_config"),

@@ -53,8 +53,3 @@ def test_rows_hold_every_text_once_and_about_as_many_tokens_each(lengths, budget
     assert len(rows) <= most
     for row in rows:  # the last text may reach beyond an even share
         assert sum(lengths[text] for text in row[:-1]) < sum(lengths) / most
-
-
-def test_a_few_tokens_too_many_make_two_even_rows_and_not_a_full_and_a_short_one():
-    rows = list(in_rows(texts([10] * 11), 100))
-    assert [len(row) for row in rows] == [6, 5]

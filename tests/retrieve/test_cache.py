@@ -15,7 +15,7 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, IndexNotes, Result
 from claim2source.io.store import Store
-from claim2source.models import EncoderSettings, ModelConfig, Template
+from claim2source.models import EncoderSettings, Template
 from claim2source.retrieve import BM25, BM25Config, Dense, IndexConfig, bm25
 from claim2source.retrieve.terms import Analysis
 from claim2source.text import Rendering
@@ -218,17 +218,3 @@ def test_candidates_and_the_index_recall_come_back_with_the_run(tmp_path: Path) 
     again, read = dense(tmp_path, claims=claims, index=IndexConfig("hnsw"))
     assert read == 0 and again.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
     assert again.index == IndexNotes("hnsw", compared=1, recall={2: 1.0})
-
-
-def test_a_stage_with_a_real_encoder_costs_what_changed(tiny_folder: Path, tmp_path: Path) -> None:
-    model = ModelConfig(str(tiny_folder), pooling="mean", max_length=16)
-
-    def cost(claims: list[Claim]) -> Cost:
-        return Dense(model, store=Store(tmp_path), device="cpu").index(POOL).search(claims, 2).cost
-
-    first = cost(CLAIMS[:1])
-    assert first.tokens > 0 and first.reused == 0
-    assert cost(CLAIMS[:1]) == first
-    more = cost([CLAIMS[0], Claim("v", "claim b")])
-    # [CLS], two words, [SEP]; both sources and the first claim were there, and it is said.
-    assert (more.tokens, more.items, more.reused) == (4, 2, 3)

@@ -9,8 +9,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-import claim2source as c2s
-from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.datasets.grouping import golds_by_text
@@ -175,8 +174,3 @@ def test_no_claim_is_a_negative_of_itself(data: Dataset) -> None:
                 listed = {candidates.sources.ids[place] for place in row if place >= 0}
                 assert not listed & set(claim.excluded) and listed
     assert golds_by_text(data.claims)["taxes-pro"] == {"taxes-con", "taxes-pro"}
-
-
-def test_plain_strings_have_no_ids_of_their_own() -> None:
-    sources = [Source("0", abstract="masks work"), Source("1", abstract="tea")]
-    assert c2s.BM25().index(sources).search(["masks", "tea"]).run.sources("0") == ["0"]

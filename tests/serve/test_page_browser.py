@@ -111,20 +111,6 @@ def test_a_post_is_pasted_and_papers_are_seen(
     assert page.url.rstrip("/").count("/") == 2  # the post is not in the address
 
 
-def test_a_paper_s_bibtex_is_copied(browser: Any, address: str) -> None:  # noqa: F811
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    page.goto(address)
-    found(page, POST)
-    button = page.locator(".copy").nth(1)
-    button.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_selector("text=Copied")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator("pre").nth(1).text_content() and copied.startswith("@article{")
-    context.close()
-
-
 def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
     post = f"zebrafish {EVIL}"
     shown = found(page, post)

@@ -59,17 +59,6 @@ def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path:
     assert set(found.sources("d")) == {"s2", "s3"} and len(found.sources("c")) == 3
 
 
-def test_what_is_beyond_the_depth_keeps_its_place_and_equal_scores_their_order(
-    tmp_path: Path,
-) -> None:
-    file = written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0)))
-    run = Run.from_lists({"c": [("s3", 9.0), ("s2", 8.0), ("s1", 7.0)]})
-    claims = [Claim("c", "tea")]
-    ranked = Learned(file=file, depth=2).apply(claims, SOURCES, run).run
-    assert ranked.sources("c") == ["s3", "s2", "s1"]  # only s1's title has tea
-    assert Learned(file=file).apply(claims, SOURCES, run).run.sources("c")[0] == "s1"
-
-
 def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
     stage = Learned(file=written(tmp_path, fusion(LearnedView("title", TITLE, "", 1, 1.0))))
     run = Run.from_lists({"c": [("s2", 9.0), ("s1", 8.0)]})

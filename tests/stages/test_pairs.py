@@ -165,13 +165,6 @@ def test_what_was_scored_before_it_was_killed_is_not_scored_again(
     assert order(apply(rest, "abcdefgh", store=store)) == "abcdefgh" and len(rest.asked) == 3
 
 
-def test_a_pair_that_failed_is_asked_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    apply(Table(scores={"ta": 1.0}), "ab", store=store)
-    again = Table(scores={"tb": 2.0})
-    assert order(apply(again, "ab", store=store)) == "ba" and len(again.asked) == 1
-
-
 def test_a_source_in_passages_scores_as_its_best_one() -> None:
     @dataclass(frozen=True, kw_only=True)
     class ByText(Table):

@@ -147,25 +147,24 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     }
     claims, asked = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
 
-    def asked_of(scorer: Scorer, view: ViewConfig) -> np.ndarray:
+    def ask(scorer: Scorer, view: ViewConfig) -> None:
         scorer.key(view)
         kept = scorer.scores(view, claims, asked)
         fresh = scorer.scores(view, claims, asked, fresh=True)
         assert np.concatenate(kept) == pytest.approx(np.concatenate(fresh))
         scorer.key(view)
-        return np.concatenate(kept)
 
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
     for turn in (1, 2):
         for view in views.values():
-            asked_of(scorer, view)
+            ask(scorer, view)
         # MaxSim of the same encoder is no other model.
         assert counts == {"encoders": turn, "cross-encoders": turn}
     # Several may stay; another length is another model, also where its name is the same.
     counts.clear()
     every = Scorer(SOURCES, models=Models(Runtime(None, "cpu"), several=True))
     for view in [*views.values()] * 2:
-        asked_of(every, view)
+        ask(every, view)
     assert counts == {"encoders": 1, "cross-encoders": 1}
     longer = replace(views["max_sim"], model=replace(model, max_length=16))
     assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2

@@ -352,8 +352,6 @@ def test_forms_of_claims_and_papers_are_settings(llm_server: Start) -> None:
 
 def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Path) -> None:
     server = llm_server()
-    with pytest.raises(InputError, match="no such prompt"):
-        stage(server, prompt="verify")
     with pytest.raises(InputError, match="variables"):
         stage(server, prompt="support")
     # Another text of the prompt is another stage.
