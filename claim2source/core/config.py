@@ -275,7 +275,8 @@ def _help(program: str, about: str, options: Mapping[str, Option], common: Seque
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any:
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
-    name = key if words or key in options else key.removeprefix("no_")
+    unset = () if words or key in options else options
+    name = next((name for name in unset if key == f"no_{name}"), key)
     option, place = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
