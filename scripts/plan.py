@@ -211,12 +211,6 @@ def plan(
     if times:
         # The pool's vectors are those that val was scored with.
         parts.append(encoded("mining again", mined * times, 0))
-    between = sum(scale not in (0, 1) for scale in config.scales or ())
-    if between:
-        parts.append(encoded("val at each scale", val * between, pool * between))
-    if config.soup and train.epochs > 1:
-        more = train.epochs - 1
-        parts.append(encoded("val of soups, at most", val * more, pool * more))
     parts.append(encoded("report: step 0 and chosen", sizes.report * 2, 0))
     return Plan(tuple(parts), steps, settled)
 

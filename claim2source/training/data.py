@@ -306,14 +306,6 @@ class TrainingPairs:
             f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)",
         ]
 
-    def lengths(self) -> list[int]:
-        """Count the tokens of each pair's claim and source; frozen sources count 0."""
-        return [
-            len(self.claim_tokens[row.claim].ids)
-            + (0 if self.query_only else len(self.source_tokens[row.positive].ids))
-            for row in self.rows
-        ]
-
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
@@ -346,12 +338,6 @@ class TrainingPairs:
         positives = torch.tensor([place[row.positive] for row in own])
         masked = self._masked(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        claims_masked = None
-        first = sum(len(share) for share in shares[: plan.rank]) if plan.shares else 0
-        rows = first + torch.arange(len(own))
-        if self.losses.info_nce.both_ways:
-            claims_masked = self._claims_masked(own, everyone)
-            claims_masked[torch.arange(len(own)), rows] = False
         shown = [
             (i, forms[plan.epoch % len(forms)])
             for i, row in enumerate(own)
@@ -367,8 +353,6 @@ class TrainingPairs:
             counts=tuple(len(part) for part in by_rank),
             positives=positives,
             masked=masked,
-            rows=rows,
-            claims_masked=claims_masked,
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
             views=[tokens for _, tokens in shown],
             owners=owners,
@@ -396,12 +380,6 @@ class TrainingPairs:
         papers = [self.papers[source] for source in columns]
         golds = [self.gold_papers(row.claim) for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
-
-    def _claims_masked(self, own: Sequence[MinedRow], everyone: Sequence[MinedRow]) -> Tensor:
-        """Mark [own, everyone] where the row's source is the paper of the other claim's gold."""
-        papers = [self.papers[row.positive] for row in own]
-        golds = [self.gold_papers(other.claim) for other in everyone]
-        return torch.tensor([[paper in other_golds for other_golds in golds] for paper in papers])
 
     def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""

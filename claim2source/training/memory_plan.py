@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
@@ -239,11 +239,13 @@ class Settled:
         config: chunks and checkpointing are numbers and flags.
         memory: what it is estimated to need.
         device: bytes that the device has.
+        auto: keys of `optimisation` that were left to the device.
     """
 
     config: FinetuneConfig
     memory: Memory
     device: float
+    auto: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -279,11 +281,6 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
     return texts * longest
 
 
-def is_open(train: OptimisationConfig) -> bool:
-    """Tell whether anything is left to the device's memory."""
-    return "auto" in (train.chunk_tokens, train.gradient_checkpointing)
-
-
 def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float) -> Settled:
     """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
 
@@ -292,6 +289,8 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     the last.
     """
     train, found = config.optimisation, []
+    open_keys = ("chunk_tokens", "gradient_checkpointing")
+    auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     both = train.gradient_checkpointing == "auto"
     for again in (False, True) if both else (bool(train.gradient_checkpointing),):
         plain = replace(train, gradient_checkpointing=again)
@@ -309,35 +308,27 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     for one in found:
         asked = replace(config, optimisation=one)
         memory = Memory.of(model, asked, tokens_at_once(asked, longest))
-        options.append(Settled(asked, memory, device))
+        options.append(Settled(asked, memory, device, auto))
     return next((one for one in options if one.fits), options[-1])
 
 
 def settle_here(
-    config: FinetuneConfig,
-    model: PreTrainedModel,
-    longest: int,
-    processes: int,
-) -> tuple[FinetuneConfig, str | None]:
+    config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
+) -> Settled:
     """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
 
-    Returns the config and the arithmetic in a line, none where nothing was open. Raises
-    `ConfigError` where nothing fits.
+    Raises `ConfigError` where something was left to the device, and nothing fits.
     """
-    train = config.optimisation
-    if not is_open(train):
-        return config, None
     place = next(model.parameters()).device
     if place.type == "cuda":
         device = float(torch.cuda.get_device_properties(place).total_memory)
     else:
         device = machine_memory() / processes
-    found = settle(config, model, longest, device)
-    if not found.fits:
-        key = "chunk_tokens" if train.chunk_tokens == "auto" else "gradient_checkpointing"
-        allowed = f"a device with more memory, or shorter texts ({found})"
-        raise ConfigError(f"optimisation.{key}", "auto", allowed)
-    return found.config, str(found)
+    settled = settle(config, model, longest, device)
+    if settled.auto and not settled.fits:
+        allowed = f"a device with more memory, or shorter texts ({settled})"
+        raise ConfigError(f"optimisation.{settled.auto[0]}", "auto", allowed)
+    return settled
 
 
 @dataclass(frozen=True)
@@ -405,27 +396,24 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
         restore_random_state(state)
 
 
-def calibrate(
-    config: FinetuneConfig, encoder: Encoder, planned: Memory, automatic: bool
-) -> tuple[FinetuneConfig, str | None]:
-    """Measure a chunk of a model that is ready to train; with `automatic`, set its tokens by that.
+def calibrate(settled: Settled, encoder: Encoder) -> tuple[FinetuneConfig, list[str]]:
+    """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
 
     Returns the config and, where there is a GPU, what was predicted and measured in a line.
     """
+    config, planned = settled.config, settled.memory
     place, longest = encoder.device, encoder.settings.max_length
     if place.type != "cuda" or config.self_check is False:
-        return config, None
-    tokens = tokens_at_once(config, longest)
-    found = measure_chunk(encoder, config, tokens)
-    device = float(torch.cuda.get_device_properties(place).total_memory)
+        return config, []
+    found = measure_chunk(encoder, config, tokens_at_once(config, longest))
     trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
     predicted = planned.weights + found.tokens * (planned.a_token + planned.recomputed)
     line = (
         f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
         f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
     )
-    if automatic and isinstance(config.optimisation.chunk_tokens, int):
-        budget = found.budget(trained, device, longest)
+    if "chunk_tokens" in settled.auto and isinstance(config.optimisation.chunk_tokens, int):
+        budget = found.budget(trained, settled.device, longest)
         line += f"; chunks of {budget:,} tokens"
         config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
-    return config, line
+    return config, [line]

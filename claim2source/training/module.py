@@ -517,28 +517,16 @@ class RetrieverModule(TrainingModule):
         """Put a batch's vectors beside its targets, gathered over processes where asked."""
         sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
         claims, sources, views, texts = vectors.split(sizes)
-        plan = batch.plan
         if batch.fixed_sources is not None:
             sources = batch.fixed_sources.to(vectors.device, non_blocking=True)
         else:
-            sources = gather_vectors(sources, batch.counts, plan.rank)
-        all_claims = None
-        if batch.claims_masked is not None:
-            counts = [len(rows) for rows in plan.shares or (plan.rows,)]
-            all_claims = gather_vectors(claims, counts, plan.rank)
+            sources = gather_vectors(sources, batch.counts, batch.plan.rank)
         targets: dict[str, Any] = {
             spec.name: value if value is None else value.to(vectors.device, non_blocking=True)
             for spec in fields(LossTargets)
             for value in [getattr(batch, spec.name)]
         }
-        return LossInputs(
-            claims=claims,
-            sources=sources,
-            all_claims=all_claims,
-            views=views,
-            texts=texts,
-            **targets,
-        )
+        return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
 
     def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
         """Say what is trained on, and what is left out."""

@@ -75,8 +75,7 @@ def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
     lines = check_training(encoder, config, *texts)
     if config.self_check:
         adapt(encoder, config)
-        _, line = calibrate(config, encoder, base.planned, base.automatic)
-        lines += [line] if line else []
+        lines += calibrate(base.settled, encoder)[1]
     if world.is_first:
         say("\n".join(lines))
 

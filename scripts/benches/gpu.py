@@ -43,12 +43,10 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import (
-    Memory,
     ModelShape,
     Tuning,
     calibrate,
     settle_here,
-    tokens_at_once,
 )
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
@@ -186,10 +184,9 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     )
     model = ModelConfig(dtype="bfloat16")
     recipe = FinetuneConfig(tuning="lora", model=model, lora=LORA, optimisation=optimisation)
-    recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
-    planned = Memory.of(encoder.model, recipe, tokens_at_once(recipe, config.tokens))
-    adapt(encoder, recipe)
-    recipe, _ = calibrate(recipe, encoder, planned, chunk == "auto")
+    settled = settle_here(recipe, encoder.model, config.tokens, 1)
+    adapt(encoder, settled.config)
+    recipe, _ = calibrate(settled, encoder)
     drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
     cell = training.Cell(drawn, config.dataset, "lora", "plain")
     data, rows, texts = cell.pairs()
@@ -204,7 +201,7 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     figures = rates(encoder, [text for pair in texts for text in pair], "lora", share, peak)
     most = round(peak_memory(gpu=not config.tiny) / 2**20)
     figures |= {"chunk_tokens": recipe.optimisation.chunk_tokens, "loss": module.losses[-1]}
-    predicted = round(planned.total / 2**20)
+    predicted = round(settled.memory.total / 2**20)
     return figures | {"seconds": round(seconds, 4), "peak_mb": most, "predicted_mb": predicted}
 
 

@@ -28,7 +28,7 @@ def dataset() -> Dataset:
 
 
 ROWS = [mined_row("1", "a", "e", "f"), mined_row("2", "c", "a", "e"), mined_row("3", "d", "c")]
-PLAN = BatchPlan((0, 1, 2), 0, 0, 1, True, True)
+PLAN = BatchPlan((0, 1, 2), 0, 0, 1)
 
 
 def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
@@ -149,7 +149,7 @@ def test_what_the_teacher_scores_is_trained_on_first(
     )
     assert sources_of(pairs, pairs.rows[0], 3) == expected
     for epoch, names in enumerate(expected):
-        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1, True, True))
+        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1))
         assert batch.teacher is not None
         columns = ["c", *names]
         assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]

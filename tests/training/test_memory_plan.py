@@ -227,9 +227,11 @@ def test_processes_share_the_machines_memory(
     gritlm: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
-    config, line = settle_here(auto(), gritlm, 512, processes=2)
-    assert config.optimisation.chunk_tokens == 18_432 and line is not None
-    assert settle_here(config, gritlm, 512, 2) == (config, None)
+    found = settle_here(auto(), gritlm, 512, processes=2)
+    assert found.config.optimisation.chunk_tokens == 18_432
+    assert found.auto == ("chunk_tokens", "gradient_checkpointing")
+    again = settle_here(found.config, gritlm, 512, 20)
+    assert (again.config, again.auto) == (found.config, ())
     with pytest.raises(ConfigError, match=r"optimisation\.chunk_tokens: 'auto' .*of 13\.1 GiB"):
         settle_here(auto(), gritlm, 512, processes=20)
 

@@ -22,7 +22,7 @@ from claim2source.training.losses import LossesConfig
 from claim2source.training.module import ReadyBatch, RetrieverModule
 from tests.training.small import small_encoder
 
-PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
+PLAN = BatchPlan(tuple(range(12)), 0, 0, 1)
 
 
 def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
