@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.io.store import Store
-from claim2source.models import Encoder, Identity, Manifest, resolve
+from claim2source.models import Encoder, Identity, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
@@ -19,7 +20,7 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
-from claim2source.training.memory_plan import Settled, settle_here
+from claim2source.training.memory_plan import MemoryPlan, plan_memory_here
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 
@@ -28,7 +29,7 @@ class LoadedBase:
     """Hold the model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
-    `settled` is the training's config with numbers in place of `auto`.
+    `plan` has the training's config with numbers in place of `auto`.
     """
 
     encoder: Encoder
@@ -36,17 +37,29 @@ class LoadedBase:
     folder: Path
     untrained: Identity
     teacher: SourceTeacher | None
-    settled: Settled
+    plan: MemoryPlan
 
     @property
     def config(self) -> FinetuneConfig:
         """Return the config with numbers in place of `auto`."""
-        return self.settled.config
+        return self.plan.config
 
     @property
     def kind(self) -> Literal["full", "lora"]:
         """Tell whether a checkpoint holds all weights or an adapter."""
         return "full" if self.config.tuning == "full" else "lora"
+
+    def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
+        """Describe the model before training, and what all its checkpoints have in common."""
+        return Manifest(
+            base=self.record,
+            weights=Weights(trained=self.config.optimisation.train),
+            encoder=self.encoder.settings,
+            rendering=self.config.rendering,
+            epoch=0,
+            source_model=None if self.teacher is None else self.teacher.record,
+            **provenance,
+        )
 
 
 def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
@@ -73,10 +86,8 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     if config.teacher is not None and dense is None:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
-    settled = settle_here(config, encoder.model, encoder.settings.max_length, world.local_size)
-    return LoadedBase(
-        encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, settled
-    )
+    plan = plan_memory_here(config, encoder.model, encoder.settings.max_length, world.local_size)
+    return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 
 def make_trainable(

@@ -250,6 +250,35 @@ class EvaluateOnVal(pl.Callback):
     ) -> None:
         self.session, self.base, self.manifest, self.data = session, base, manifest, data
 
+    def score_base(self, chooses: bool) -> None:
+        """Write and score the checkpoint of epoch 0, the model before training, if none has.
+
+        Every process encodes a share of val, the first one records the scores; it warns where
+        something is chosen on a val that is small.
+        """
+        run, world, store = self.session.run, self.session.world, self.session.store
+        if gather_values(bool(run.history), world)[0]:
+            return
+        encoder, rendering, val = self.base.encoder, self.manifest.rendering, self.data.val
+        encode_shares(encoder, rendering, val.claims, val.sources, store, world)
+        if not world.is_first:
+            return
+        folder = run.checkpoint(0)
+        written = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
+        small = why_too_small(val)
+        scores = score_on_val(encoder, self.data, rendering, store, _REPEATS if small else 0)
+        replace(written, scores=scores.by_split()).write(folder)
+        run.record(scores.epoch(0, None))
+        bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
+        if small and bounds and chooses:
+            low, high = bounds
+            mean = scores.table[MACRO][MAIN_METRIC]
+            log.warning(
+                "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
+                "%.4f wide",
+                *(small, MAIN_METRIC, mean, low, high, high - low),
+            )
+
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save and score the epoch; every process encodes a share of val."""
         assert isinstance(module, TrainingModule)
@@ -269,33 +298,6 @@ class EvaluateOnVal(pl.Callback):
                 replace(Manifest.read(folder), scores=scores.by_split()).write(folder)
             record_epoch(trainer, module, self.session, scores)
         encoder.weights = None
-
-
-def score_base(
-    session: Session, base: LoadedBase, manifest: Manifest, data: TrainingData, chooses: bool
-) -> None:
-    """Write and score the checkpoint of epoch 0, the model before training.
-
-    Every process encodes a share of val, the first one records the scores; it warns where
-    something is chosen on a val that is small.
-    """
-    run, world, store = session.run, session.world, session.store
-    encoder, rendering, val = base.encoder, manifest.rendering, data.val
-    encode_shares(encoder, rendering, val.claims, val.sources, store, world)
-    if not world.is_first:
-        return
-    written = save_checkpoint(run.checkpoint(0), encoder, base.folder, manifest, "base")
-    small = why_too_small(val)
-    scores = score_on_val(encoder, data, rendering, store, _REPEATS if small else 0)
-    replace(written, scores=scores.by_split()).write(run.checkpoint(0))
-    run.record(scores.epoch(0, None))
-    bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
-    if small and bounds and chooses:
-        low, high = bounds
-        log.warning(
-            "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, %.4f wide",
-            *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
-        )
 
 
 def record_epoch(

@@ -22,7 +22,7 @@ from claim2source.systems.choose import Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
-from claim2source.training.batches import BatchPlan
+from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.losses import LossesConfig, LossTargets, language_weights
 from claim2source.training.teacher import (
@@ -309,6 +309,27 @@ class TrainingPairs:
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
+
+    def sampler(
+        self, config: FinetuneConfig, rank: int, world_size: int, *, fixed: bool = False
+    ) -> BatchSampler:
+        """Deal the pairs to the batches of all epochs; `fixed` repeats the first epoch's."""
+        optimisation = config.optimisation
+        return BatchSampler(
+            self.groups(),
+            optimisation.batch_size,
+            epochs=optimisation.epochs,
+            accumulation=optimisation.accumulation,
+            seed=optimisation.seed,
+            rank=rank,
+            world_size=world_size,
+            gather=optimisation.gather,
+            config=config.batches,
+            languages=[self.languages[row.claim] for row in self.rows],
+            repeat=config.data.repeat,
+            remine_every=optimisation.remine_every,
+            fixed=fixed,
+        )
 
     def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""

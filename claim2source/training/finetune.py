@@ -10,14 +10,11 @@ import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.models import Manifest, Weights
 from claim2source.training.base import LoadedBase, load_base, make_trainable
-from claim2source.training.batches import BatchSampler
-from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine, score_base
+from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
-from claim2source.training.distributed import Sharded, gather_values, together
 from claim2source.training.fit import (
     fit,
     free_device,
@@ -25,8 +22,8 @@ from claim2source.training.fit import (
     lightning_trainer,
     limit_batches,
     provenance,
+    shards,
 )
-from claim2source.training.memory_plan import calibrate
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first, restore_mined
 from claim2source.training.report import report_run
@@ -39,14 +36,14 @@ from claim2source.training.session import Session, open_session, saved_state
 class Setup:
     """Hold what a training begins with, loaded and checked.
 
-    `config` has numbers in place of `auto`, and what a resumed run was begun with; `manifest` is
-    what all checkpoints have in common, `state` what is resumed from.
+    `config` has numbers in place of `auto`, and what a resumed run was begun with; `state` is what
+    is resumed from.
     """
 
     config: FinetuneConfig
     data: TrainingData
     base: LoadedBase
-    manifest: Manifest
+    evaluation: EvaluateOnVal
     state: TrainingState | None
     trainer: pl.Trainer
 
@@ -57,14 +54,12 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Raises `UserError` for anything the user can correct.
     """
     with open_session(config) as session:
-        with together(session.world):
+        with session.together():
             setup = set_up(config, session)
             check_device(setup.base, setup.data.train, session.world)
         if config.self_check:
             return None
-        with together(session.world):
-            if session.world.is_first:
-                session.run.begin(setup.config)
+        session.begin(setup.config)
         rows, mined = mine(setup, session)
         losses = train(setup, session, rows, mined)
         if not session.world.is_first:
@@ -91,21 +86,11 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
         **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
     }
     state = saved_state(run, world, begun_with) if config.resume else None
-    manifest = Manifest(
-        base=base.record,
-        weights=Weights(trained=config.optimisation.train),
-        encoder=base.encoder.settings,
-        rendering=config.rendering,
-        epoch=0,
-        source_model=None if base.teacher is None else base.teacher.record,
-        **provenance(config, data, session),
-    )
-    callbacks = [
-        Remine(session, config, base, data.train),
-        EvaluateOnVal(session, base, manifest, data),
-    ]
-    trainer = lightning_trainer(config, session, data, begun_with, base.encoder.device, callbacks)
-    return Setup(config, data, base, manifest, state, trainer)
+    manifest = base.manifest(provenance(config, data, session))
+    evaluation = EvaluateOnVal(session, base, manifest, data)
+    own = [Remine(session, config, base, data.train), evaluation]
+    trainer = lightning_trainer(config, session, data, begun_with, base.encoder.device, own)
+    return Setup(config, data, base, evaluation, state, trainer)
 
 
 def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
@@ -119,8 +104,7 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
         folder = session.run.checkpoint(0) if state is None else None
         texts = data.train, session.store, session.world
         base.teacher.prepare(*texts, base.untrained, folder)
-    if not gather_values(bool(session.run.history), session.world)[0]:
-        score_base(session, base, setup.manifest, data, config.chooses)
+    setup.evaluation.score_base(config.chooses)
     if state is not None:
         return restore_mined(session, state.mined, data.train), []
     encoder = base.encoder if base.teacher is None else base.teacher.encoder
@@ -134,7 +118,7 @@ def train(
     data, base, trainer, world = setup.data, setup.base, setup.trainer, session.world
     encoder = base.encoder
     vectors = make_trainable(base, data.train, session.store, world)
-    config, measured = calibrate(base.settled, encoder)
+    config, measured = base.plan.calibrate(encoder)
     optimisation = config.optimisation
     pairs = TrainingPairs(
         data.train,
@@ -150,24 +134,10 @@ def train(
         mining=config.mining,
         aligned=None if base.teacher is None else base.teacher.aligned,
     )
-    sampler = BatchSampler(
-        pairs.groups(),
-        optimisation.batch_size,
-        epochs=optimisation.epochs,
-        accumulation=optimisation.accumulation,
-        seed=optimisation.seed,
-        rank=world.rank,
-        world_size=world.size,
-        gather=optimisation.gather,
-        config=config.batches,
-        languages=[pairs.languages[row.claim] for row in pairs.rows],
-        repeat=config.data.repeat,
-        remine_every=optimisation.remine_every,
-        fixed=is_overfitting(trainer),
-    )
+    sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
     steps = limit_batches(sampler, trainer)
     trained = encoder
-    if isinstance(trainer.strategy, Sharded):
+    if shards(trainer):
         # What is sharded cannot be scored and saved: that is done with a whole model.
         trained = copy.copy(encoder)
         trained.model = copy.deepcopy(encoder.model)
@@ -175,7 +145,7 @@ def train(
         trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
     module = RetrieverModule(trained, pairs, optimisation, config.losses, steps, session.stop)
     summary = [
-        *([str(base.settled)] if base.settled.auto else []),
+        *([str(base.plan)] if base.plan.auto else []),
         *measured,
         *unused_data(config, data.train, len(pairs)),
         *mined,

@@ -163,6 +163,11 @@ def free_device(model: torch.nn.Module) -> None:
     torch.cuda.empty_cache()
 
 
+def shards(trainer: pl.Trainer) -> bool:
+    """Tell whether the weights are sharded over the processes."""
+    return isinstance(trainer.strategy, Sharded)
+
+
 def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
     """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
     limit, whole = trainer.limit_train_batches, sampler.batches

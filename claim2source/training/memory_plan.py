@@ -232,7 +232,7 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
 
 
 @dataclass(frozen=True)
-class Settled:
+class MemoryPlan:
     """A config without `auto`, and the memory that it takes of a device.
 
     Args:
@@ -251,6 +251,28 @@ class Settled:
     def fits(self) -> bool:
         """Tell whether the device has enough memory, working space left out."""
         return self.memory.total <= USABLE * self.device
+
+    def calibrate(self, encoder: Encoder) -> tuple[FinetuneConfig, list[str]]:
+        """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
+
+        Returns the config and, where there is a GPU, what was predicted and measured in a line.
+        """
+        config, longest = self.config, encoder.settings.max_length
+        if encoder.device.type != "cuda" or config.self_check is False:
+            return config, []
+        found = measure_chunk(encoder, config, tokens_at_once(config, longest))
+        a_token = self.memory.a_token + self.memory.recomputed
+        line = (
+            f"memory of {found.tokens:,} tokens: predicted "
+            f"{(self.memory.weights + found.tokens * a_token) / GIB:,.1f} GiB, measured "
+            f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
+        )
+        if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
+            trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
+            budget = found.budget(trained, self.device, longest)
+            line += f"; chunks of {budget:,} tokens"
+            config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
+        return config, [line]
 
     def __str__(self) -> str:
         train, memory = self.config.optimisation, self.memory
@@ -281,7 +303,9 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
     return texts * longest
 
 
-def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float) -> Settled:
+def plan_memory(
+    config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float
+) -> MemoryPlan:
     """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
 
     The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
@@ -308,13 +332,13 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     for one in found:
         asked = replace(config, optimisation=one)
         memory = Memory.of(model, asked, tokens_at_once(asked, longest))
-        options.append(Settled(asked, memory, device, auto))
+        options.append(MemoryPlan(asked, memory, device, auto))
     return next((one for one in options if one.fits), options[-1])
 
 
-def settle_here(
+def plan_memory_here(
     config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
-) -> Settled:
+) -> MemoryPlan:
     """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
 
     Raises `ConfigError` where something was left to the device, and nothing fits.
@@ -324,11 +348,11 @@ def settle_here(
         device = float(torch.cuda.get_device_properties(place).total_memory)
     else:
         device = machine_memory() / processes
-    settled = settle(config, model, longest, device)
-    if settled.auto and not settled.fits:
-        allowed = f"a device with more memory, or shorter texts ({settled})"
-        raise ConfigError(f"optimisation.{settled.auto[0]}", "auto", allowed)
-    return settled
+    planned = plan_memory(config, model, longest, device)
+    if planned.auto and not planned.fits:
+        allowed = f"a device with more memory, or shorter texts ({planned})"
+        raise ConfigError(f"optimisation.{planned.auto[0]}", "auto", allowed)
+    return planned
 
 
 @dataclass(frozen=True)
@@ -394,26 +418,3 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
         model.train(training)
         torch.cuda.empty_cache()
         restore_random_state(state)
-
-
-def calibrate(settled: Settled, encoder: Encoder) -> tuple[FinetuneConfig, list[str]]:
-    """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
-
-    Returns the config and, where there is a GPU, what was predicted and measured in a line.
-    """
-    config, planned = settled.config, settled.memory
-    place, longest = encoder.device, encoder.settings.max_length
-    if place.type != "cuda" or config.self_check is False:
-        return config, []
-    found = measure_chunk(encoder, config, tokens_at_once(config, longest))
-    trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
-    predicted = planned.weights + found.tokens * (planned.a_token + planned.recomputed)
-    line = (
-        f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
-        f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
-    )
-    if "chunk_tokens" in settled.auto and isinstance(config.optimisation.chunk_tokens, int):
-        budget = found.budget(trained, settled.device, longest)
-        line += f"; chunks of {budget:,} tokens"
-        config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
-    return config, [line]

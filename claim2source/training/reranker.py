@@ -17,7 +17,7 @@ from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData, load_splits
-from claim2source.training.distributed import gather_values, together
+from claim2source.training.distributed import gather_values
 from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
 from claim2source.training.negatives import mined_rows, restore_mined
 from claim2source.training.reranker_config import TAUGHT, RerankerConfig
@@ -67,11 +67,9 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
         allowed = "a file of train/mine.py, whose negatives are trained on"
         require(config.mined is not None, "mined", config.mined, allowed)
     with open_session(config) as session:
-        with together(session.world):
+        with session.together():
             setup = set_up(config, session)
-        with together(session.world):
-            if session.world.is_first:
-                session.run.begin(setup.config)
+        session.begin(setup.config)
         rows = mine(setup, session)
         losses = train(setup, session, rows)
         if not session.world.is_first:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from signal import SIGTERM
 
@@ -30,6 +30,16 @@ class Session:
     stop: StopSignals
     store: Store
     logs: RunLog
+
+    def together(self) -> AbstractContextManager[None]:
+        """Run the body on every process; what the user must correct ends them all."""
+        return together(self.world)
+
+    def begin(self, config: RunConfig) -> None:
+        """Make the run's folder, once all is known to be right."""
+        with self.together():
+            if self.world.is_first:
+                self.run.begin(config)
 
 
 @contextmanager

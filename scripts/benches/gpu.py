@@ -45,8 +45,7 @@ from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import (
     ModelShape,
     Tuning,
-    calibrate,
-    settle_here,
+    plan_memory_here,
 )
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
@@ -184,9 +183,9 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     )
     model = ModelConfig(dtype="bfloat16")
     recipe = FinetuneConfig(tuning="lora", model=model, lora=LORA, optimisation=optimisation)
-    settled = settle_here(recipe, encoder.model, config.tokens, 1)
-    adapt(encoder, settled.config)
-    recipe, _ = calibrate(settled, encoder)
+    planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
+    adapt(encoder, planned.config)
+    recipe, _ = planned.calibrate(encoder)
     drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
     cell = training.Cell(drawn, config.dataset, "lora", "plain")
     data, rows, texts = cell.pairs()
@@ -201,7 +200,7 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     figures = rates(encoder, [text for pair in texts for text in pair], "lora", share, peak)
     most = round(peak_memory(gpu=not config.tiny) / 2**20)
     figures |= {"chunk_tokens": recipe.optimisation.chunk_tokens, "loss": module.losses[-1]}
-    predicted = round(settled.memory.total / 2**20)
+    predicted = round(planned.memory.total / 2**20)
     return figures | {"seconds": round(seconds, 4), "peak_mb": most, "predicted_mb": predicted}
 
 

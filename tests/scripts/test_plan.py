@@ -53,7 +53,7 @@ def test_a_run_by_hand() -> None:
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
     assert parts["val at each scale"].flops == pytest.approx(36 * claim + 80 * source)
     # All are counted as long as the longest.
-    assert found.settled.memory.tokens == 60 * 50
+    assert found.memory.memory.tokens == 60 * 50
     cached = replace(
         config, optimisation=replace(config.optimisation, chunk_size=4, gradient_checkpointing=True)
     )
@@ -61,5 +61,5 @@ def test_a_run_by_hand() -> None:
     assert twice.flops == parts["training"].flops
     # The forward pass of chunks, and of checkpointing, beside one forward and two backward.
     assert twice.computed == pytest.approx(5 / 3 * twice.flops)
-    assert plan(cached, SMALL).settled.memory.tokens == 4 * 50
+    assert plan(cached, SMALL).memory.memory.tokens == 4 * 50
     assert plan(config, SMALL, processes=2).steps == 2 * 2
