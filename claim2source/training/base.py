@@ -90,7 +90,7 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 
-def make_trainable(
+def prepare_to_train(
     loaded: LoadedBase, train: Dataset, store: Store, world: World
 ) -> BaseVectors | None:
     """Make the model trainable; before that encode what the losses compare it with."""

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.training.base import LoadedBase, load_base, make_trainable
+from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
@@ -117,7 +117,7 @@ def train(
     """Train on the mined rows, from where a run was stopped; return the loss of every step."""
     data, base, trainer, world = setup.data, setup.base, setup.trainer, session.world
     encoder = base.encoder
-    vectors = make_trainable(base, data.train, session.store, world)
+    vectors = prepare_to_train(base, data.train, session.store, world)
     config, measured = base.plan.calibrate(encoder)
     optimisation = config.optimisation
     pairs = TrainingPairs(

@@ -114,16 +114,15 @@ class Memory:
     Args:
         weights: of what is not trained.
         states: of what is trained: weights, gradients, AdamW's means.
-        a_token: what the forward pass keeps of each token until its gradient is known.
+        a_token: what the forward pass keeps of each token until its gradient is known; with
+            checkpointing also what one layer keeps while its gradient is computed.
         tokens: that are kept at once.
-        recomputed: what one layer keeps while its gradient is computed, with checkpointing.
     """
 
     weights: float
     states: float
     a_token: float
     tokens: int
-    recomputed: float = 0.0
 
     @property
     def fixed(self) -> float:
@@ -133,17 +132,7 @@ class Memory:
     @property
     def total(self) -> float:
         """Add everything."""
-        return self.fixed + self.tokens * (self.a_token + self.recomputed)
-
-    def __str__(self) -> str:
-        kept = f"{self.a_token / MIB:,.2f} MiB a token"
-        if self.recomputed:
-            kept += f" and {self.recomputed / MIB:,.2f} of the layer that is computed again"
-        return (
-            f"{self.weights / GIB:,.1f} GiB weights, {self.states / GIB:,.1f} GiB of trained "
-            f"ones with AdamW's means, {kept}, {self.tokens:,} tokens at once: "
-            f"{self.total / GIB:,.1f} GiB"
-        )
+        return self.fixed + self.tokens * self.a_token
 
     @classmethod
     def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
@@ -174,13 +163,8 @@ class Memory:
         checkpointed = bool(config.optimisation.gradient_checkpointing)
         width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
         kept = model.config.hidden_size * width if checkpointed else a_layer
-        return cls(
-            weights,
-            trained * TRAINED,
-            kept * shape.layers,
-            tokens,
-            a_layer if checkpointed else 0.0,
-        )
+        a_token = kept * shape.layers + (a_layer if checkpointed else 0.0)
+        return cls(weights, trained * TRAINED, a_token, tokens)
 
 
 def _outside_layers(model: PreTrainedModel) -> int:
@@ -261,10 +245,9 @@ class MemoryPlan:
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
         found = measure_chunk(encoder, config, tokens_at_once(config, longest))
-        a_token = self.memory.a_token + self.memory.recomputed
+        predicted = self.memory.weights + found.tokens * self.memory.a_token
         line = (
-            f"memory of {found.tokens:,} tokens: predicted "
-            f"{(self.memory.weights + found.tokens * a_token) / GIB:,.1f} GiB, measured "
+            f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
             f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
         )
         if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
@@ -282,11 +265,10 @@ class MemoryPlan:
         elif train.chunk_size is not None:
             how = f"chunks of {train.chunk_size} texts"
         again = "gradient checkpointing" if train.gradient_checkpointing else "no checkpointing"
-        a_token = memory.a_token + memory.recomputed
         return (
             f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
-            f"trained ones with AdamW's means, {a_token / MIB:,.1f} MiB a token, {how}, {again}: "
-            f"{memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
+            f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB a token, {how}, "
+            f"{again}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
 
 
@@ -323,7 +305,7 @@ def plan_memory(
             continue
         found.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
-        room = (USABLE * device - empty.fixed) / (empty.a_token + empty.recomputed)
+        room = (USABLE * device - empty.fixed) / empty.a_token
         least = max(longest, LEAST_CHUNK) if both and not again else longest
         if room >= least or (again or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
