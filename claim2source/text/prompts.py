@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from claim2source.core.config_yaml import read_mapping
 from claim2source.core.errors import InputError
-from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean
 from claim2source.core.validate import validated
 from claim2source.text.control import defused
@@ -193,26 +191,13 @@ def shipped_prompts() -> list[str]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file of keys. Raises `InputError`."""
-    if why := why_not_file(path):
-        raise InputError.at(path, why=why)
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError.at(path, why="not UTF-8") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or type(error).__name__
-        raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise InputError.at(path, why="must be keys with their values, as in the prompts that ship")
-    known = [spec.name for spec in fields(_File)]
+    found, known = read_mapping(path), [spec.name for spec in fields(_File)]
     for key in found:
         if key not in known:
             why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
             raise InputError.at(path, field=key, why=why)
     if isinstance(found.get("version"), int | float):
-        found["version"] = str(found["version"])
+        found["version"] = found["version"].text  # as it is written
     return found
 
 

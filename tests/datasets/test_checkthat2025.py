@@ -188,7 +188,7 @@ def test_missing_column_and_empty_or_hostile_collection(tmp_path: Path) -> None:
     assert refused(source, tmp_path / "out")[0] == f"{COLLECTION}: holds no papers"
     (source / COLLECTION).write_bytes(b"cpandas\neval\n(X\x03\x00\x00\x001+1tR.")
     (line,) = refused(source, tmp_path / "out")
-    assert line.startswith(f"{COLLECTION}: refused 'pandas.eval'")
+    assert "refused 'pandas.eval'" in line
 
 
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:
