@@ -139,7 +139,6 @@ def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[s
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
-    """Put values in the place of `$names`, also in values."""
     while (found := Template(text).safe_substitute(filled)) != text:
         text = found
     return text
@@ -180,12 +179,10 @@ def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a row from each line."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write a row to each line."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
 
@@ -219,7 +216,6 @@ class Answering:
         self.server.keep_bodies = False
 
     def reply(self, chat: Any) -> Any:
-        """Reply to a chat, and remember it."""
         reply = self.replied(chat)
         row = {"asked": texts_of(chat), "reply": getattr(reply, "text", reply)}
         self.answers.add(json.dumps(row, sort_keys=True) + "\n")
@@ -292,7 +288,6 @@ def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, .
 
 
 def canonical(name: str, renamed: list[tuple[str, str]]) -> str:
-    """Return the name that the table's case has for a system."""
     for pattern, written in renamed:
         name = re.sub(pattern, written, name)
     return name
@@ -362,12 +357,10 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
-    """Flatten a table by language."""
     return {(system, lang, name): v for lang, row in table.items() for name, v in row.items()}
 
 
 def walk(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every mapping of a JSON value."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
@@ -438,7 +431,6 @@ def plain(value: Any) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal, numbers to 1e-6."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -578,7 +570,6 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 def compare_answers(name: str, one: Path, other: Path, differences: Differences) -> int:
-    """Compare what a language model was asked about and replied, in any order."""
     old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (one, other))
     for line in sorted(old - new):
         differences["answers"].append(f"{name}: absent after: {line[:150]}")

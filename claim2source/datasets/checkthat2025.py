@@ -108,7 +108,6 @@ def _read_split(
 
 
 def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
-    """Add a problem for each post of the test file that the gold file lacks: it would be lost."""
     judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
     for line, (post,) in tsv_rows(plain, ["post_id"], problems):
         if post not in judged:

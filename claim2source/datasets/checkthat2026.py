@@ -121,7 +121,6 @@ def written_index(split: str, lang: str) -> Callable[[str], str]:
 
 
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
-    """Load configuration -> split -> entries, of the configurations that the task has."""
     try:
         import datasets
         from huggingface_hub import get_token
@@ -180,7 +179,6 @@ def _write(
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
-    """Read the entries of a JSON file; None where it cannot be read, which is a problem."""
     before = len(problems)
     text = "".join(line or "" for _, line in text_lines(path, problems))
     entries = parse_json(text, path, problems) if len(problems) == before else None
@@ -192,7 +190,6 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 
 
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
-    """Yield the entries that are objects; a problem names the entry's number, from 1."""
     for number, entry in enumerate(table.entries, start=1):
 
         def complain(field: str | None, why: str, kind: str = "", /, number: int = number) -> None:
@@ -282,7 +279,6 @@ def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Proble
 
 
 def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
-    """Find the claim of a translation: by our id, or by the task's index with lang and split."""
     name = "id" if row.record.get("id") is not None else "index"
     key = row.as_id(name, row.record.get(name))
     lang, split = row.text("lang").strip().lower(), row.text("split").strip()

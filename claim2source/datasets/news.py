@@ -207,7 +207,6 @@ def _pairs(
 
 
 def _unquoted(cell: str) -> str:
-    """Take the quotes off that a CSV writer puts around a cell which holds some."""
     inner = cell[1:-1]
     if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
         return cell
@@ -215,7 +214,6 @@ def _unquoted(cell: str) -> str:
 
 
 def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
-    """Put bodies, dates and outlets into the articles, in place; say how many have a body."""
     if not path.exists():
         return f"no {ARTICLES}: articles have a title alone"
     lines = JsonLines(path, problems)
@@ -234,7 +232,6 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
 def _distractors(
     path: Path, known: Collection[str], problems: Problems
 ) -> tuple[list[Source], str]:
-    """Read further articles; keep those with one of the keywords."""
     if not path.exists():
         return [], ""
     found, count = [], 0

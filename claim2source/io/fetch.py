@@ -112,7 +112,6 @@ class Fetcher:
         return _made(address, id, mastodon_post(answer))
 
     def _json(self, url: str, address: str) -> dict[str, Any]:
-        """Ask an API; `url` begins with its host."""
         host, _, rest = url.partition("/")
         request = Request(f"{self.places.get(host, f'https://{host}')}/{rest}")
         request.add_header("Accept", "application/json")

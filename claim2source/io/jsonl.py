@@ -144,7 +144,6 @@ class _Repeated(Exception):
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object of keys and values. Raises `_Repeated`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -82,8 +82,6 @@ def _why_no_run(content: Mapping[str, object]) -> str:
 
 
 class _Entry:
-    """Check one claim of a score file."""
-
     def __init__(self, path: Path, number: int, raw: object, problems: Problems) -> None:
         self.path, self.number, self.problems = path, number, problems
         self.raw = raw if isinstance(raw, dict) else {}

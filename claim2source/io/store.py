@@ -184,7 +184,6 @@ class EmbeddingSpace:
         return keys
 
     def _add(self, name: str, vectors: np.ndarray) -> int:
-        """Number the rows of a shard; return the first number."""
         first = self._end
         self._vectors[name] = vectors
         self._names.append(name)
@@ -259,7 +258,6 @@ def _dropping_damaged(path: Path, what: str) -> Iterator[None]:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """Memory-map the `vectors` of a safetensors file; ValueError where it holds none."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
@@ -279,7 +277,6 @@ def _mark(path: Path) -> str:
 
 
 def _is_verified(path: Path, mark: str) -> bool:
-    """Tell whether a process has hashed this very file before."""
     try:
         return path.with_suffix(".verified").read_text(encoding="ascii") == mark
     except (OSError, UnicodeDecodeError):

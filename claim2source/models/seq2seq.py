@@ -193,7 +193,6 @@ class Seq2Seq:
                 yield place, self._read(row)
 
     def _read(self, row: list[int]) -> Translation:
-        """Decode a reply; one that fills its room is cut, also where its end was forced."""
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
         made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))

@@ -201,7 +201,6 @@ class Fusion:
 
 
 def _owners(run: Run) -> np.ndarray:
-    """Number the claim of every row, [rows]."""
     return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
 
 
@@ -217,7 +216,6 @@ def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
 
 
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
-    """Look up the scores of sorted pairs (claim, source), [pairs]; 0 where no run has them."""
     found = np.zeros(len(pairs))
     for run in runs:
         places = _places(run, vocabulary)
@@ -230,7 +228,6 @@ def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
-    """Normalise a run's scores for fusion, before weighting: [rows] float64."""
     if config.method == "rrf":
         return 1 / (config.rrf_k + run.ranks())
     return _scaled(run.scores.astype(np.float64), owner, *_scaling(run, owner, config))

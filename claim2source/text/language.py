@@ -76,7 +76,6 @@ def why_not_in(text: str, language: str) -> str | None:
 
 
 def _is_latin(text: str) -> bool:
-    """Tell whether half of a text's letters are Latin, or it has none."""
     letters = [letter for letter in text if letter.isalpha()]
     latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
     return 2 * latin >= len(letters)

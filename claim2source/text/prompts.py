@@ -143,14 +143,12 @@ class Prompt:
         return "\n\n".join(blocks)
 
     def _short(self, name: str, value: str) -> str:
-        """Refuse a value that is too long to be the program's own: it would not be fenced."""
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
         why = f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
         raise InputError.at(self.path, field=f"variables.{name}", why=why)
 
     def _texts(self) -> list[tuple[str, str]]:
-        """List the texts that may name a variable, with their keys."""
         lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
         keys = ("role", "context", "task", "output")
         return [(key, getattr(self, key)) for key in keys] + lines
@@ -202,8 +200,6 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def _check(prompt: Prompt) -> None:
-    """Refuse a prompt that says nothing, or names a variable that it does not declare."""
-
     def refuse(key: str, why: str) -> None:
         raise InputError.at(prompt.path, field=key, why=why)
 
@@ -228,7 +224,6 @@ def _check(prompt: Prompt) -> None:
 
 
 def _flat(text: str) -> str:
-    """Join the lines of a YAML block; blank lines stay."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
 
 

@@ -190,14 +190,12 @@ def tweet(text: str, title: str | None = None) -> str:
 
 
 def _best(text: str, most: int) -> list[str]:
-    """Keep the sentences that say most, in their order."""
     sentences, places = _by_worth(text)
     return [sentences[place] for place in sorted(places[:most])]
 
 
 @lru_cache(maxsize=2**14)
 def _by_worth(text: str) -> tuple[list[str], list[int]]:
-    """Split a text, and rank the places of its sentences; the first one is background."""
     sentences = _SENTENCES.split(text)
 
     def worth(place: int) -> tuple[int, int]:
