@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union, overload
+from typing import TYPE_CHECKING, Union
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
@@ -50,28 +50,6 @@ _OF_POSTS: Mapping[str, Sequence[str]] = {
 }
 # The columns of sentence-transformers for pairs of texts; `negative_1`, .. are papers, too.
 _ANCHOR, _POSITIVE, _NEGATIVE = "anchor", "positive", "negative"
-
-
-@overload
-def load(
-    folder: str | Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    *,
-    lenient: bool = False,
-) -> Dataset: ...
-
-
-@overload
-def load(
-    *,
-    papers: Table | None = None,
-    posts: Table | None = None,
-    pairs: Table | None = None,
-    split: str = "test",
-    languages: Sequence[str] | None = None,
-    lenient: bool = False,
-) -> Dataset: ...
 
 
 def load(

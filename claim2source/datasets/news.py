@@ -24,29 +24,12 @@ TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
 Filter = Literal["outlets", "retweets", "headlines"]
 FILTERS: tuple[Filter, ...] = ("outlets", "retweets", "headlines")
 # The paper's table 2, and its section 3.1.
-OUTLETS = (
-    "bloomberg",
-    "cbs",
-    "cnbc",
-    "cnn",
-    "forbes",
-    "nypost",
-    "reuters",
-    "sfgate",
-    "theatlantic",
-    "wsj",
-    "abc news",
-    "chicago tribune",
-    "fox news",
-    "new york post",
-    "new york times",
-    "ny times",
-    "the atlantic",
-    "the daily beast",
-    "the guardian",
-    "us news",
-    "usa today",
-    "washington post",
+OUTLETS = tuple(
+    (
+        "bloomberg, cbs, cnbc, cnn, forbes, nypost, reuters, sfgate, theatlantic, wsj, abc news, "
+        "chicago tribune, fox news, new york post, new york times, ny times, the atlantic, the "
+        "daily beast, the guardian, us news, usa today, washington post"
+    ).split(", ")
 )
 RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
 

@@ -24,24 +24,12 @@ from claim2source.io.posts import Post
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
 # Instances of Mastodon that researchers and newsrooms use; others are named by the user.
-MASTODON = (
-    "mastodon.social",
-    "mastodon.online",
-    "mastodon.world",
-    "mstdn.social",
-    "mstdn.science",
-    "mas.to",
-    "fosstodon.org",
-    "hachyderm.io",
-    "scholar.social",
-    "fediscience.org",
-    "sciences.social",
-    "med-mastodon.com",
-    "troet.cafe",
-    "chaos.social",
-    "social.tchncs.de",
-    "piaille.fr",
-    "mamot.fr",
+MASTODON = tuple(
+    (
+        "mastodon.social mastodon.online mastodon.world mstdn.social mstdn.science mas.to "
+        "fosstodon.org hachyderm.io scholar.social fediscience.org sciences.social "
+        "med-mastodon.com troet.cafe chaos.social social.tchncs.de piaille.fr mamot.fr"
+    ).split()
 )
 _HOST = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)+")
 _HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")

@@ -17,32 +17,15 @@ from claim2source.io.text_files import why_not_text
 # Shorter texts are not judged, nor those of which the detector is less sure.
 MIN_LETTERS, SURE = 20, 0.9
 
-_NAMES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "fi": "Finnish",
-    "fr": "French",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "zh": "Chinese",
-}
+_NAMES = dict(
+    pair.split(":")
+    for pair in (
+        "ar:Arabic bg:Bulgarian cs:Czech da:Danish de:German el:Greek en:English es:Spanish "
+        "fi:Finnish fr:French hu:Hungarian it:Italian ja:Japanese ko:Korean nl:Dutch "
+        "no:Norwegian pl:Polish pt:Portuguese ro:Romanian ru:Russian sv:Swedish tr:Turkish "
+        "uk:Ukrainian zh:Chinese"
+    ).split()
+)
 _OTHER_LETTERS = {"ar", "bg", "el", "ja", "ko", "ru", "uk", "zh"}
 _NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
 
