@@ -5,7 +5,7 @@ python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out
 The tables stand in scripts/ablate.yaml. A row is one run of train/finetune.py, of at most 12
 minutes on two CPU cores. Finished rows are not run again and a stopped row resumes, so that a table
 can be made in several calls; a row whose settings have changed starts again. The table shows rows
-not yet run with their command.
+not yet run with the words that run them.
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ class Ablation:
         for name, row in self.table.rows.items():
             outcome = outcomes.get(name)
             if outcome is None:
-                lines.append([name, self.not_run(name), *[None] * (len(columns) - 2)])
+                lines.append([name, f"not run: --tables {self.name} --rows {name}"])
+                lines[-1] += [None] * (len(columns) - 2)
                 continue
             line: list[Cell] = [name, row.what, outcome.val, outcome.note]
             for target, scores in outcome.targets.items():
@@ -239,16 +240,6 @@ class Ablation:
                 line.append(test)
             lines.append(line)
         return columns, lines
-
-    def not_run(self, name: str) -> str:
-        """Give the command of a row that was not run, with the row whose weights it scales."""
-        row, command = self.table.rows[name], f"python scripts/ablate.py --tables {self.name}"
-        trained = f"{row.against} " if row.scale is not None and row.against else ""
-        command += f" --rows {trained}{name}"
-        for key in ("seed", "out"):
-            if getattr(self.config, key) != getattr(AblateConfig(), key):
-                command += f" --{key} {getattr(self.config, key)}"
-        return f"not run: {command}"
 
 
 def train(folder: Path, words: list[str]) -> Outcome:

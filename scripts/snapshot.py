@@ -7,8 +7,8 @@ The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work,
 imported from the package: one script serves every version; language models are played by the
 repository's tests/llm_server. Runs are compared by system, claim form and language, scores by
 system, language and metric, weights by value, data by rows, a language model's answers by what it
-was asked. Moved files and additions are listed but do not count as differences; costs, paths,
-dates and pages are not compared.
+was asked. Additions are listed but do not count as differences; costs, paths, dates and pages are
+not compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rr
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
-APART = ("moved", "added", "removed")
+APART = ("added", "removed")
 SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
 Differences = dict[str, list[str]]
@@ -505,9 +505,6 @@ def compare_files(
             continue
         if why := file_difference(path, partner):
             differences[f"{path.suffix} files"].append(f"{said}: {why}")
-        at = path.relative_to(one / "files"), partner.relative_to(other / "files")
-        if at[0] != at[1]:
-            differences["moved"].append(f"{name}: {at[0]} -> {at[1]}")
     for path in spare.values():
         differences["added"].append(f"{name}: {path.relative_to(other / 'files')}")
     return len(old)
@@ -546,8 +543,6 @@ def compare_weights(name: str, one: Path, other: Path, differences: Differences)
         if partner is None:
             why = "other weights" if file in new else "absent after"
             differences["weights"].append(f"{name}: {file}: {why}")
-        elif partner != file:
-            differences["moved"].append(f"{name}: {file} -> {partner}")
     return len(known)
 
 
