@@ -15,7 +15,7 @@ from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
 from claim2source.datasets.beir import check_folders, source_of, write_beir
-from claim2source.datasets.checkthat2026 import Prepared
+from claim2source.datasets.checkthat import Prepared
 from claim2source.io.jsonl import JsonLines
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 

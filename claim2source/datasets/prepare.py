@@ -21,8 +21,8 @@ from claim2source.core.folders import aside
 from claim2source.core.program import with_places
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
-from claim2source.datasets import checkthat2025, checkthat2026, news
-from claim2source.datasets.checkthat2026 import Prepared
+from claim2source.datasets import checkthat, news
+from claim2source.datasets.checkthat import Prepared
 
 PROGRAM = "scripts/prepare.py"
 
@@ -74,14 +74,16 @@ def prepare(config: PrepareConfig) -> Prepared:
     """Write the data set of a task; its files may be on the hub."""
     target, overwrite = config.output, config.overwrite
     if config.hub is not None:
-        return checkthat2026.prepare_hub(
+        return checkthat.prepare_hub(
             config.hub, target, config.translations, config.revision, overwrite=overwrite
         )
     assert config.input is not None
     if config.task == "checkthat2025":
-        return Prepared(checkthat2025.prepare(config.input, target, overwrite=overwrite), [])
+        return checkthat.prepare_2025(config.input, target, overwrite=overwrite)
     if config.task == "checkthat2026":
-        return checkthat2026.prepare(config.input, target, config.translations, overwrite=overwrite)
+        return checkthat.prepare_2026(
+            config.input, target, config.translations, overwrite=overwrite
+        )
     chosen = {name: name in config.filters for name in news.FILTERS}
     filters = news.NewsFilters(**chosen, headline_similarity=config.headline_similarity)
     return news.prepare(config.input, target, filters, overwrite=overwrite)

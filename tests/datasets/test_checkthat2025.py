@@ -14,7 +14,8 @@ import pytest
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2025 import COLLECTION, prepare
+from claim2source.datasets.checkthat import COLLECTION_2025 as COLLECTION
+from claim2source.datasets.checkthat import prepare_2025 as prepare
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROWS: dict[str, list[list[Any]]] = {
