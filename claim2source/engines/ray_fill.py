@@ -16,7 +16,6 @@ from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.engines.growing import OpenStore, PaperEncoder, fill_store
-from claim2source.io.store import VectorType
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 
@@ -39,7 +38,6 @@ class FillJob:
     device: Literal["cpu", "cuda"] | None
     rendering: Rendering
     store: Path
-    vectors: VectorType
     sentences: bool
     batch: int
 
@@ -61,7 +59,7 @@ class FillWorker:
         from claim2source.models import resolve
 
         self.job, self.parts, self.node = job, parts, ray.get_runtime_context().get_node_id()
-        encoder, store = resolve(job.model, job.device).encoder, OpenStore(job.store, job.vectors)
+        encoder, store = resolve(job.model, job.device).encoder, OpenStore(job.store)
         self.encoder = PaperEncoder(encoder, job.rendering, store, job.sentences)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
