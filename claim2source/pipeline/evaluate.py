@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class ScoredSystem:
     report: SystemReport
     run: Run
     scores: Scores | None = None
+
+    def with_report(self, **changes: Any) -> ScoredSystem:
+        """Return the same with some of what its report says changed."""
+        return replace(self, report=replace(self.report, **changes))
 
 
 def evaluate(

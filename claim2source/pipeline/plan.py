@@ -26,7 +26,6 @@ from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
-from claim2source.systems.change import rebuilt
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -36,6 +35,7 @@ from claim2source.systems.nodes import (
     HybridNode,
     RouteNode,
     RunNode,
+    rebuilt,
 )
 from claim2source.systems.read import DEEPEST, Systems
 from claim2source.systems.stages import load_stages
@@ -76,9 +76,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Planned:
-    """Hold a system to evaluate, its checkpoint, and the name of what it is a variation of."""
+    """Hold a system to evaluate, and the claim form: a row; none is the system's own form.
+
+    `varied` is the name of the system that it is a variation of.
+    """
 
     system: System
+    form: ClaimForm | None = None
     checkpoint: Checkpoint | None = None
     varied: str | None = None
 
@@ -94,15 +98,16 @@ class Planned:
         return self.system.name.removeprefix(name)
 
 
-# A system, and the claim form that it is run over; none: its own.
-PlannedCell = tuple[Planned, ClaimForm | None]
+def row_name(system: str, form: ClaimForm) -> str:
+    """Name a system over a claim form, and its folder: E5-Large.translated."""
+    return f"{system}.{form}"
 
 
-def cells_of(planned: Sequence[Planned], forms: Sequence[ClaimForm]) -> list[PlannedCell]:
+def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
     wanted: Sequence[ClaimForm | None] = forms or [None]
     return [
-        (one, form)
+        replace(one, form=form)
         for one in planned
         for form in (wanted if one.system.claims is None else [one.system.claims])
     ]
@@ -170,9 +175,9 @@ def plan(
             found.append(Planned(system))
     for one in checkpoints:
         one = replace(one, name=ROUTED) if routes else one
-        found.append(Planned(_alone(one, routes or {}, read_as), one))
+        found.append(Planned(_alone(one, routes or {}, read_as), checkpoint=one))
         for system in behind.values():
-            found.append(Planned(_on(system, one, routes or {}, read_as), one))
+            found.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
     found = _wanted(found, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
@@ -181,7 +186,7 @@ def plan(
             for one in found
         ]
     return found + [
-        Planned(_varied(one.system, key, value), one.checkpoint, one.system.name)
+        Planned(_varied(one.system, key, value), None, one.checkpoint, one.system.name)
         for key, values in (vary or {}).items()
         for one in found
         for value in values

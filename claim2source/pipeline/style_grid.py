@@ -36,7 +36,7 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.rows import Cell, Row, not_run_row
+from claim2source.pipeline.rows import Row, not_run_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.nodes import RouteNode
 from claim2source.systems.system import SystemResult, SystemRunner
@@ -181,7 +181,7 @@ class _Grid:
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
             system = row.planned.system
-            failed = not_run_row(Cell(system.name, row.form), system, error)
+            failed = not_run_row(system, row.form, error)
             self.not_run.append(replace(failed, system=f"{failed.system}: styles"))
             return
         self.cells |= cells

@@ -1,4 +1,4 @@
-"""Read the stages that follow a first stage, and apply them; results are kept in the store."""
+"""Read the stages that follow a first stage, fit and apply them; results are kept in the store."""
 
 from __future__ import annotations
 
@@ -8,27 +8,121 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-from claim2source.core.config import make, require
+import numpy as np
+
+from claim2source.core.config import Settings, Share, make, require
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.imports import import_named
-from claim2source.core.records import Claim, Source
-from claim2source.core.run import Result, Run
+from claim2source.core.records import Claim, Dataset, Source
+from claim2source.core.report import Choice, Rule
+from claim2source.core.run import Result, Run, join_results
 from claim2source.core.stage import Stage
+from claim2source.evaluation.rumors import MACRO_F1, macro_f1
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages import SHARED
 from claim2source.stages.learned import Learned
+from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
+from claim2source.systems.choose import choose, weigh
+from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.when import MARGIN, Conditional, WhenConfig
 from claim2source.text.prompts import read_prompt
+
+# How the note of a claim begins whose ranking a stage was not asked about.
+KEPT = "ranking kept"
+MARGIN = "margin_below"
+
+
+@dataclass(frozen=True)
+class WhenConfig(Settings):
+    """Say which claims a stage is asked about: one condition that holds is enough.
+
+    Args:
+        margin_below: claims whose first score leads the second by less than this share of the
+            range of the claim's list, 0 to 1.
+        disagree: claims whose first source is another one than before the last stage.
+    """
+
+    margin_below: Share | None = None
+    disagree: bool = False
+
+    def check(self) -> None:
+        given = self.margin_below is not None or self.disagree
+        require(given, "when", asdict(self), "margin_below, disagree or both")
+
+    def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
+        """Say why a claim's ranking is left as it is; None where the stage is asked."""
+        margin = margin_of(run, claim)
+        if self.margin_below is not None and margin < self.margin_below:
+            return None
+        if self.disagree and earlier is not None:
+            before, now = earlier.sources(claim, 1), run.sources(claim, 1)
+            # A single source leaves nothing to choose.
+            if before and before != now and len(run.sources(claim, 2)) > 1:
+                return None
+        return f"{KEPT}: a margin of {margin:.3f}"
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Apply a stage to the claims for which it is asked; the others keep their ranking."""
+
+    stage: Stage
+    when: WhenConfig
+
+    @property
+    def depth(self) -> int:
+        """How deep the stage looks."""
+        return int(getattr(self.stage, "depth", 0))
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
+        return self.applied(
+            claims, run, None, lambda asked, part: self.stage.apply(asked, sources, part)
+        )
+
+    def applied(
+        self,
+        claims: Sequence[Claim],
+        run: Run,
+        earlier: Run | None,
+        apply: Callable[[Sequence[Claim], Run], Result],
+    ) -> Result:
+        """Apply the stage by `apply` to the claims and rankings that it is asked about."""
+        why = {claim.id: self.when.reason_to_skip(claim.id, run, earlier) for claim in claims}
+        notes = {claim: reason for claim, reason in why.items() if reason is not None}
+        kept = Result(run.restricted(notes), notes, stored=True)
+        asked = [claim for claim in claims if claim.id not in notes]
+        if not asked:
+            return kept
+        return join_results([apply(asked, run.restricted(c.id for c in asked)), kept], claims)
+
+
+def margin_of(run: Run, claim: str) -> float:
+    """Return the lead of a claim's first score, as a share of its list's range.
+
+    0 where all scores are equal, 1 where there is nothing to choose.
+    """
+    scores = run.scores[run.rows(claim)]
+    if len(scores) < 2:
+        return 1.0
+    first, second, last = float(scores[0]), float(scores[1]), float(scores[-1])
+    return (first - second) / (first - last) if first > last else 0.0
+
+
+def share_asked(result: Result) -> float:
+    """Return the share of claims that a stage was asked about."""
+    notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
+    return sum(not note.startswith(KEPT) for note in notes) / max(len(notes), 1)
+
 
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
@@ -352,3 +446,147 @@ def label_of_stage(name: str, stage: Any) -> str:
                 yield f"{front}{one.name}={value}"
 
     return f"{name}({', '.join(changed(stage))})"
+
+
+# The default, nothing of the stage before, is the first.
+MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+# The default asks about no claim; each further one asks about more.
+MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+# Of a verdict: the default first.
+THRESHOLDS = tuple(
+    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
+)
+Entry = Mapping[str, Any]
+
+
+def fit_stages(
+    entries: Sequence[Entry],
+    before: Sequence[tuple[str, Result]],
+    data: Dataset,
+    selection: SelectionData,
+    runtime: SystemRuntime,
+    rule: Rule = "one_se",
+) -> tuple[tuple[Entry, ...], list[Choice]]:
+    """Choose the `mix`, `threshold` and `when.margin_below` that are `fit` on claims of val.
+
+    `before` are the named results of the first stage for `data`, the claims of val with a gold.
+    Pairs are scored once: their scores are in the store.
+    """
+    named, fitted, choices = list(before), list[Entry](), list[Choice]()
+    last = max((place for place, entry in enumerate(entries) if is_fit(entry)), default=-1)
+    for place, entry in enumerate(entries):
+        if entry.get(MIX) == FIT:
+            entry, choice = _with_mix(entry, named, data, selection, runtime, rule)
+            choices.append(choice)
+        if entry.get(THRESHOLD) == FIT:
+            entry, choice = _with_threshold(entry, named, data, selection, runtime)
+            choices.append(choice)
+        if is_fit(entry):
+            entry, choice = _with_margin(entry, named, data, runtime, rule)
+            choices.append(choice)
+        fitted.append(entry)
+        if place < last:
+            named += applied([entry], named, data.claims, data.sources, runtime)
+    return tuple(fitted), choices
+
+
+def _with_mix(
+    entry: Entry,
+    named: Sequence[tuple[str, Result]],
+    data: Dataset,
+    selection: SelectionData,
+    runtime: SystemRuntime,
+    rule: Rule,
+) -> tuple[Entry, Choice]:
+    weighing = selection.weighing(data)
+
+    def of(mix: float) -> Result:
+        stages = [{**entry, MIX: mix}]
+        ((_, result),) = applied(stages, named, data.claims, data.sources, runtime)
+        return result
+
+    mix, choice = choose(
+        MIX,
+        {mix: weighing.of(of(mix).run) for mix in MIXES},
+        weighing,
+        settings=lambda mix: {MIX: mix},
+        distance=lambda mix: mix,
+        rule=rule,
+        trials=True,
+        note=selection.note,
+    )
+    return {**entry, MIX: mix}, choice
+
+
+def _with_margin(
+    entry: Entry,
+    named: Sequence[tuple[str, Result]],
+    data: Dataset,
+    runtime: SystemRuntime,
+    rule: Rule,
+) -> tuple[Entry, Choice]:
+    everywhere = {key: value for key, value in entry.items() if key != WHEN}
+    ((_, after),) = applied([everywhere], named, data.claims, data.sources, runtime)
+    when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
+    earlier = named[-2][1].run if len(named) > 1 else None
+    margin, choice = choose_margin(named[-1][1].run, after.run, data, when, earlier, rule=rule)
+    return {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}, choice
+
+
+def _with_threshold(
+    entry: Entry,
+    named: Sequence[tuple[str, Result]],
+    data: Dataset,
+    selection: SelectionData,
+    runtime: SystemRuntime,
+) -> tuple[Entry, Choice]:
+    """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
+    if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
+        raise NothingToChooseOn(f"{THRESHOLD}: fit: the claims to choose on have no verdicts")
+    ((_, result),) = applied([entry], named, data.claims, data.sources, runtime)
+    means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
+    actual = [selection.labels[claim.id] for claim in data.claims]
+    scores = {t: macro_f1(actual, [verdict_of(m, t) for m in means]) for t in THRESHOLDS}
+    best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - Stance.threshold)))
+    settings, score = {THRESHOLD: best}, scores[best]
+    choice = Choice(
+        THRESHOLD,
+        settings,
+        score,
+        data.split,
+        len(actual),
+        metric=MACRO_F1,
+        best=settings,
+        best_score=score,
+        compared=len(scores),
+    )
+    return {**entry, THRESHOLD: best}, choice
+
+
+def choose_margin(
+    before: Run,
+    after: Run,
+    data: Dataset,
+    when: WhenConfig | None = None,
+    earlier: Run | None = None,
+    margins: Sequence[float] = MARGINS,
+    rule: Rule = "one_se",
+) -> tuple[float, Choice]:
+    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
+
+    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
+    the best one by more than one standard error. With `when.disagree` claims whose first source
+    the stage before has changed, from `earlier`, are asked about as well.
+    """
+    weighing = weigh(data)
+    old, new = weighing.of(before), weighing.of(after)
+    tried, shares = {}, {}
+    for margin in sorted(margins):
+        condition = WhenConfig(margin, when.disagree if when is not None else False)
+        kept = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
+        asked = np.array([why is None for why in kept])
+        tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
+    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
+    both = f"asks about {shares[chosen]:.1%} of these claims"
+    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
+    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

@@ -15,7 +15,6 @@ from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.systems.change import with_checkpoint
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
     DEFAULT,
@@ -27,11 +26,12 @@ from claim2source.systems.nodes import (
     Fitting,
     HybridNode,
     RouteNode,
+    with_checkpoint,
 )
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stage_choices import fit_stages
 from claim2source.systems.stages import (
     applied,
+    fit_stages,
     is_fit,
     label_of_stage,
     load_stages,
@@ -235,8 +235,7 @@ class SystemIndex:
             self._index = index
             result = index.search(claims, system.first_depth(k))
             stages = first_stages(system.first, result)
-            read = runtime.claims(claims, fitted.form)
-            stages += applied(system.stages, stages, read, self.sources, runtime)
+            stages += applied(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -265,8 +264,8 @@ class RunSettings:
     """Say how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each claim, read from
-    `rewrites_file`; `depth` the sources kept per claim.
+    the last part of their name; `rewrites` a text appended to each reported claim,
+    read from `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
@@ -281,7 +280,7 @@ class RunSettings:
 
     def runtime(self) -> SystemRuntime:
         """Make what systems run with."""
-        return SystemRuntime(self.store, self.models, self.device, self.progress, self.rewrites)
+        return SystemRuntime(self.store, self.models, self.device, self.progress)
 
 
 class SystemRunner:

@@ -12,7 +12,7 @@ import torch
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
-from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
+from claim2source.pipeline.table import distinct_forms, evaluate_systems
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System
