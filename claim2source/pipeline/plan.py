@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import yaml
 
 from claim2source.core.config import (
-    Settings,
     as_plain,
     make,
     require,
@@ -25,15 +24,15 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
-    DEFAULT,
     AnyNode,
     BM25Node,
     DenseNode,
+    FieldedNode,
     HybridNode,
-    RouteNode,
     RunNode,
     rebuilt,
 )
@@ -44,7 +43,15 @@ from claim2source.text import ClaimForm, SourceForm
 
 STEP_0, ROUTED, CHOSEN = "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
-Config = TypeVar("Config", bound=Settings)
+# What is run beside the systems that stand on a checkpoint: the checkpoint itself.
+_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
+# Where nodes have settings of their own.
+_SETTINGS = (
+    (BM25Node, "bm25", BM25Config),
+    (FieldedNode, "fielded", FieldedConfig),
+    (DenseNode, "model", ModelConfig),
+    (HybridNode, "fusion", FusionConfig),
+)
 
 
 @dataclass(frozen=True)
@@ -175,8 +182,7 @@ def plan(
             found.append(Planned(system))
     for one in checkpoints:
         one = replace(one, name=ROUTED) if routes else one
-        found.append(Planned(_alone(one, routes or {}, read_as), checkpoint=one))
-        for system in behind.values():
+        for system in (_ALONE, *behind.values()):
             found.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
     found = _wanted(found, only)
     if run is not None:
@@ -193,37 +199,13 @@ def plan(
     ]
 
 
-def _read(path: str, read_as: DenseNode, name: str) -> DenseNode:
-    return replace(read_as, name=name, model=replace(read_as.model, name=path))
-
-
-def _alone(checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode) -> System:
-    """Make the system that is a checkpoint alone, for some languages another."""
-    name = checkpoint.name
-    if not routes:
-        return System(name, _read(checkpoint.path, read_as, name))
-    places = {DEFAULT: checkpoint.path, **routes}
-    parts = {lang: (_read(path, read_as, f"of {path}"),) for lang, path in places.items()}
-    return System(name, RouteNode(name=name, routes=parts))
-
-
 def _on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
-    """Put a system on a checkpoint, read as the checkpoint alone is."""
-    paths = {str(Path(path)) for path in (checkpoint.path, *routes.values())}
-
-    def as_read(node: AnyNode) -> AnyNode:
-        if isinstance(node, DenseNode) and node.model.name in paths:
-            own = _read(node.model.name, read_as, node.name)
-            return replace(
-                node, model=own.model, sources_form=own.sources_form, rendering=own.rendering
-            )
-        return node
-
-    name = f"{checkpoint.name}+{system.name}"
-    found = system.on_checkpoint(checkpoint.path, routes)
-    first = replace(rebuilt(found.first, as_read), name=name)
+    """Put a system on a checkpoint, for some languages on another, read as `read_as` says."""
+    name = "+".join(filter(None, (checkpoint.name, system.name)))
+    found = system.on_checkpoint(checkpoint.path, routes, read_as)
+    first = replace(found.first, name=name)
     # The dense part has the checkpoint's name, so that a hybrid is tested against it.
     if isinstance(first, HybridNode):
         first = replace(first, dense=replace(first.dense, name=checkpoint.name))
@@ -258,25 +240,22 @@ def _varied(system: System, key: str, value: Any) -> System:
     Raises `ConfigError` for a setting that is not there.
     """
     where, _, path = key.partition(".")
-    allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
-    require(where in (RETRIEVE, STAGES) and bool(path), "vary", key, allowed)
     changed = replace(system, name=f"{system.name} {key}={_shown(value)}", label=None)
-    if where == STAGES:
+    if where == STAGES and path:
         return replace(changed, stages=_varied_stages(system.stages, key, path, value))
+    if where != RETRIEVE or not path:
+        allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
+        raise ConfigError("vary", key, allowed)
     if path == "depth":
-        good = isinstance(value, int) and 1 <= value <= DEEPEST
-        require(good, f"vary {key}", value, f"1 to {DEEPEST}")
+        if not isinstance(value, int) or not 1 <= value <= DEEPEST:
+            raise ConfigError(f"vary {key}", value, f"1 to {DEEPEST}")
         return replace(changed, depth=value)
-    hit = False
-
-    def with_value(node: AnyNode) -> AnyNode:
-        nonlocal hit
-        made = _with_setting(node, path, value)
-        hit |= made is not node
-        return replace(made, label=None)
-
-    first = rebuilt(system.first, with_value)
-    require(hit, "vary", key, "a setting of a node of the first stage")
+    nodes = list(system.first.walk())
+    if not any(_with_setting(node, path, value) for node in nodes):
+        raise ConfigError("vary", key, "a setting of a node of the first stage")
+    first = rebuilt(
+        system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
+    )
     return replace(changed, first=replace(first, name=changed.name))
 
 
@@ -285,8 +264,9 @@ def _varied_stages(
 ) -> tuple[Mapping[str, Any], ...]:
     number, _, path = path.partition(".")
     count = len(stages)
-    good = number.isdecimal() and 1 <= int(number) <= count and bool(path)
-    require(good, "vary", key, f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage")
+    if not (number.isdecimal() and 1 <= int(number) <= count and path):
+        allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
+        raise ConfigError("vary", key, allowed)
     place = int(number) - 1
     entry = part = json.loads(json.dumps(stages[place]))
     *outer, last = path.split(".")
@@ -301,8 +281,8 @@ def _varied_stages(
     return changed
 
 
-def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode:
-    """Set a key of a node, if it has it; else return the node itself."""
+def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
+    """Set a key of a node; None where it has no such key."""
     if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
         require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
         if isinstance(node, DenseNode):
@@ -310,22 +290,13 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode:
         # All but these two have authors and venue.
         rich = value not in ("title_abstract", "title")
         return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
-    if isinstance(node, BM25Node) and _has(BM25Config, key):
-        return replace(node, bm25=_with(node.bm25, key, value))
-    if isinstance(node, DenseNode) and _has(ModelConfig, key):
-        return replace(node, model=_with(node.model, key, value))
-    if isinstance(node, HybridNode) and _has(FusionConfig, key):
-        return replace(node, fusion=_with(node.fusion, key, value), fits=False)
-    return node
-
-
-def _has(kind: type, key: str) -> bool:
-    return key in {one.name for one in fields(kind)}
-
-
-def _with(config: Config, key: str, value: Any) -> Config:
-    """Change a key of a config, whose check says what is allowed."""
-    return make(type(config), {**as_plain(config), key: value}, f"vary {RETRIEVE}.")
+    for kind, name, config in _SETTINGS:
+        if isinstance(node, kind) and key in {one.name for one in fields(config)}:
+            values = {**as_plain(getattr(node, name)), key: value}
+            changed: dict[str, Any] = {name: make(config, values, f"vary {RETRIEVE}.")}
+            changed |= {"fits": False} if isinstance(node, HybridNode) else {}
+            return replace(node, **changed)
+    return None
 
 
 def _shown(value: Any) -> str:

@@ -56,18 +56,18 @@ def require_submittable(
     """
     if file is None:
         return
-    good = file.suffix.casefold() == ".zip"
-    require(good, "submit", str(file), "a file whose name ends in .zip")
-    shown = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
-    several = f"one system and claim form; here are {len(rows)} ({shown}): {how}"
-    require(len(rows) == 1, "submit", str(file), several)
-    year = year_of(dataset)
+    year, shown = year_of(dataset), ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
-    allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; there are some in {foreign}"
-    require(not foreign, "submit", str(file), allowed)
-    sources = len(dataset.sources)
-    allowed = f"{SUBMITTED} sources a claim; the pool has {sources}"
-    require(sources >= SUBMITTED, "submit", str(file), allowed)
+    for good, allowed in (
+        (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
+        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({shown}): {how}"),
+        (not foreign, f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"),
+        (
+            len(dataset.sources) >= SUBMITTED,
+            f"{SUBMITTED} sources a claim; the pool has {len(dataset.sources)}",
+        ),
+    ):
+        require(good, "submit", str(file), allowed)
     for written in _parts(dataset, year).values():
         _claim_of(written, year)
     require_writable(file, "file")

@@ -37,9 +37,8 @@ from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import is_simulated
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
-from claim2source.text.views import FORMS, read_rewrites, why_same_forms
+from claim2source.text.views import distinct_forms, read_rewrites
 
-ALL_FORMS: tuple[ClaimForm, ...] = get_args(ClaimForm)
 PROGRAM = "eval/evaluate.py"
 
 
@@ -110,7 +109,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         for metric in self.metrics:
             cutoff(metric)
         for form in self.claims:
-            require_one_of("claims", form, ALL_FORMS)
+            require_one_of("claims", form, get_args(ClaimForm))
         one = len(self.checkpoint) == 1
         require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
@@ -174,7 +173,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     require_output(out)
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
-    forms, notes = distinct_forms(config.claims, dataset)
+    forms, notes = distinct_forms(config.claims, dataset.claims)
     planned, settings = config.planned(forms), config.run_settings(train_split)
     if config.rewrites and settings.rewrites.keys().isdisjoint(c.id for c in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
@@ -252,7 +251,7 @@ def evaluate_systems(
         ['BM25.original', 'BM25-b1.original']
     """
     named = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
-    distinct, notes = distinct_forms(forms, dataset)
+    distinct, notes = distinct_forms(forms, dataset.claims)
     planned = (Planned(replace(system, name=name)) for name, system in named.items())
     runner = SystemRunner(dataset, settings)
     scoring = Scoring(repeats=repeats, seed=seed)
@@ -295,18 +294,6 @@ def rows_report(
         not_run=tuple(not_run),
         notes=(*report.notes, *notes, *of_rows),
     )
-
-
-def distinct_forms(asked: Sequence[str], dataset: Dataset) -> tuple[list[ClaimForm], list[str]]:
-    """List the claim forms that differ here, with a note on those that are left out."""
-    forms = [form for form in ALL_FORMS if form in asked]
-    if (why := why_same_forms(dataset.claims)) is None:
-        return forms, []
-    others = [form for form in forms if form in FORMS[1:]]
-    note = f"{' and '.join(others)}: the same as original here, since {why}."
-    distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
-    distinct += [form for form in forms if form == "paired"]
-    return distinct, [note] if others else []
 
 
 Pairs = dict[str, list[tuple[str, str]]]

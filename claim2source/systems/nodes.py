@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from claim2source.core.config import require
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
@@ -446,9 +445,9 @@ class RouteNode(Node):
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
         """List a language's candidates. Raises `ConfigError` where it has none."""
         nodes = self.routes.get(language) or self.routes.get(DEFAULT)
-        allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
-        require(nodes is not None, "routes", ", ".join(self.routes), allowed)
-        assert nodes is not None
+        if nodes is None:
+            allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
+            raise ConfigError("routes", ", ".join(self.routes), allowed)
         return nodes
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
@@ -581,26 +580,3 @@ def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
         }
         node = replace(node, routes=routes)
     return change(node)
-
-
-def with_checkpoint(node: AnyNode, path: str, routes: Mapping[str, str] | None = None) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense models, for some languages another.
-
-    Raises `ConfigError` where it has none, or where val chooses among several.
-    """
-    # With another model it is no longer what its label says.
-    bare = replace(node, label=None, unsupported=None, advice=None)
-    if isinstance(bare, HybridNode):
-        return replace(bare, dense=with_checkpoint(bare.dense, path))
-    if isinstance(bare, RouteNode):
-        taken, others = {}, routes or {}
-        for language in dict.fromkeys((*bare.routes, *others)):
-            parts = bare.candidates(language)
-            allowed = f"none: val chooses among several for {language}"
-            require(len(parts) == 1, "checkpoint", path, allowed)
-            taken[language] = (with_checkpoint(parts[0], others.get(language, path)),)
-        return replace(bare, routes=taken)
-    allowed = f"none: the first stage {node.shown} has no dense model"
-    require(isinstance(bare, DenseNode), "checkpoint", path, allowed)
-    assert isinstance(bare, DenseNode)
-    return replace(bare, model=bare.model.for_checkpoint(Path(path)), rendering=None)

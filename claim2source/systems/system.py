@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
@@ -26,7 +26,6 @@ from claim2source.systems.nodes import (
     Fitting,
     HybridNode,
     RouteNode,
-    with_checkpoint,
 )
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
@@ -142,16 +141,22 @@ class System:
         """Name the models of its stages, any of which may have been trained on claims."""
         return [model for _, stage in self.loaded_stages() for model in models_of(stage)]
 
-    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> System:
+    def on_checkpoint(
+        self,
+        path: str,
+        routes: Mapping[str, str] | None = None,
+        read_as: DenseNode | None = None,
+    ) -> System:
         """Put a checkpoint in the place of the dense model, for some languages another.
 
-        Raises `ConfigError` where the system has no dense model.
+        `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
+        the system has no dense model.
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
             bare = replace(first, label=None, unsupported=None, advice=None)
             first = RouteNode(routes={DEFAULT: (bare,)})
-        first = with_checkpoint(first, path, routes)
+        first = _with_checkpoint(first, path, routes, read_as)
         # With other checkpoints it is no longer what its label says.
         return replace(self, first=first, label=None, unsupported=None, advice=None)
 
@@ -176,6 +181,44 @@ class System:
             own = first.form_of(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
         return fitted.fit_stages(held_out) if any(map(is_fit, self.stages)) else fitted
+
+
+def _with_checkpoint(
+    node: AnyNode,
+    path: str,
+    routes: Mapping[str, str] | None = None,
+    read_as: DenseNode | None = None,
+) -> AnyNode:
+    """Put a checkpoint in the place of a node's dense models, for some languages another.
+
+    `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where the
+    node has no dense model, or where val chooses among several.
+    """
+    # With another model it is no longer what its label says.
+    bare = replace(node, label=None, unsupported=None, advice=None)
+    if isinstance(bare, HybridNode):
+        return replace(bare, dense=_with_checkpoint(bare.dense, path, None, read_as))
+    if isinstance(bare, RouteNode):
+        taken, others = {}, routes or {}
+        for language in dict.fromkeys((*bare.routes, *others)):
+            own, parts = others.get(language, path), bare.candidates(language)
+            if len(parts) != 1:
+                allowed = f"none: val chooses among several for {language}"
+                raise ConfigError("checkpoint", path, allowed)
+            part = _with_checkpoint(parts[0], own, None, read_as)
+            taken[language] = (replace(part, name=part.name or f"of {own}"),)
+        return replace(bare, routes=taken)
+    if not isinstance(bare, DenseNode):
+        allowed = f"none: the first stage {node.shown} has no dense model"
+        raise ConfigError("checkpoint", path, allowed)
+    if read_as is None:
+        return replace(bare, model=bare.model.for_checkpoint(Path(path)), rendering=None)
+    return replace(
+        bare,
+        model=replace(read_as.model, name=path),
+        sources_form=read_as.sources_form,
+        rendering=read_as.rendering,
+    )
 
 
 @dataclass(frozen=True)
