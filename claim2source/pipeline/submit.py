@@ -56,11 +56,10 @@ def require_submittable(
     """
     if file is None:
         return
-    year, shown = year_of(dataset), ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    require_zip(file, rows, how)
+    year = year_of(dataset)
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
     for good, allowed in (
-        (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
-        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({shown}): {how}"),
         (not foreign, f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"),
         (
             len(dataset.sources) >= SUBMITTED,
@@ -70,6 +69,16 @@ def require_submittable(
         require(good, "submit", str(file), allowed)
     for written in _parts(dataset, year).values():
         _claim_of(written, year)
+
+
+def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
+    """Raise `UserError` unless one row is submitted, to a zip that may be written."""
+    named = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    for good, allowed in (
+        (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
+        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({named}): {how}"),
+    ):
+        require(good, "submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
         raise InputError.at(file, why="would be replaced, but is no submission of ours")
