@@ -55,7 +55,6 @@ from claim2source.systems.system import (
     System,
     SystemResult,
     SystemRunner,
-    choosing_claims,
 )
 from claim2source.text import ClaimForm
 from claim2source.text.views import with_claim_texts
@@ -64,7 +63,7 @@ FIRST_STAGE = "first stage"
 # The page of every claim's way through the stages.
 PAGE = "claims.html"
 # Counted up when the same settings would give another report.
-_FORMAT = 2
+_FORMAT = 3
 _ADVICE = "mend what the reason names and run the same command again; what is done is kept"
 
 
@@ -222,7 +221,7 @@ def _given(value: Any) -> Any:
 def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
     """Return the golds of the claims that a system's models were trained on, if they were."""
     try:
-        selection = choosing_claims(system, runner.runtime, runner.held_out)
+        selection = runner.choosing_claims(system)
     except UserError:
         return None
     if selection.val is selection.train:

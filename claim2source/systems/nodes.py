@@ -111,19 +111,25 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BM25Node(Node):
-    """Rank by BM25; with a `grid` settings are chosen of it on all of train."""
+class GridNode(Node):
+    """Hold what all BM25s have: a `grid`, of which settings are chosen on all of train."""
 
-    bm25: BM25Config = field(default_factory=BM25Config)
     grid: Grid = ()
     fitted: bool = False
-
-    kind = "bm25"
 
     @property
     def is_fit(self) -> bool:
         """Tell whether settings are chosen."""
         return bool(self.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Node(GridNode):
+    """Rank by BM25."""
+
+    bm25: BM25Config = field(default_factory=BM25Config)
+
+    kind = "bm25"
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
         """Choose settings on all of train; `train_split` names it."""
@@ -159,22 +165,12 @@ class BM25Node(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldedNode(Node):
-    """Rank tweets by BM25 over text and hashtags; with a `grid` settings are chosen of it.
-
-    A claim's candidates are an index of their own.
-    """
+class FieldedNode(GridNode):
+    """Rank tweets by BM25 over text and hashtags; a claim's candidates are its own index."""
 
     fielded: FieldedConfig = field(default_factory=FieldedConfig)
-    grid: Grid = ()
-    fitted: bool = False
 
     kind = "fielded"
-
-    @property
-    def is_fit(self) -> bool:
-        """Tell whether settings are chosen."""
-        return bool(self.grid)
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
         """Choose settings on all of train; `train_split` names it."""

@@ -31,11 +31,19 @@ from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages import SHARED
 from claim2source.stages.learned import Learned
 from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
-from claim2source.systems.choose import choose, weigh
+from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
 
+# The default, nothing of the stage before, is the first.
+MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+# The default asks about no claim; each further one asks about more.
+MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+# Of a verdict: the default first.
+THRESHOLDS = tuple(
+    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
+)
 # How the note of a claim begins whose ranking a stage was not asked about.
 KEPT = "ranking kept"
 MARGIN = "margin_below"
@@ -85,11 +93,11 @@ class Conditional:
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
-        return self.applied(
+        return self.apply_by(
             claims, run, None, lambda asked, part: self.stage.apply(asked, sources, part)
         )
 
-    def applied(
+    def apply_by(
         self,
         claims: Sequence[Claim],
         run: Run,
@@ -275,7 +283,7 @@ def apply_stage(
                 inner, asked, sources, given, store, clock, device=device, progress=progress
             )
 
-        result = stage.applied(claims, before.run, earlier, of_asked)
+        result = stage.apply_by(claims, before.run, earlier, of_asked)
         when = {key: value for key, value in asdict(stage.when).items() if value}
         return replace(result, settings={**stage_settings(inner), "when": when})
     settings = stage_settings(stage)
@@ -336,7 +344,7 @@ def is_fit(entry: Mapping[str, Any]) -> bool:
     return FIT in (entry.get(MIX), entry.get(THRESHOLD), (entry.get(WHEN) or {}).get(MARGIN))
 
 
-def applied(
+def apply_stages(
     entries: Sequence[Mapping[str, Any]],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
@@ -448,119 +456,85 @@ def label_of_stage(name: str, stage: Any) -> str:
     return f"{name}({', '.join(changed(stage))})"
 
 
-# The default, nothing of the stage before, is the first.
-MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-# The default asks about no claim; each further one asks about more.
-MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-# Of a verdict: the default first.
-THRESHOLDS = tuple(
-    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
-)
-Entry = Mapping[str, Any]
-
-
 def fit_stages(
-    entries: Sequence[Entry],
+    entries: Sequence[Mapping[str, Any]],
     before: Sequence[tuple[str, Result]],
     data: Dataset,
     selection: SelectionData,
     runtime: SystemRuntime,
     rule: Rule = "one_se",
-) -> tuple[tuple[Entry, ...], list[Choice]]:
+) -> tuple[tuple[Mapping[str, Any], ...], list[Choice]]:
     """Choose the `mix`, `threshold` and `when.margin_below` that are `fit` on claims of val.
 
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    named, fitted, choices = list(before), list[Entry](), list[Choice]()
+    named, fitted, choices = list(before), list[Mapping[str, Any]](), list[Choice]()
     last = max((place for place, entry in enumerate(entries) if is_fit(entry)), default=-1)
+
+    def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
+        return apply_stages([entry], named, data.claims, data.sources, runtime)
+
     for place, entry in enumerate(entries):
         if entry.get(MIX) == FIT:
-            entry, choice = _with_mix(entry, named, data, selection, runtime, rule)
+            runs = {mix: run({**entry, MIX: mix})[0][1].run for mix in MIXES}
+            mix, choice = _choose_mix(runs, selection.weighing(data), rule, selection.note)
+            entry = {**entry, MIX: mix}
             choices.append(choice)
         if entry.get(THRESHOLD) == FIT:
-            entry, choice = _with_threshold(entry, named, data, selection, runtime)
+            threshold, choice = _choose_threshold(run(entry)[0][1], data, selection.labels)
+            entry = {**entry, THRESHOLD: threshold}
             choices.append(choice)
         if is_fit(entry):
-            entry, choice = _with_margin(entry, named, data, runtime, rule)
+            everywhere = {key: value for key, value in entry.items() if key != WHEN}
+            when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
+            earlier = named[-2][1].run if len(named) > 1 else None
+            now, after = named[-1][1].run, run(everywhere)[0][1].run
+            margin, choice = choose_margin(now, after, data, when, earlier, rule=rule)
+            entry = {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}
             choices.append(choice)
         fitted.append(entry)
         if place < last:
-            named += applied([entry], named, data.claims, data.sources, runtime)
+            named += run(entry)
     return tuple(fitted), choices
 
 
-def _with_mix(
-    entry: Entry,
-    named: Sequence[tuple[str, Result]],
-    data: Dataset,
-    selection: SelectionData,
-    runtime: SystemRuntime,
-    rule: Rule,
-) -> tuple[Entry, Choice]:
-    weighing = selection.weighing(data)
-
-    def of(mix: float) -> Result:
-        stages = [{**entry, MIX: mix}]
-        ((_, result),) = applied(stages, named, data.claims, data.sources, runtime)
-        return result
-
-    mix, choice = choose(
+def _choose_mix(
+    runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
+) -> tuple[float, Choice]:
+    return choose(
         MIX,
-        {mix: weighing.of(of(mix).run) for mix in MIXES},
+        {mix: weighing.of(run) for mix, run in runs.items()},
         weighing,
         settings=lambda mix: {MIX: mix},
         distance=lambda mix: mix,
         rule=rule,
         trials=True,
-        note=selection.note,
+        note=note,
     )
-    return {**entry, MIX: mix}, choice
 
 
-def _with_margin(
-    entry: Entry,
-    named: Sequence[tuple[str, Result]],
-    data: Dataset,
-    runtime: SystemRuntime,
-    rule: Rule,
-) -> tuple[Entry, Choice]:
-    everywhere = {key: value for key, value in entry.items() if key != WHEN}
-    ((_, after),) = applied([everywhere], named, data.claims, data.sources, runtime)
-    when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
-    earlier = named[-2][1].run if len(named) > 1 else None
-    margin, choice = choose_margin(named[-1][1].run, after.run, data, when, earlier, rule=rule)
-    return {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}, choice
-
-
-def _with_threshold(
-    entry: Entry,
-    named: Sequence[tuple[str, Result]],
-    data: Dataset,
-    selection: SelectionData,
-    runtime: SystemRuntime,
-) -> tuple[Entry, Choice]:
+def _choose_threshold(
+    result: Result, data: Dataset, labels: Mapping[str, str]
+) -> tuple[float, Choice]:
     """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
-    if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
+    if not data.claims or not all(claim.id in labels for claim in data.claims):
         raise NothingToChooseOn(f"{THRESHOLD}: fit: the claims to choose on have no verdicts")
-    ((_, result),) = applied([entry], named, data.claims, data.sources, runtime)
     means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
-    actual = [selection.labels[claim.id] for claim in data.claims]
+    actual = [labels[claim.id] for claim in data.claims]
     scores = {t: macro_f1(actual, [verdict_of(m, t) for m in means]) for t in THRESHOLDS}
     best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - Stance.threshold)))
-    settings, score = {THRESHOLD: best}, scores[best]
-    choice = Choice(
+    return best, Choice(
         THRESHOLD,
-        settings,
-        score,
+        {THRESHOLD: best},
+        scores[best],
         data.split,
         len(actual),
         metric=MACRO_F1,
-        best=settings,
-        best_score=score,
+        best={THRESHOLD: best},
+        best_score=scores[best],
         compared=len(scores),
     )
-    return {**entry, THRESHOLD: best}, choice
 
 
 def choose_margin(
