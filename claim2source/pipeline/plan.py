@@ -125,13 +125,13 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
 
     Raises `UserError` for a run without any.
     """
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     for name in names:
         folder = Path(name)
         if not (folder / RUN_FILE).is_file():
-            own = folder.name or folder.resolve().name
+            title = folder.name or folder.resolve().name
             path = name if folder.name else str(folder.resolve())
-            found.append(Checkpoint(own, path, label=label))
+            checkpoints.append(Checkpoint(title, path, label=label))
             continue
         kept = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
@@ -145,12 +145,12 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
             chosen = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
-            own, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
-            found.append(Checkpoint(own, str(epoch), folder, is_chosen, label))
-    for place, one in enumerate(found):
-        twice = any(one.name == other.name for other in found[:place])
+            title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
+            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
+    for place, one in enumerate(checkpoints):
+        twice = any(one.name == other.name for other in checkpoints[:place])
         require(not twice, "checkpoint", one.path, f"one checkpoint of the name {one.name}")
-    return found
+    return checkpoints
 
 
 def plan(
@@ -170,7 +170,7 @@ def plan(
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
-    found: list[Planned] = []
+    planned: list[Planned] = []
     for name, system in systems.items():
         waits = any(
             isinstance(node, DenseNode) and node.model.name == CHECKPOINT
@@ -179,22 +179,22 @@ def plan(
         if checkpoints and waits:
             behind = {**behind, name: system}
         else:
-            found.append(Planned(system))
+            planned.append(Planned(system))
     for one in checkpoints:
         one = replace(one, name=ROUTED) if routes else one
         for system in (_ALONE, *behind.values()):
-            found.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
-    found = _wanted(found, only)
+            planned.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
+    planned = _wanted(planned, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
-        found = [
+        planned = [
             replace(one, system=replace(one.system, first=replace(node, name=one.system.name)))
-            for one in found
+            for one in planned
         ]
-    return found + [
+    return planned + [
         Planned(_varied(one.system, key, value), None, one.checkpoint, one.system.name)
         for key, values in (vary or {}).items()
-        for one in found
+        for one in planned
         for value in values
     ]
 
@@ -204,15 +204,15 @@ def _on(
 ) -> System:
     """Put a system on a checkpoint, for some languages on another, read as `read_as` says."""
     name = "+".join(filter(None, (checkpoint.name, system.name)))
-    found = system.on_checkpoint(checkpoint.path, routes, read_as)
-    first = replace(found.first, name=name)
+    system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
+    first = replace(system_on.first, name=name)
     # The dense part has the checkpoint's name, so that a hybrid is tested against it.
     if isinstance(first, HybridNode):
         first = replace(first, dense=replace(first.dense, name=checkpoint.name))
-    return replace(found, name=name, first=first)
+    return replace(system_on, name=name, first=first)
 
 
-def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
+def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """Take the systems that are named.
 
     `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
@@ -220,14 +220,14 @@ def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """
     names = [
         {one.system.name, *((CHOSEN, f"{CHOSEN}{one.on}") if one.is_chosen else ())}
-        for one in found
+        for one in planned
     ]
     for name in only:
         there = any(_is_named(own, [name]) for own in names)
-        require(there, "only", name, ", ".join(one.system.name for one in found))
+        require(there, "only", name, ", ".join(one.system.name for one in planned))
     if not only:
-        return list(found)
-    return [one for one, own in zip(found, names, strict=True) if _is_named(own, only)]
+        return list(planned)
+    return [one for one, own in zip(planned, names, strict=True) if _is_named(own, only)]
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
@@ -307,23 +307,23 @@ def _shown(value: Any) -> str:
 
 def vary_words(words: Sequence[str]) -> list[str]:
     """Turn `--vary KEY=V,V KEY=V` and `--route de=RUN` into the mappings that a config has."""
-    found: list[str] = []
+    rewritten: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         option, equals, text = word.partition("=")
         if option not in ("--vary", "--route") or text.startswith("{"):
-            found.append(word)
+            rewritten.append(word)
             continue
         given = [text] if equals else []
         while rest and not rest[0].startswith("--"):
             given.append(rest.pop(0))
         pairs = dict(_pairs(option, given))
         if option == "--vary":
-            found.append(f"--vary={json.dumps(pairs)}")
+            rewritten.append(f"--vary={json.dumps(pairs)}")
         else:
-            found.append(f"--routes={json.dumps({k: str(v[0]) for k, v in pairs.items()})}")
-    return found
+            rewritten.append(f"--routes={json.dumps({k: str(v[0]) for k, v in pairs.items()})}")
+    return rewritten
 
 
 def _pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:

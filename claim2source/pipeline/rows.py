@@ -131,24 +131,24 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     if rewrites:  # another text of the reported claims; settings are chosen without it
         form = system.form_of(planned.form, runner.runtime)
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
-    found = runner.run(system, planned.form, dataset)
-    results = found.stages[-len(system.stages) - 1 :]
+    result = runner.run(system, planned.form, dataset)
+    results = result.stages[-len(system.stages) - 1 :]
     scoring = replace(scoring, seen_golds=_seen_golds(runner, system))
-    whole, last = row_name(system.name, found.form), len(results) - 1
-    short = _stage_names(system, results)
+    row, last = row_name(system.name, result.form), len(results) - 1
+    stage_names = _stage_names(system, results)
     scored = {}
-    for place, stage in enumerate(short):
-        name = whole if place == last else f"{whole}: {stage}"
+    for place, stage in enumerate(stage_names):
+        name = row if place == last else f"{row}: {stage}"
         one = score_result(name, results[place].result, dataset, scoring)
-        report = _described(one.report, planned, found, place, runner)
+        report = _described(one.report, planned, result, place, runner)
         report = replace(report, stage="" if place == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(one, report=report)
-    notes, parts = _stage_details(system, short[1:], results, dataset)
-    parts += _versions(system, short[1:], results, dataset, runner.runtime)
-    return Row(planned, found.form, scored, tuple(notes), tuple(parts))
+    notes, parts = _stage_details(system, stage_names[1:], results, dataset)
+    parts += _versions(system, stage_names[1:], results, dataset, runner.runtime)
+    return Row(planned, result.form, scored, tuple(notes), tuple(parts))
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
@@ -168,24 +168,24 @@ def _first_simulated(system: System) -> int:
 
 
 def _described(
-    report: SystemReport, planned: Planned, found: SystemResult, place: int, runner: SystemRunner
+    report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
 ) -> SystemReport:
     """Say of a row what a report tells beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(place)
     if place == len(system.stages):
         parts = [
-            row_name(part.name, part.form_of(found.form, runner.runtime))
+            row_name(part.name, part.form_of(result.form, runner.runtime))
             for part in system.parts
             if part.name
         ]
-        report = with_whole(report, found, runner.reported)
+        report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)
         own = system.first.label_of() if is_routed else checkpoint.path
-        known = own if is_routed else found.untrained_base or own
+        known = own if is_routed else result.untrained_base or own
         model = model.replace(own, checkpoint.label or known)
         if place == 0:
             report = replace(report, val=checkpoint.scores_on_val)
@@ -193,13 +193,13 @@ def _described(
         report,
         model=model,
         system=system.name,
-        claims=found.form,
+        claims=result.form,
         # A stage that reads texts of sources may read others than the first one.
-        sources=getattr(system.loaded_stages()[place - 1][1], "sources", found.sources)
+        sources=getattr(system.loaded_stages()[place - 1][1], "sources", result.sources)
         if place
-        else found.sources,
+        else result.sources,
         simulated=place > _first_simulated(system),
-        choices=found.choices if place == 0 else report.choices,
+        choices=result.choices if place == 0 else report.choices,
         settings=_given(as_plain(system)),
         runs=f"runs/{place}",
     )
@@ -302,7 +302,7 @@ def _versions(
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     if runtime.store is None or not judged.claims:
         return []
-    found: dict[tuple[str, str], list[float]] = {}
+    scores: dict[tuple[str, str], list[float]] = {}
     for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
         for version in _each_version(stage) if is_answered(results[place + 1].result) else ():
             result = apply_stage(
@@ -317,14 +317,14 @@ def _versions(
             )
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
-                found.setdefault((name, language), []).append(row[MAIN_METRIC])
-    if not found:
+                scores.setdefault((name, language), []).append(row[MAIN_METRIC])
+    if not scores:
         return []
-    most = max(map(len, found.values()))
+    most = max(map(len, scores.values()))
     columns = ["stage", "language", f"mean {MAIN_METRIC}", "SD"]
     rows: list[list[Cell]] = [
         [*key, statistics.mean(each), statistics.stdev(each), *each, *[None] * (most - len(each))]
-        for key, each in found.items()
+        for key, each in scores.items()
     ]
     numbers = [f"version {number + 1}" for number in range(most)]
     head = "Stages that were asked several times, and each version alone:"

@@ -143,17 +143,17 @@ class StyleViews:
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
         """Say what made the texts, and how they are used."""
-        found = []
+        notes = []
         for by in dict.fromkeys(one.by for one in self.texts.values()):
             styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
             what = "rules, which stand in for a language model" if by == RULES else by
-            found.append(f"{styles}: rewritten by {what}.")
+            notes.append(f"{styles}: rewritten by {what}.")
         if why_same_forms(dataset.claims) is None:
             which = "original" if form == "original" else "translation"
-            found.append(f"Of claims in other languages the {which} is rewritten.")
+            notes.append(f"Of claims in other languages the {which} is rewritten.")
         if not options.keep_title:
-            found.append("Rewritten sources have no title.")
-        return found
+            notes.append("Rewritten sources have no title.")
+        return notes
 
 
 def add_styles(
@@ -212,15 +212,15 @@ def add_styles(
         }
         report = published_beside(papers, report, dataset, settings.repeats, settings.seed)
         report = replace(report, tests=(*report.tests, *tests))
-    found = StyleGrid.of(report)
-    if found is None:
+    grid = StyleGrid.of(report)
+    if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    write_grid(found, out / FOLDER, title)
-    parts = [*notes, *grid_parts(found, wide=True), *comparison_parts(found)]
+    write_grid(grid, out / FOLDER, title)
+    parts = [*notes, *grid_parts(grid, wide=True), *comparison_parts(grid)]
     write_markdown(out / FOLDER, title, parts)
-    tables = {f"styles {name}": table for name, table in grid_tables(found).items()}
-    return report, ["Styles:", *notes, *grid_parts(found)], tables
+    tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
+    return report, ["Styles:", *notes, *grid_parts(grid)], tables
 
 
 def _has_grid(row: Row) -> bool:
@@ -249,31 +249,31 @@ def _cell(
 ) -> ScoredSystem:
     """Run and score a cell: of several versions a claim has the mean of its scores."""
     dataset, system = runner.reported, row.planned.system
-    found = [
+    results = [
         runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))
         for of_sources in views.sources[sources]
         for of_claims in views.claims[claims]
     ]
-    one = score_system(name, found[0], dataset, replace(settings, repeats=0))
-    cost = sum((each.cost for each in found), Cost())
-    stored = all(stage.result.stored for each in found for stage in each.stages)
+    one = score_system(name, results[0], dataset, replace(settings, repeats=0))
+    cost = sum((each.cost for each in results), Cost())
+    stored = all(stage.result.stored for each in results for stage in each.stages)
     texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
     lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
     by_rules = any(text.by == RULES for text in texts.values())
     one = one.with_report(
         model=row.stages[row.name].report.model,
         style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
-        cost=SystemCost.of(cost, stored, found[0].parameters),
+        cost=SystemCost.of(cost, stored, results[0].parameters),
         failures={**one.report.failures, **{why: count for why, count in lost.items() if count}},
         rewrites=str(options.texts or RULES),
         # Of several versions there is no one run; without golds it is the first one's.
-        runs=f"{FOLDER}/runs/{name}" if len(found) == 1 or one.scores is None else "",
+        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or one.scores is None else "",
     )
     if one.scores is None:
         return one
     others = [
         scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, one.scores.claim_ids)
-        for each in found[1:]
+        for each in results[1:]
     ]
     scores = mean_scores([one.scores, *others])
     languages = language_table(scores, dataset.claims)

@@ -31,10 +31,10 @@ def load_reported(
     dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
 ) -> Dataset:
     """Load the split to report on, and say what of it cannot be scored, before anything is run."""
-    found = load(dataset, split, languages, lenient=lenient)
-    for note in unjudged(found):
+    reported = load(dataset, split, languages, lenient=lenient)
+    for note in unjudged(reported):
         log.warning("%s", note)
-    return found
+    return reported
 
 
 def year_of(dataset: Dataset) -> Year:
@@ -94,7 +94,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         return []
     year, pool = year_of(dataset), [source.id for source in dataset.sources]
     runs = dict(by_language(run, dataset)) if year == 2026 else {"": run}
-    said, short = [], 0
+    named, short = [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for part, written in _parts(dataset, year).items():
@@ -108,15 +108,15 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
             write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
             check_submission(path, year, claim_of, set(pool), SUBMITTED)
             files.append(path)
-            said.append(f"{path.name} ({len(written)} claims)")
+            named.append(f"{path.name} ({len(written)} claims)")
         zip_submission(files, file)
-    found = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(said)}."]
+    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(named)}."]
     if short:
-        found.append(
+        notes.append(
             f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
             "behind them in the submission, and in no run."
         )
-    return found
+    return notes
 
 
 def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
@@ -124,21 +124,21 @@ def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     if year == 2025:
         prefix = f"{dataset.split}-"
         return {"": {claim.id: claim.id.removeprefix(prefix) for claim in dataset.claims}}
-    found: dict[str, dict[str, str]] = {}
+    parts: dict[str, dict[str, str]] = {}
     for lang in dataset.languages:
         own: IdWriter = written_index(dataset.split, lang)
-        found[lang] = {c.id: own(c.id) for c in dataset.claims if c.lang == lang}
-    return found
+        parts[lang] = {c.id: own(c.id) for c in dataset.claims if c.lang == lang}
+    return parts
 
 
 def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
     """Turn claim -> id around. Raises `InputError` where two claims have the same id."""
-    found: dict[str, str] = {}
+    claims: dict[str, str] = {}
     for claim, name in written.items():
-        if found.setdefault(name, claim) != claim:
-            why = f"{name!r} would stand for both {found[name]!r} and {claim!r}"
+        if claims.setdefault(name, claim) != claim:
+            why = f"{name!r} would stand for both {claims[name]!r} and {claim!r}"
             raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)
-    return found
+    return claims
 
 
 def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:

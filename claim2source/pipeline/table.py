@@ -377,11 +377,11 @@ def _pairs_of(
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
     """Find the first BM25 over like sources, plain before fitted; where there is none, any."""
     rich = row.stages[row.name].report.sources != "title_abstract"
-    found = [
+    candidates = [
         ((first.bm25.metadata is not rich, first.is_fit), place, one.name)
         for place, one in enumerate(rows)
         if isinstance(first := one.planned.system.first, BM25Node)
         and not one.planned.system.stages
         and one.planned.varied is None
     ]
-    return min(found)[2] if found else None
+    return min(candidates)[2] if candidates else None

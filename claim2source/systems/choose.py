@@ -291,8 +291,8 @@ def settle(
     scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
     strata = language_strata(weighing.data.claims, weighing.claim_ids)
     family = Family.against("analyses", names[0], names[1:])
-    found = compare_family(scores, family, weighing.groups, strata)
-    verdicts = ["given", *(one.verdict for one in found.comparisons)]
+    tested = compare_family(scores, family, weighing.groups, strata)
+    verdicts = ["given", *(one.verdict for one in tested.comparisons)]
     better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
     chosen, choice = parts[max(better, key=lambda place: parts[place][1].score, default=0)]
     trials = []

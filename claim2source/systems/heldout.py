@@ -84,31 +84,31 @@ def carve(
     return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
-def known_to_none(found: Sequence[SelectionData]) -> SelectionData:
+def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
     """Leave the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
     """
-    first = next((one for one in found if one.val is not one.train), found[0])
-    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in found))
-    kept = [claim for claim in first.val.claims if claim.id in shared]
-    if not any(claim.golds for claim in kept):
+    first = next((one for one in selections if one.val is not one.train), selections[0])
+    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in selections))
+    unknown = [claim for claim in first.val.claims if claim.id in shared]
+    if not any(claim.golds for claim in unknown):
         raise NothingToChooseOn("no claim of train is unknown to all of the models")
-    val = first.val if len(kept) == len(first.val.claims) else first.val.with_claims(kept)
-    notes = dict.fromkeys(one.note for one in found if one.note)
+    val = first.val if len(unknown) == len(first.val.claims) else first.val.with_claims(unknown)
+    notes = dict.fromkeys(one.note for one in selections if one.note)
     return replace(first, val=val, note="; ".join(notes))
 
 
-def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:
+def one_val(language: str, selections: Mapping[str, SelectionData]) -> SelectionData:
     """Return the claims that none of several systems was trained on, to choose among them.
 
     Systems without trained weights have all of train; of trained ones, each must have held out the
     same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
     language with a gold is left.
     """
-    held_out = {name: one for name, one in found.items() if one.val is not one.train}
-    selection = next(iter((held_out or found).values()))
+    held_out = {name: one for name, one in selections.items() if one.val is not one.train}
+    selection = next(iter((held_out or selections).values()))
     for name, one in held_out.items():
         if one.val.fingerprint != selection.val.fingerprint:
             raise UserError(
@@ -205,20 +205,20 @@ class HeldOut:
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model, and what it was trained from, held out."""
-        found = self._held_out_by(manifest)
+        selection = self._held_out_by(manifest)
         base = None if manifest is None else manifest_of_base(manifest)
         if base is None:
-            return found
+            return selection
         own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
         try:
             known = own._unknown_to(base)
         except NothingToChooseOn:
-            return found
+            return selection
         if known.note or known.val is known.train:
-            return found  # the base was trained on other data, or not at all
+            return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([found, known])
+        return known_to_none([selection, known])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that the last training of a model held out; all of train without one."""
@@ -241,13 +241,13 @@ class HeldOut:
         if data.languages:  # of these alone val was carved
             split = choosing.split or data.train_split or TRAIN_SPLIT
             carved_from = load(self.dataset, split, data.languages, lenient=choosing.lenient)
-        found = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
+        selection = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
         note = ""
-        if trained and data.val_sha256 != found.val.fingerprint:
+        if trained and data.val_sha256 != selection.val.fingerprint:
             note = "the val carved here is not the one training held out: the data differ"
-        if not found.val.golds:
+        if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
-        return replace(found, train=train, note=note)
+        return replace(selection, train=train, note=note)
 
 
 @dataclass(frozen=True)

@@ -428,10 +428,10 @@ class RouteNode(Node):
     @property
     def parts(self) -> tuple[AnyNode, ...]:
         """List all candidates, each once."""
-        found: list[AnyNode] = []
+        parts: list[AnyNode] = []
         for nodes in self.routes.values():
-            found += [node for node in nodes if node not in found]
-        return tuple(found)
+            parts += [node for node in nodes if node not in parts]
+        return tuple(parts)
 
     @property
     def is_fit(self) -> bool:

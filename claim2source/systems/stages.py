@@ -324,19 +324,19 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
 
     Where its server is and who asks it is left out.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
     for spec in specs:
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
-            found[spec.name] = {key: getattr(value, key) for key in _DECODING}
+            settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
         elif spec.name.endswith("prompt") and isinstance(value, str):
             prompt = read_prompt(value)
             made = {"version": prompt.version, "sha256": file_hash(prompt.path)}
-            found[spec.name] = {"name": prompt.name, **made}
+            settings[spec.name] = {"name": prompt.name, **made}
         elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
-            found[spec.name] = value
-    return found
+            settings[spec.name] = value
+    return settings
 
 
 def is_fit(entry: Mapping[str, Any]) -> bool:
@@ -382,7 +382,7 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
 
     Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
     """
-    found = []
+    stages = []
     for place, entry in enumerate(entries):
         kinds = [kind for kind in STAGE_KINDS if kind in entry]
         require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
@@ -394,8 +394,8 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         stage: Stage = make(kind, settings, f"stages.{place}.")
         if WHEN in entry:
             stage = Conditional(stage, _when(entry[WHEN], place))
-        found.append((f"{kinds[0]} {name}", stage))
-    return found
+        stages.append((f"{kinds[0]} {name}", stage))
+    return stages
 
 
 def _when(given: Any, place: int) -> WhenConfig:

@@ -190,8 +190,8 @@ class System:
             claim for claim in selection.val.claims if claim.golds or claim.id in known
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
-        found = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
-        before = [(one.name, one.result) for one in found.stages]
+        result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
+        before = [(one.name, one.result) for one in result.stages]
         rule = held_out.choosing.rule
         stages, more = fit_stages(self.stages, before, judged, selection, runtime, rule)
         system = replace(fitted.system, stages=stages)
