@@ -14,7 +14,6 @@ import yaml
 from claim2source.core.config import (
     as_plain,
     make,
-    require,
     require_one_of,
 )
 from claim2source.core.errors import ConfigError, UserError
@@ -148,8 +147,8 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
     for place, one in enumerate(checkpoints):
-        twice = any(one.name == other.name for other in checkpoints[:place])
-        require(not twice, "checkpoint", one.path, f"one checkpoint of the name {one.name}")
+        if any(one.name == other.name for other in checkpoints[:place]):
+            raise ConfigError("checkpoint", one.path, f"one checkpoint of the name {one.name}")
     return checkpoints
 
 
@@ -223,8 +222,8 @@ def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
         for one in planned
     ]
     for name in only:
-        there = any(_is_named(own, [name]) for own in names)
-        require(there, "only", name, ", ".join(one.system.name for one in planned))
+        if not any(_is_named(own, [name]) for own in names):
+            raise ConfigError("only", name, ", ".join(one.system.name for one in planned))
     if not only:
         return list(planned)
     return [one for one, own in zip(planned, names, strict=True) if _is_named(own, only)]

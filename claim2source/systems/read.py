@@ -278,30 +278,34 @@ class _Reader:
             )
         routes = {DEFAULT: several}
         for language, given in (entry.routes or {}).items():
-            allowed = "a language, such as de; `retrieve` is for the others"
-            require(language != DEFAULT, f"routes.{language}", given, allowed)
+            if language == DEFAULT:
+                allowed = "a language, such as de; `retrieve` is for the others"
+                raise ConfigError(f"routes.{language}", given, allowed)
             routes[language] = self._several(given, f"routes.{language}")
         for language, nodes in routes.items():
-            nested = any(isinstance(node, RouteNode) for node in nodes)
-            require(not nested, f"routes.{language}", language, "a node without routes of its own")
+            if any(isinstance(node, RouteNode) for node in nodes):
+                allowed = "a node without routes of its own"
+                raise ConfigError(f"routes.{language}", language, allowed)
         return RouteNode(name=name, routes=routes)
 
     def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = given if isinstance(given, list) else [given]
         made = tuple(self._node(one, key) for one in nodes)
-        distinct = all(one not in made[:i] for i, one in enumerate(made))
-        require(bool(made) and distinct, key, given, "a node, or a list of different ones")
+        if not made or any(one in made[:i] for i, one in enumerate(made)):
+            raise ConfigError(key, given, "a node, or a list of different ones")
         return made
 
     def _node(self, given: Any, key: str) -> AnyNode:
         if isinstance(given, str):
-            allowed = f"{', '.join(f'{{{kind}: ..}}' for kind in KINDS)}, or the name of a system"
-            require(given in self.entries, key, given, allowed)
+            if given not in self.entries:
+                known = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
+                raise ConfigError(key, given, f"{known}, or the name of a system")
             return self._shared(given, key)
-        require(isinstance(given, Mapping), key, given, f"one of {', '.join(KINDS)}, or a name")
-        kinds = [kind for kind in KINDS if kind in given]
-        require(len(kinds) == 1, key, given, f"exactly one of {', '.join(KINDS)}")
-        (kind,) = kinds
+        if not isinstance(given, Mapping):
+            raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
+        kind, *others = [kind for kind in KINDS if kind in given] or [""]
+        if not kind or others:
+            raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
         value = given[kind]
         common: _Common = make(_Common, _of(given, _Common), f"{key}.")
         rest = {name: one for name, one in given.items() if name not in (kind, "claims")}
@@ -311,7 +315,8 @@ class _Reader:
     def _shared(self, name: str, key: str) -> AnyNode:
         """Return the first stage of a system, with what the system says of it."""
         system = self.system(name)
-        require(not system.stages, key, name, "a system without stages")
+        if system.stages:
+            raise ConfigError(key, name, "a system without stages")
         return replace(
             system.first,
             name=name,
@@ -357,17 +362,19 @@ class _Reader:
         return RunNode(run=make(SavedRunConfig, settings, f"{key}run."))
 
     def _hybrid(self, value: Any, rest: Mapping[str, Any], key: str) -> HybridNode:
-        two = isinstance(value, list) and len(value) == 2
-        require(two, f"{key}hybrid", value, "a list of two nodes: the sparse and the dense one")
+        if not isinstance(value, list) or len(value) != 2:
+            allowed = "a list of two nodes: the sparse and the dense one"
+            raise ConfigError(f"{key}hybrid", value, allowed)
         parts = [self._node(one, f"{key}hybrid.{place}") for place, one in enumerate(value)]
-        nested = any(isinstance(part, RouteNode) for part in parts)
-        require(not nested, f"{key}hybrid", value, "parts without routes: give these to the system")
+        if any(isinstance(part, RouteNode) for part in parts):
+            allowed = "parts without routes: give these to the system"
+            raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(rest)
         if fits := settings.get("alpha") == FIT:
             del settings["alpha"]
-            allowed = "nothing with `alpha: fit`, which chooses it"
             for name, one in settings.items():
-                require(False, f"{key}{name}", one, allowed)
+                allowed = "nothing with `alpha: fit`, which chooses it"
+                raise ConfigError(f"{key}{name}", one, allowed)
         fusion = make(FusionConfig, settings, key)
         return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
 
@@ -378,7 +385,8 @@ def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made,
     lists = dict(usual) if given.get("k1") == FIT else {}
     lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
     for name, values in lists.items():
-        require(bool(values), f"{key}.{name}", list(values), "one or more values")
+        if not values:
+            raise ConfigError(f"{key}.{name}", list(values), "one or more values")
     given |= {name: values[0] for name, values in lists.items()}
     for name, values in lists.items():
         for one in values:
@@ -395,14 +403,14 @@ def _of(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     value = {} if value is None else value
-    require(isinstance(value, Mapping), key, value, "its settings")
-    assert isinstance(value, Mapping)
+    if not isinstance(value, Mapping):
+        raise ConfigError(key, value, "its settings")
     return value
 
 
 def _none_of(rest: Mapping[str, Any], key: str) -> None:
     for name, value in rest.items():
-        require(False, f"{key}{name}", value, "none here")
+        raise ConfigError(f"{key}{name}", value, "none here")
 
 
 def read_staged(file: Path, name: str | None = None) -> System:

@@ -385,7 +385,8 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
     stages = []
     for place, entry in enumerate(entries):
         kinds = [kind for kind in STAGE_KINDS if kind in entry]
-        require(len(kinds) == 1, f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
+        if len(kinds) != 1:
+            raise ConfigError(f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
         kind = _stage_type(f"stages.{place}.{kinds[0]}", name)
         known = (kinds[0], WHEN, SIMULATED)
@@ -401,12 +402,13 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
 def _when(given: Any, place: int) -> WhenConfig:
     """Read for which claims a stage is asked."""
     key = f"stages.{place}.{WHEN}"
-    require(isinstance(given, Mapping), key, given, "such as {margin_below: 0.2}")
+    if not isinstance(given, Mapping):
+        raise ConfigError(key, given, "such as {margin_below: 0.2}")
     # Where the margin is chosen, the stage is asked about every claim until then.
     given = {**given, MARGIN: 1.0} if given.get(MARGIN) == FIT else given
     when: WhenConfig = make(WhenConfig, given, f"{key}.")
-    first = place == 0 and when.disagree
-    require(not first, f"{key}.disagree", True, "false: no stage is before the first one")
+    if place == 0 and when.disagree:
+        raise ConfigError(f"{key}.disagree", True, "false: no stage is before the first one")
     return when
 
 
@@ -418,7 +420,8 @@ def _stage_type(key: str, name: str) -> type:
         module = f"claim2source.stages.{SHARED.get(name, name)}"
         attribute = "".join(part.capitalize() for part in name.split("_"))
     allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
-    require(all(part.isidentifier() for part in name.split(".")), key, name, allowed)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(key, name, allowed)
     try:
         kind = getattr(import_named(module), attribute, None)
     except ModuleNotFoundError as error:
