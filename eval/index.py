@@ -325,11 +325,11 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
     from claim2source.pipeline.calibrate import calibrate
-    from claim2source.systems.heldout import ChoosingOn, selection_data
+    from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
         choosing = ChoosingOn(lenient=config.lenient)
-        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved.record).val)
+        fitted = calibrate(engine, HeldOut(claims, "dev", choosing).claims([resolved.record]).val)
     except UserError as error:
         if config.claims is not None:
             raise
