@@ -84,7 +84,8 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
     pairs.use([after])
     assert [used_in(pairs, plan) for plan in plans[4:]] == ["fe", "db", "af", "ed"]
     resumed = TrainingPairs(dataset(), [after], encoder, Rendering(), 2, rotate=True)
-    rest = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2, start=5)
+    sampler = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2)
+    rest = [*sampler.plans(2, first=1), *sampler.plans(3)]
     assert [used_in(resumed, plan) for plan in rest] == ["db", "af", "ed"]
 
 
