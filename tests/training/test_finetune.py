@@ -276,8 +276,7 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
     saved: list[int] = []
 
-    def dropped(run: RunFolder, keep: str, chosen: int) -> None:
-        assert keep == "best"
+    def dropped(run: RunFolder, chosen: int) -> None:
         saved.append(TrainingState.load(run.state).batches_done)
 
     monkeypatch.setattr(RunFolder, "prune", dropped)
