@@ -129,7 +129,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     assert files <= {path.name for path in out.iterdir()}
     model = AbstainModel.read(out / "abstain.json")
     assert model.design.stages == ("A", "B", "fuse") and not model.design.none
-    assert model.fitted == "present, 240 claims of 183 papers of data, train"
+    assert model.fitted == "present, 300 claims of 100 papers of data, train"
     assert "150 claims of " in printed and "fuse: first score" in printed
     # The file is that of a fit on all of train, chosen on papers held out of it.
     dev = load(data, "dev")
