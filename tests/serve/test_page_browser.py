@@ -14,7 +14,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
-from claim2source.engines.growing import grow, opened
+from claim2source.engines.growing import grow, open_for_writing
 from claim2source.io.posts import Post
 from claim2source.pipeline.calibrate import calibrate
 from claim2source.retrieve import Dense
@@ -45,7 +45,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     masks = [source for source in data.sources if "mask" in source.title.lower()]
     papers = [Paper(source) for source in dict.fromkeys([*masks, *data.sources[:80]])]
     dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
-    engine = opened(folder, dense)
+    engine = open_for_writing(folder, dense)
     grow(engine, [*papers, EVIL_PAPER], dense)
     engine.note(abstain=calibrate(engine, data).plain())
     engine.close()
