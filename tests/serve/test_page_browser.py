@@ -30,7 +30,7 @@ EVIL_PAPER = Paper(
     Source("evil", f"Zebrafish {EVIL}", f"Zebrafish swim. {EVIL}", (EVIL,), EVIL, EVIL),
     url="javascript:owned=1",
 )
-POST = "new study: masks cut outbreaks 3.7x"
+POST = "new study: masks cut outbreaks 3.7x in primary schools"
 # What reaches beyond the window.
 BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body *")].filter(
   (one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
