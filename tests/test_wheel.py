@@ -137,7 +137,8 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
     last = said.splitlines()[-1]
     assert last == 'next: claim2source find "new study: .." --index idx'
     said = run(find, wheel, tmp_path)
-    assert "\n 1. " in said and "\n10. " in said
+    first = "Fewer outbreaks under mask mandates: a prospective cohort of 312 primary schools"
+    assert f"\n 1. {first}" in said and "\n10. " in said
     # A claim of the demo finds its paper.
     claim = next(one for one in load("demo", "dev").claims if one.lang == "en")
     found = json.loads(
