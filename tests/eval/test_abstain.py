@@ -81,7 +81,7 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
         plain = SystemRunner(dev, mine).run(system)
         assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), system.name
         # A filter of the fused list is not that: scores are relative to each list's first.
-        right = [plain.result.sources(c.id, 1)[0] in c.golds for c in dev.claims]
+        right = [bool({*plain.result.sources(c.id, 1)} & {*c.golds}) for c in dev.claims]
         assert asked.outcomes.right.tolist() == right + [False] * 40
     assert asked.outcomes.present.tolist() == [True] * 40 + [False] * 40
     assert (asked.outcomes.groups[:40] == asked.outcomes.groups[40:]).all()
