@@ -38,7 +38,7 @@ from claim2source.datasets.rumors import (
     write_evidence,
     write_verification,
 )
-from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
+from claim2source.evaluation.anova import anova_parts, two_way_anova
 from claim2source.evaluation.choices import choice_notes, choice_text
 from claim2source.evaluation.published.scores import Scorer, published_parts, with_published
 from claim2source.evaluation.published.tables import load_published

@@ -15,7 +15,7 @@ from claim2source.core.report import MACRO, NotRun, SystemReport
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Part
-from claim2source.evaluation.moves import gold_moves, moves_table
+from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.manifest import FILE as MANIFEST

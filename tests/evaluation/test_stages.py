@@ -12,7 +12,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.html.claims import traced_claims
 from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.moves import Moves, gold_moves
+from claim2source.evaluation.ranks import Moves, gold_moves
 from claim2source.evaluation.verifiers import Place, places_table, verified
 
 

@@ -22,7 +22,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
-from claim2source.evaluation.compare import ScoredRuns
+from claim2source.evaluation.compare import MICRO, ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import (
     COLOURS,
@@ -32,15 +32,8 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
+from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
-from claim2source.evaluation.slices import (
-    BUCKETS,
-    NOT_FOUND,
-    breakdown,
-    bucket_changes,
-    changes_table,
-    slices_of,
-)
 from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
 from claim2source.metrics.metrics import twins_in
 
@@ -66,27 +59,16 @@ class Compared:
 
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
-        """Map `macro`, every language and `micro` to the systems' scores with intervals."""
-        scored = self.scored
-        parts = [part for part in slices_of(scored.dataset.claims) if part.by == "language"]
-        rows = breakdown(
-            scored.scores,
-            scored.metric,
-            scored.dataset,
-            parts,
-            repeats=self.repeats,
-            seed=self.seed,
-        )
-        found: dict[str, dict[str, Bar]] = {}
-        for row in rows:
-            found.setdefault(row.part, {})[row.system] = Bar(row.value, row.low, row.high)
-        order = [MACRO, *scored.dataset.languages, "micro"]
-        return {part: found[part] for part in order if part in found}
+        """Map `macro`, every language and, of several, `micro` to the systems' scores."""
+        return {
+            part: {name: Bar(*bound) for name, bound in found.items()}
+            for part, found in self.scored.bounds(self.repeats, self.seed).items()
+        }
 
     @property
     def several_languages(self) -> bool:
         """Tell whether the macro average is another number than the one language's."""
-        return len(self.bars) > 3
+        return MICRO in self.bars
 
 
 class Shaded(NamedTuple):
@@ -156,7 +138,7 @@ def _by_language(compared: Compared) -> Section:
         for name in compared.systems
     ]
     title, metric = "Score by language", compared.scored.metric
-    drawn = {part: row for part, row in bars.items() if part != "micro"}
+    drawn = {part: row for part, row in bars.items() if part != MICRO}
     plot = interval_plot(drawn, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
@@ -293,7 +275,8 @@ def _changes(compared: Compared) -> Section:
             f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
             f"{(after == before).sum()} the same"
         )
-        table = changes_table(changes, "rank")
+        rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
+        table = TextTable(["rank", *changes], rows)
         shaded.append(Shaded(title, table, shades(counts, 0.0), asked, (baseline, name), summary))
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
