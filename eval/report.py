@@ -87,9 +87,6 @@ class Config(Settings):
     rows: list[str] | None = list_field(
         help="of these rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
     )
-    qrels: list[Path] | None = list_field(
-        help="judgements of the runs, for intervals beside the papers'; none: the reports' own"
-    )
     format: Format = "text"
     wandb: Tracking = "off"
     lenient: bool = flag(LENIENT)
@@ -104,7 +101,7 @@ class Config(Settings):
         for key in ("out", "html", "published"):
             alone = self.checklist is None or not getattr(self, key)
             require(alone, key, getattr(self, key), "none beside checklist, which is written alone")
-        for key in ("tables", "rows", "qrels"):
+        for key in ("tables", "rows"):
             given = getattr(self, key)
             require(given is None or self.published, key, given, "none without --published")
         for named in self.rows or ():
@@ -160,14 +157,7 @@ def beside_published(config: Config) -> PublishedTables:
     if out is not None:
         marks = [f"[{table.id}]" for table in load_published()]
         require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
-    found = PublishedTables.of(
-        read_reports(config.reports),
-        config.tables,
-        config.rows or (),
-        config.qrels or (),
-        config.repeats,
-        config.seed,
-    )
+    found = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
     text = found.text(config.format)
     if out is None:
         say(text.rstrip("\n"))

@@ -14,6 +14,7 @@ from claim2source.core.report import NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
 from claim2source.evaluation.families import Family, score_intervals
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.style_grid import (
     CLAIM,
     SOURCE,
@@ -30,7 +31,6 @@ from claim2source.metrics.metrics import language_table, macro
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
-    published_beside,
     run_tests,
     score_system,
     write_runs,
@@ -271,11 +271,8 @@ class _Grid:
         scored = {name: one for row in rows for name, one in row.stages.items()} | self.cells
         tests = run_tests(scored, self.families, dataset, settings.repeats, settings.seed)
         # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = {
-            name: replace(one, report=replace(one.report, style=self.styles[name]))
-            for name, one in self.cells.items()
-        }
-        beside = published_beside(papers, report, dataset, settings.repeats, settings.seed)
+        papers = [replace(one.report, style=self.styles[name]) for name, one in self.cells.items()]
+        beside = with_published(report, papers)
         return replace(beside, tests=(*report.tests, *tests))
 
 
