@@ -182,7 +182,8 @@ def read_scored(
     systems = {
         one.name: one
         for one in found
-        if one.report.style == "S0C0" or (one.report_folder, one.report.system) not in named
+        if one.report.style == "S0C0"
+        or (one.report_folder, one.report.name.rpartition(".")[0]) not in named
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")

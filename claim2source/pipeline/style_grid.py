@@ -16,6 +16,7 @@ from claim2source.core.tables import Part, TextTable
 from claim2source.evaluation.families import Family, score_intervals
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.style_grid import (
+    BY_RULES,
     CLAIM,
     SOURCE,
     StyleGrid,
@@ -225,7 +226,7 @@ class _Grid:
         report = replace(
             one.report,
             model=row.stages[row.name].report.model,
-            style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
+            style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
             failures={**one.report.failures, **lost},
             rewrites=str(self.options.texts or RULES),
             # Of several versions there is no one run; without golds it is the first one's.
@@ -287,7 +288,7 @@ def add_styles(
     """Run systems over the grid of styles; every cell becomes a row of their report.
 
     S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
-    table, CSV, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
+    table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
     the report, what is to be shown, and the tables for W&B.
     """
     grid = _Grid(runner, options, settings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Dataset
+from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.io.trec import write_trec_run
@@ -129,6 +132,21 @@ def test_the_leaderboard_is_by_score_and_tests_are_against_any_row(
             )
         else:
             assert row["verdict"] == "baseline"
+
+
+def test_cells_of_a_grid_of_styles_are_no_rows_beside_their_system(
+    folders: Path, tmp_path: Path
+) -> None:
+    report = Report.read(folders / "original")
+    (plain,) = report.systems.values()
+    cell = replace(plain, name="original.S0C1", system="other", style="S0C1, not the papers'")
+    alone = replace(plain, name="alone.S0C1", style="S0C1")
+    rows = {one.name: one for one in (plain, cell, alone)}
+    shutil.copytree(folders / "original" / "runs", tmp_path / "cells" / "runs")
+    replace(report, systems=rows).write(tmp_path / "cells")
+    main([f"--reports={tmp_path / 'cells'}", f"--out={tmp_path / 'o'}", "--repeats=50"])
+    found = json.loads((tmp_path / "o" / "compare.json").read_text())
+    assert [*found["scores"]["macro"]] == ["original", "alone.S0C1"]
 
 
 def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> None:

@@ -34,12 +34,20 @@ from claim2source.evaluation.html.plots import (
 )
 from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
-from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
+from claim2source.evaluation.style_grid import SIGNIFICANT, GridCell, StyleGrid, grid_tables
 from claim2source.metrics.metrics import twins_in
+from claim2source.text.styles import STYLES
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
 _MOST_NAMES = 14  # lines or points that are all named
+_GRID_NUMBERS = "In the numbers S0C0 is absolute, the other cells are differences to it."
+_FORMS = {
+    "original": "the post as it is",
+    "translated": "its English translation",
+    "bilingual": "the post, then its translation",
+    "paired": "the post and its translation, each with its prompt",
+}
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,15 @@ def _by_language(compared: Compared) -> Section:
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
         note += " Macro is the mean of the languages, micro that of the claims."
+    note += _forms_note(compared)
     return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
+
+
+def _forms_note(compared: Compared) -> str:
+    """Explain the claim forms that stand behind the dots of systems' names."""
+    forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
+    said = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
+    return f" Claim forms: {said}." if said else ""
 
 
 def _tests(compared: Compared) -> Section:
@@ -306,7 +322,8 @@ def _representations(compared: Compared) -> Section:
     table = TextTable(["system", *forms], rows)
     low = float(np.nanmin(values))
     empty = [[""] * len(forms) for _ in names]
-    return Section(title, shaded=[Shaded(title, table, shades(values, low), empty)])
+    note = _forms_note(compared).strip()
+    return Section(title, note=note, shaded=[Shaded(title, table, shades(values, low), empty)])
 
 
 def shades(values: np.ndarray, low: float) -> list[list[int]]:
@@ -317,15 +334,40 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 
 def _styles(compared: Compared) -> Section:
-    """Show the grids of text styles that the reports hold."""
+    """Show the reports' grids of text styles: a heat map of each system, and tables."""
     found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
     grids = {name: grid for name, grid in found.items() if grid is not None}
-    numbers = {
-        f"Styles{f', {name}' * (len(grids) > 1)}: {kind}": table
-        for name, grid in grids.items()
-        for kind, table in grid_tables(grid).items()
-    }
-    return Section("Text styles", note=LEGEND, numbers=numbers)
+    numbers: dict[str, TextTable] = {}
+    shaded: list[Shaded] = []
+    for name, grid in grids.items():
+        of = f", {name}" * (len(grids) > 1)
+        numbers |= {f"Styles{of}: {kind}": table for kind, table in grid_tables(grid).items()}
+        shaded += [_heat_map(grid, retriever, of) for retriever in grid.retrievers]
+    notes = dict.fromkeys(grid.note for grid in grids.values())
+    note = f"{' '.join(notes)} ^: the best cell of a system. {SIGNIFICANT} {_GRID_NUMBERS}"
+    return Section("Text styles", note=note, numbers=numbers, shaded=shaded)
+
+
+def _heat_map(grid: StyleGrid, retriever: str, of: str) -> Shaded:
+    """Shade the macro scores of a system: claim styles down, source styles across."""
+    cells = {(cell.claims, cell.sources): cell for cell in grid.row(retriever)}
+    rows: list[list[Cell]] = [
+        [
+            f"{claims} {STYLES[claims].what}",
+            *(_marked(cells[claims, sources]) for sources in grid.sources),
+        ]
+        for claims in grid.claims
+    ]
+    values = np.array([[cells[c, s].value for s in grid.sources] for c in grid.claims])
+    title = f"{retriever}{of}: macro {MAIN_METRIC} by style"
+    columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
+    empty = [[""] * len(grid.sources) for _ in grid.claims]
+    low = float(values.min())
+    return Shaded(title, TextTable(columns, rows), shades(values, low), empty)
+
+
+def _marked(cell: GridCell) -> str:
+    return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
 
 
 def _left_out(compared: Compared) -> Section:
