@@ -135,19 +135,21 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     return found
 
 
-def random_model(seed: int, device: str, settings: type, network: Any, **sizes: Any) -> Any:
+def random_model(
+    config: Config, device: str, settings: type, network: Any, sizes: Mapping[str, Any]
+) -> Any:
     """Make a model of random weights in bf16, and MiniLM's tokenizer for it."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
     shape = settings(vocab_size=len(tokenizer), use_cache=False, **sizes)
-    torch.manual_seed(seed)
+    torch.manual_seed(config.seed)
     with torch.device(device):
         return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
 
 
-def random_mistral(config: Config, device: str, sizes: Mapping[str, int]) -> Any:
+def random_mistral(config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
     """Make a Mistral without a sliding window, and its tokenizer."""
-    kind = MistralConfig, MistralModel
-    return random_model(config.seed, device, *kind, sliding_window=None, **sizes)
+    sizes = {**sizes, "sliding_window": None}
+    return random_model(config, device, MistralConfig, MistralModel, sizes)
 
 
 def make_encoder(config: Config) -> Encoder:
@@ -239,8 +241,8 @@ def attend(config: Config, causal: bool) -> Measured:
         dot = partial(scaled_dot_product_attention, is_causal=causal, enable_gqa=True)
         return torch.cat([dot(*text) for text in zip(*cut, strict=True)], 1).transpose(0, 1)
 
-    def packed(*sides: Tensor) -> Tensor:
-        return kernel(*sides, bounds, max(lengths), None, causal) if kernel else by_text(*sides)
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return kernel(q, k, v, bounds, max(lengths), None, causal) if kernel else by_text(q, k, v)
 
     results = []
     for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
@@ -302,11 +304,11 @@ def whole_run(config: Config) -> Measured:
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     """Score pairs with a yes/no model of random weights."""
     some = {**TINY, "head_dim": 8} if config.tiny else {**sizes, "head_dim": 128}
-    kind = Qwen3Config, Qwen3ForCausalLM
+    some["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
     stage.__dict__["network"] = random_model(
-        config.seed, config.device, *kind, max_position_embeddings=4096, **some
+        config, config.device, Qwen3Config, Qwen3ForCausalLM, some
     )
     sources, claims = drawn_texts(
         config.dataset, "train", config.seed, *((5, 2) if config.tiny else (100, 20))
