@@ -5,16 +5,15 @@ python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out
 The tables stand in scripts/ablate.yaml. A row is one run of train/finetune.py, of at most 12
 minutes on two CPU cores. Finished rows are not run again and a stopped row resumes, so that a table
 can be made in several calls; a row whose settings have changed starts again. The table shows rows
-not yet run with their command.
+not yet run with the words that run them.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Seed, Settings, list_field, read_config, require
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.files import atomic_folder, content_hash, write_json, write_text
+from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.folders import is_run
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.validate import read_json, validated
-from claim2source.datasets import load, write_beir
+from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.io.store import Store
 from claim2source.metrics.metrics import evaluate, language_table, macro
@@ -44,8 +43,6 @@ from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.run_folder import resumable
 
 METRIC = "mrr@5"
-# Claims to train on in a small set, and the sources of its pool.
-SMALL_CLAIMS, SMALL_PAPERS, SMALL_FACT_CHECKS = 320, 400, 1000
 Value = bool | int | float | str | None | list[str] | list[float]
 TABLE_FILE = Path(__file__).with_suffix(".yaml")
 TRAINER = Path(__file__).resolve().parents[1] / "train" / "finetune.py"
@@ -70,7 +67,6 @@ class Table(Settings):
     rows: dict[str, Row]
 
     def of(self, row: str) -> dict[str, Value]:
-        """Collect all settings of a row."""
         own = self.rows[row]
         return {**(self.of(own.against) if own.against else self.settings), **own.settings}
 
@@ -93,7 +89,6 @@ class AblateConfig(Settings):
     rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
 
     def check(self) -> None:
-        """Check that there are such tables, and such rows in them."""
         names = self.tables or list(TABLES)
         for name in names:
             require(name in TABLES, "tables", name, ", ".join(TABLES))
@@ -128,32 +123,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ablation:
-    """Run the rows of a table, and lay out what they reached."""
-
     config: AblateConfig
     name: str
 
     @property
     def table(self) -> Table:
-        """The table of scripts/ablate.yaml."""
         return TABLES[self.name]
 
     def folder(self, row: str) -> Path:
-        """Locate the run of a row."""
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
-
-    def data(self, name: str) -> str:
-        """Name a data set; small ones are made in `out`."""
-        if name.startswith("small-"):
-            return str(make_small(name, self.config.out / "data"))
-        return name
 
     def arguments(self, row: str) -> list[str]:
         """Give the arguments of train/finetune.py for a row."""
         own = self.table.of(row)
         settings: dict[str, Value] = {
             **own,
-            "data.dataset": self.data(str(own["data.dataset"])),
             "optimisation.seed": self.config.seed,
             "store": str(self.config.out / "store"),
             "wandb.mode": "off",
@@ -168,7 +152,6 @@ class Ablation:
         return words
 
     def done(self, row: str) -> Outcome | None:
-        """Read what a row reached with its present settings, if it did."""
         file = self.folder(row) / "row.json"
         if not file.is_file():
             return None
@@ -176,7 +159,6 @@ class Ablation:
         return outcome if outcome.key == self.key(row) else None
 
     def key(self, row: str) -> str:
-        """Hash a row's settings."""
         targets = {name: list(target) for name, target in self.table.targets.items()}
         words, scale = self.arguments(row), self.table.rows[row].scale
         return content_hash({"words": words, "scale": scale, "targets": targets})
@@ -209,12 +191,10 @@ class Ablation:
         return outcome
 
     def load(self, target: str) -> Dataset:
-        """Load the data set of a target."""
         name, *rest = self.table.targets[target]
-        return load(self.data(name), *rest)  # type: ignore[arg-type]
+        return load(name, *rest)  # type: ignore[arg-type]
 
     def score(self, target: str, model: Resolved, rendering: Rendering) -> Scores:
-        """Score a model by language and by claim."""
         dataset, store = self.load(target), Store(self.config.out / "store")
         dense = Dense(model.encoder, rendering=rendering, store=store, progress=True)
         result = dense.index(dataset.sources).search(dataset.claims)
@@ -228,7 +208,6 @@ class Ablation:
         )
 
     def lines(self, outcomes: dict[str, Outcome]) -> tuple[list[str], list[list[Cell]]]:
-        """Lay out the table: columns and rows."""
         columns = ["row", "what", "val", "chosen"]
         languages: dict[str, list[str]] = {}
         for target in self.table.targets:
@@ -240,7 +219,8 @@ class Ablation:
         for name, row in self.table.rows.items():
             outcome = outcomes.get(name)
             if outcome is None:
-                lines.append([name, self.not_run(name), *[None] * (len(columns) - 2)])
+                lines.append([name, f"not run: --tables {self.name} --rows {name}"])
+                lines[-1] += [None] * (len(columns) - 2)
                 continue
             line: list[Cell] = [name, row.what, outcome.val, outcome.note]
             for target, scores in outcome.targets.items():
@@ -251,16 +231,6 @@ class Ablation:
                 line.append(test)
             lines.append(line)
         return columns, lines
-
-    def not_run(self, name: str) -> str:
-        """Give the command of a row that was not run, with the row whose weights it scales."""
-        row, command = self.table.rows[name], f"python scripts/ablate.py --tables {self.name}"
-        trained = f"{row.against} " if row.scale is not None and row.against else ""
-        command += f" --rows {trained}{name}"
-        for key in ("seed", "out"):
-            if getattr(self.config, key) != getattr(AblateConfig(), key):
-                command += f" --{key} {getattr(self.config, key)}"
-        return f"not run: {command}"
 
 
 def train(folder: Path, words: list[str]) -> Outcome:
@@ -288,52 +258,6 @@ def difference(ours: Scores, theirs: Scores) -> str:
     return f"{test.difference:+.4f} ({test.p_value:.3f})"
 
 
-def make_small(name: str, root: Path) -> Path:
-    """Locate a small set in `root`; make it where it is not there, drawn by a fixed seed.
-
-    The demo's German and French or ct25 with a sample of the training claims, both together, and
-    the dev claims of the fact-checks; ct25 and the fact-checks with some of their sources.
-    """
-    folder = root / name
-    if folder.is_dir():
-        return folder
-    if name == "small-fact-checks":
-        dev = load("tweets-factchecks", "dev")
-        parts = [replace(dev, sources=some_sources(dev.sources, dev.golds, SMALL_FACT_CHECKS))]
-    else:
-        demo = [some_claims(load("demo", "train", ["de", "fr"])), load("demo", "test")]
-        train, dev = (load("ct25", split) for split in ("train", "dev"))
-        train = some_claims(train)
-        pool = some_sources(train.sources, train.golds | dev.golds, SMALL_PAPERS)
-        ct25 = [replace(part, sources=pool) for part in (train, dev)]
-        both = [together(*pair) for pair in zip(ct25, demo, strict=True)]
-        parts = {"small-de-fr": demo, "small-en": ct25, "small-both": both}[name]
-    with atomic_folder(folder) as temporary:
-        write_beir(parts, temporary)
-    return folder
-
-
-def together(one: Dataset, other: Dataset) -> Dataset:
-    """Join two splits."""
-    qrels = Qrels({**one.qrels.grades, **other.qrels.grades})
-    sources = one.sources + other.sources
-    return replace(one, claims=one.claims + other.claims, sources=sources, qrels=qrels)
-
-
-def some_claims(data: Dataset) -> Dataset:
-    """Draw some claims."""
-    return data.with_claims(random.Random(0).sample(list[Claim](data.claims), SMALL_CLAIMS))
-
-
-def some_sources(
-    sources: Sequence[Source], golds: Collection[str], size: int
-) -> tuple[Source, ...]:
-    """Keep the golds and as many others, in their order, as make up `size` sources."""
-    others = [source.id for source in sources if source.id not in golds]
-    wanted = {*golds, *random.Random(0).sample(others, max(0, size - len(golds)))}
-    return tuple(source for source in sources if source.id in wanted)
-
-
 def ablate(config: AblateConfig) -> str:
     """Run the wanted rows that are missing, write the tables as Markdown, return them as text."""
     texts = []
@@ -349,7 +273,6 @@ def ablate(config: AblateConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the rows and print the tables."""
     config = read_config(AblateConfig, argv, program="scripts/ablate.py", description=__doc__ or "")
     print(ablate(config))
 

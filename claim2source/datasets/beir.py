@@ -71,7 +71,7 @@ def folder_of(name: str | Path) -> Path:
 
 
 def files_of(name: str | Path) -> list[Path]:
-    """List what a data set consists of: two files and a folder. Raises as `folder_of` does."""
+    """List a data set's two files and its folder. Raises as `folder_of` does."""
     return [folder_of(name) / part for part in (CORPUS, QUERIES, QRELS)]
 
 
@@ -101,7 +101,7 @@ def read_beir(
 
 
 class Found(NamedTuple):
-    """Hold what was read of a data set: claims, judgements (None: there are none), the corpus.
+    """Hold the parts of a data set: claims, judgements (None: there are none), the corpus.
 
     `judged` names where the judgements are, `columns` what their columns are called.
     """
@@ -174,12 +174,11 @@ def assembled(
 
 
 def read_claims(queries: Records) -> list[Query]:
-    """Read the claims that have a text; what is wrong is reported."""
+    """Read the claims that have a text; problems are reported."""
     return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
 
 
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
-    """Give a claim its golds of the pool, no candidates from elsewhere, and never itself."""
     golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
     itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
     if claim.candidates is None:
@@ -189,7 +188,6 @@ def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
 
 
 def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
-    """Say how many claims are sources of the pool, too."""
     found = [claim.id for claim in claims if claim.excluded]
     if not found:
         return []
@@ -248,7 +246,7 @@ def text_length(source: Source) -> int:
 
 
 def source_of(row: Row) -> Source:
-    """Read a source of corpus.jsonl; what is wrong with it is reported."""
+    """Read a source of corpus.jsonl; problems are reported."""
     row.check_keys(("_id", "title", "text"), OF_SOURCES)
     row.require_either("title", "text")
     names = row.meta.get("authors")
@@ -272,7 +270,7 @@ def read_judgements(
     problems: Traits,
     columns: Sequence[str] = BEIR_COLUMNS,
 ) -> list[Judgement]:
-    """Read rows of claim, source and grade, with their lines; what is wrong is reported."""
+    """Read rows of claim, source and grade, with their lines; problems are reported."""
     before = len(problems)
     judgements: list[Judgement] = []
     first_of: dict[tuple[str, str], Judgement] = {}
@@ -298,7 +296,6 @@ def read_judgements(
 
 
 def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]:
-    """Yield line and cells of every judgement; a header that can be done without is a trait."""
     lines = [text or "\n" for _, text in text_lines(path, problems)]
     if not any(line.strip() for line in lines):
         return
@@ -385,7 +382,6 @@ def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Find something in a folder that belongs to no data set."""
     inside = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
     judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
     others = [path for path in inside if path.name not in (CORPUS, QUERIES)] + judged
@@ -393,7 +389,6 @@ def _foreign(folder: Path) -> str | None:
 
 
 def _why_kept(folder: Path) -> str | None:
-    """Say why an earlier folder that was moved aside must not be removed."""
     if folder.is_symlink() or not (folder / CORPUS).is_file():
         return "is no data set"
     name = _foreign(folder)

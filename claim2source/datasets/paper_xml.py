@@ -44,7 +44,7 @@ _AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
-    """Hold an article of a file, and say what of it is left out."""
+    """Hold an article of a file, and count its parts that are left out."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Counting) -> None:
         self.element, self.path, self.problems = element, path, problems
@@ -146,7 +146,6 @@ def _article(record: _Record) -> Paper | None:
 
 
 def _notices(citation: Element) -> str:
-    """Read what was published about an article since: by its notices, else by its types."""
     notices = [
         state_of(kind.removesuffix("In"), _text(one.find("RefSource")).rstrip("."))
         for one in citation.findall("CommentsCorrectionsList/CommentsCorrections")
@@ -288,7 +287,6 @@ def _jats_name(contrib: Element) -> str:
 
 
 def _jats_date(dates: list[Element]) -> str:
-    """Read the day of electronic publication, else the date with the most parts."""
     found: list[tuple[bool, int, str]] = []
     for date in dates:
         parts = [_text(date.find(name)) for name in ("year", "month", "day")]
@@ -320,7 +318,7 @@ def _abstract(element: Element) -> str:
 
 
 def _text(element: Element | None) -> str:
-    """Join the text of an element and of what is in it, such as <i>E. coli</i>."""
+    """Join the text of an element and its children, such as <i>E. coli</i>."""
     if element is None:
         return ""
     for part in list(element.iter()):

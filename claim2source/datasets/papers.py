@@ -1,4 +1,4 @@
-"""Hold a paper with what a reader needs to find it: DOI, address, language."""
+"""Hold a paper with its DOI, address and language."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+    """Hold a source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
 
     `retracted` says what was published about it since: "retracted", "corrected" or "expression of
     concern", perhaps with the day and the notice's DOI; "" where nothing is known.
@@ -217,7 +217,6 @@ def _day(year: int, month: int, day: int, last: bool) -> int:
 
 
 def _month(text: str | None) -> int:
-    """Number a month, 1 to 12; 0 for what is none."""
     if not text:
         return 0
     if text.isdigit():

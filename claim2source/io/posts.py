@@ -17,7 +17,7 @@ MOST = 2_000_000
 
 @dataclass(frozen=True)
 class Post(Settings):
-    """Hold a post: `lang` and `date` are "" where they are not known, `links` what it links to."""
+    """Hold a post: `lang` and `date` are "" where they are not known, `links` are its addresses."""
 
     id: str
     text: str

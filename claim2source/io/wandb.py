@@ -78,7 +78,7 @@ class TrainingPage:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingPage | None:
-        """Read what a training's folder says; None where it was not logged."""
+        """Read the page of a training's folder; None where it was not logged."""
         try:
             found = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
             return cls(**{key: str(value) for key, value in found.items()})
@@ -91,7 +91,6 @@ class TrainingPage:
 
 
 def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
-    """Find the nearest folder of a logged training that holds `folder`, or is it."""
     place = folder.resolve()
     pages = ((above, TrainingPage.read(above)) for above in (place, *place.parents))
     return next(((above, page) for above, page in pages if page is not None), None)
@@ -154,7 +153,7 @@ class Tracker:
         self._do(lambda run: run.summary.update(dict(values)))
 
     def close(self) -> None:
-        """End the run; what is not uploaded within 15 seconds stays in its folder."""
+        """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
         if self._run is None:
             return
         run, self._run = self._run, None
@@ -226,7 +225,6 @@ class Tracker:
 
 
 def _reason(error: Exception | str) -> str:
-    """Word an error in one line, without the key."""
     text = " ".join(str(error).split()) or type(error).__name__
     key = os.environ.get("WANDB_API_KEY")
     return printable_line(text.replace(key, "...") if key else text)

@@ -192,7 +192,6 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
 
 
 def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
-    """List the classes of these kinds that a config file loads from the model's own code."""
     auto_map = read_object(path).get("auto_map") if path.is_file() else None
     if auto_map is None:
         return []
@@ -224,7 +223,6 @@ def uses_bin(folder: Path) -> bool:
 
 
 def _needs_bin(folder: Path) -> bool:
-    """Tell whether the weights, or those of a Dense layer, have no safetensors file."""
     return not list(folder.glob("*.safetensors")) or any(
         not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
     )
@@ -288,7 +286,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find what a folder without safetensors has in their place, and say why it is not read."""
+    """Find other weights in a folder without safetensors, and say why they are not read."""
     if weight_files(folder):
         return None
     adapter = folder / ADAPTER_CONFIG_FILE

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from claim2source import __version__
 from claim2source.core.errors import UserError
 from claim2source.core.provenance import git_state, hardware, versions
-from claim2source.core.records import Dataset, Qrels
+from claim2source.core.records import Dataset
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -28,12 +28,10 @@ from claim2source.core.report import (
     main_scores,
 )
 from claim2source.core.run import Result, Run
-from claim2source.datasets.checkthat2026 import written_index
+from claim2source.datasets.checkthat import written_index
 from claim2source.evaluation.families import Family, compare_families, score_intervals
-from claim2source.evaluation.published.scores import Scorer, with_published
-from claim2source.evaluation.published.tables import load_published
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
-from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
@@ -69,6 +67,10 @@ class ScoredSystem:
     report: SystemReport
     run: Run
     scores: Scores | None = None
+
+    def with_report(self, **changes: Any) -> ScoredSystem:
+        """Return the same with some of what its report says changed."""
+        return replace(self, report=replace(self.report, **changes))
 
 
 def evaluate(
@@ -161,14 +163,14 @@ def score_result(
 
 
 def score_system(
-    name: str, found: SystemResult, dataset: Dataset, settings: Scoring
+    name: str, result: SystemResult, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
     """Score what a system gave, with its stages, choices and cost."""
-    scored = score_result(name, found.result, dataset, settings)
-    return replace(scored, report=with_whole(scored.report, found, dataset))
+    scored = score_result(name, result.result, dataset, settings)
+    return replace(scored, report=with_whole(scored.report, result, dataset))
 
 
-def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> SystemReport:
+def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> SystemReport:
     """Describe a whole system: its stages, choices and cost."""
     stages = tuple(
         StageReport(
@@ -177,19 +179,19 @@ def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> S
             stage.result.failure_counts(),
             stage.result.settings,
         )
-        for stage in found.stages
+        for stage in result.stages
     )
     return replace(
         report,
-        system=found.system,
-        claims=found.form,
-        sources=found.sources,
+        system=result.system,
+        claims=result.form,
+        sources=result.sources,
         stages=stages,
-        choices=found.choices,
+        choices=result.choices,
         cost=SystemCost.of(
-            found.cost, all(stage.result.stored for stage in found.stages), found.parameters
+            result.cost, all(stage.result.stored for stage in result.stages), result.parameters
         ),
-        without_translation=len(missing_translations(dataset.claims, found.form)),
+        without_translation=len(missing_translations(dataset.claims, result.form)),
     )
 
 
@@ -287,28 +289,6 @@ def run_tests(
     return tuple(compare_families(values, families, dataset, claims, repeats=repeats, seed=seed))
 
 
-def published_beside(
-    systems: Mapping[str, ScoredSystem],
-    report: Report,
-    dataset: Dataset,
-    repeats: int,
-    seed: int,
-) -> Report:
-    """Set the published numbers that apply beside the scores of these systems."""
-    loaded = [
-        LoadedSystem(
-            scored.report,
-            Path(),
-            report.dataset,
-            report.split,
-            memory=dict(by_language(scored.run, dataset)),
-        )
-        for scored in systems.values()
-        if scored.report.macro
-    ]
-    return with_published(report, load_published(), loaded, Scorer(Qrels(), repeats, seed))
-
-
 def add_tests(
     report: Report,
     systems: Mapping[str, ScoredSystem],
@@ -319,7 +299,7 @@ def add_tests(
 ) -> Report:
     """Add the tests of declared families and the published numbers that apply."""
     report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
-    return published_beside(systems, report, dataset, repeats, seed)
+    return with_published(report, [one.report for one in systems.values()])
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
@@ -373,17 +353,17 @@ def unjudged(dataset: Dataset) -> list[str]:
     without = Counter(claim.lang for claim in dataset.claims if claim.id not in golds)
     judged = {claim.lang for claim in dataset.claims if claim.id in golds}
     blind = [lang for lang in dataset.languages if lang not in judged]
-    found = []
+    notes = []
     if blind:
         scored = [lang for lang in dataset.languages if lang in judged]
-        found.append(
+        notes.append(
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
             f"not scored, and the macro average is that of {', '.join(scored)}."
         )
     some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
     if some:
-        found.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
-    return found
+        notes.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
+    return notes
 
 
 def require_golds(dataset: Dataset, name: str) -> None:

@@ -17,32 +17,15 @@ from claim2source.io.text_files import why_not_text
 # Shorter texts are not judged, nor those of which the detector is less sure.
 MIN_LETTERS, SURE = 20, 0.9
 
-_NAMES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "fi": "Finnish",
-    "fr": "French",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "zh": "Chinese",
-}
+_NAMES = dict(
+    pair.split(":")
+    for pair in (
+        "ar:Arabic bg:Bulgarian cs:Czech da:Danish de:German el:Greek en:English es:Spanish "
+        "fi:Finnish fr:French hu:Hungarian it:Italian ja:Japanese ko:Korean nl:Dutch "
+        "no:Norwegian pl:Polish pt:Portuguese ro:Romanian ru:Russian sv:Swedish tr:Turkish "
+        "uk:Ukrainian zh:Chinese"
+    ).split()
+)
 _OTHER_LETTERS = {"ar", "bg", "el", "ja", "ko", "ru", "uk", "zh"}
 _NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
 
@@ -76,7 +59,6 @@ def why_not_in(text: str, language: str) -> str | None:
 
 
 def _is_latin(text: str) -> bool:
-    """Tell whether half of a text's letters are Latin, or it has none."""
     letters = [letter for letter in text if letter.isalpha()]
     latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
     return 2 * latin >= len(letters)

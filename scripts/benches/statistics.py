@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from claim2source.core.config import MOST, Between, Repeats, require
-from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import Family, compare_family
 from claim2source.metrics.significance import bootstrap_intervals
 from scripts.benches.common import Bench, Measured, Watch, median, ratio_of
@@ -36,13 +36,11 @@ class Config(Bench):
     draws: Repeats = 10_000
 
     def check(self) -> None:
-        """Check that there are as many systems as the peer is timed on."""
         most = self.systems - 1
         require(self.repeats <= most, "repeats", self.repeats, f"1 to {most}, one for each system")
 
 
 def run(config: Config) -> Measured:
-    """Time every part once, and scipy on some systems."""
     scores, papers, languages = made_up(config)
     names, matrix = tuple(scores), np.stack(list(scores.values()))
     family, draws = Family.against("all", names[0], names[1:]), config.draws

@@ -18,9 +18,9 @@ from claim2source.io.store import Store
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
-from claim2source.pipeline.evaluate_systems import evaluate_systems
+from claim2source.pipeline.table import evaluate_systems
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
-from claim2source.systems import leaves, nodes
+from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
@@ -280,7 +280,7 @@ def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> No
 
 def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None:
     """A route's candidate is a tree of its own: what it chooses is chosen first, and reported."""
-    odd, tuned = bm25("odd", k1=0.1, b=0.0), bm25("tuned", fits=True, k1=0.1, b=0.0)
+    odd, tuned = bm25("odd", k1=8.0, b=1.0), bm25("tuned", fits=True, k1=8.0, b=1.0)
     settings = RunSettings("demo", ChoosingOn("train", rule="best"))
     runner = SystemRunner(dev, settings)
     found = runner.run(of(routes(default=(odd, tuned))), "original")
@@ -296,13 +296,13 @@ def test_equal_systems_under_two_names_are_fitted_once(
 ) -> None:
     """Also within a tree, and where only what is said of a part differs."""
     fitted: list[BM25Config] = []
-    chosen = leaves.choose_bm25
+    chosen = nodes.choose_bm25
 
     def counted(data: Any, base: BM25Config, *more: Any) -> Any:
         fitted.append(base)
         return chosen(data, base, *more)
 
-    monkeypatch.setattr(leaves, "choose_bm25", counted)
+    monkeypatch.setattr(nodes, "choose_bm25", counted)
     one, other = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
     first, second = (runner.run(of(node), "original") for node in (one, other))
@@ -359,7 +359,11 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     """A split that is named comes first; without a hybrid there is no checkpoint to say it."""
     data = DataRecord(train_split="dev")
     manifest = Manifest(
-        Base("b", None, "0"), Weights("base"), EncoderSettings(), Rendering(), data=data
+        base=Base("b", None, "0"),
+        weights=Weights("base"),
+        encoder=EncoderSettings(),
+        rendering=Rendering(),
+        data=data,
     )
     monkeypatch.setattr(nodes, "_manifest_of", lambda *_: manifest)
     tuned = bm25("bm25", fits=True)
