@@ -323,7 +323,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
-    from claim2source.pipeline.calibrate import calibrate
+    from claim2source.find.calibrate import calibrate
     from claim2source.systems.heldout import ChoosingOn, selection_data
 
     try:

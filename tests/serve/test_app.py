@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from claim2source.engines import Where, open_engine
+from claim2source.find.answers import as_bibtex, plain
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.answers import as_bibtex, plain
-from claim2source.pipeline.asking import Finder
-from claim2source.serve.gate import CSP, GateSettings
+from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
 from tests.eval.test_find import NASTY, POST, index  # noqa: F401  the fixture
 from tests.serve.servers import SlowFinder, serving
@@ -245,8 +245,8 @@ def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowF
 
 
 def test_a_token_opens_the_page_by_a_cookie(finder: SlowFinder) -> None:
-    gate = GateSettings(TOKEN, None, None)
-    with serving(finder, gate=gate) as address, httpx.Client(base_url=address) as client:
+    access = AccessSettings(TOKEN, None, None)
+    with serving(finder, access=access) as address, httpx.Client(base_url=address) as client:
         question = {"post": "masks"}
         assert client.post("/api/v1/find", json=question).json()["error"] == "a token is needed"
         for path in ("/docs", "/openapi.json", "/mcp", "/answer"):
