@@ -220,7 +220,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     rendering = None
     if resolved.rendering is None:
         rendering = Rendering("original", config.sources or "title_abstract")
-    store = OpenStore(config.store, config.vectors)
+    store = OpenStore(config.store)
     dense = Dense(resolved, rendering=rendering, store=store)
     dense.model = absolute(ModelConfig(name=config.re_encode or ""))
     papers = engine.stats().papers
@@ -298,7 +298,7 @@ def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
             raise ConfigError("sources", config.sources, allowed)
     elif config.sources is not None or resolved.rendering is None:
         rendering = Rendering("original", config.sources or "title_abstract")
-    store = OpenStore(config.store, config.vectors)
+    store = OpenStore(config.store)
     dense = Dense(resolved, rendering=rendering, store=store)
     # A manifest lets nobody run code.
     model = model_of(config)
@@ -375,7 +375,6 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
         config.device,
         dense.rendering,
         dense.store.root.resolve(),
-        config.vectors,
         keeps_sentences(config),
         config.batch,
     )

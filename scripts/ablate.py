@@ -5,7 +5,7 @@ python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out
 The tables stand in scripts/ablate.yaml. A row is one run of train/finetune.py, of at most 12
 minutes on two CPU cores. Finished rows are not run again and a stopped row resumes, so that a table
 can be made in several calls; a row whose settings have changed starts again. The table shows rows
-not yet run with their command.
+not yet run with the words that run them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class Table(Settings):
     rows: dict[str, Row]
 
     def of(self, row: str) -> dict[str, Value]:
-        """Collect all settings of a row."""
         own = self.rows[row]
         return {**(self.of(own.against) if own.against else self.settings), **own.settings}
 
@@ -93,7 +92,6 @@ class AblateConfig(Settings):
     rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
 
     def check(self) -> None:
-        """Check that there are such tables, and such rows in them."""
         names = self.tables or list(TABLES)
         for name in names:
             require(name in TABLES, "tables", name, ", ".join(TABLES))
@@ -128,22 +126,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ablation:
-    """Run the rows of a table, and lay out what they reached."""
-
     config: AblateConfig
     name: str
 
     @property
     def table(self) -> Table:
-        """The table of scripts/ablate.yaml."""
         return TABLES[self.name]
 
     def folder(self, row: str) -> Path:
-        """Locate the run of a row."""
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
 
     def data(self, name: str) -> str:
-        """Name a data set; small ones are made in `out`."""
         if name.startswith("small-"):
             return str(make_small(name, self.config.out / "data"))
         return name
@@ -168,7 +161,6 @@ class Ablation:
         return words
 
     def done(self, row: str) -> Outcome | None:
-        """Read what a row reached with its present settings, if it did."""
         file = self.folder(row) / "row.json"
         if not file.is_file():
             return None
@@ -176,7 +168,6 @@ class Ablation:
         return outcome if outcome.key == self.key(row) else None
 
     def key(self, row: str) -> str:
-        """Hash a row's settings."""
         targets = {name: list(target) for name, target in self.table.targets.items()}
         words, scale = self.arguments(row), self.table.rows[row].scale
         return content_hash({"words": words, "scale": scale, "targets": targets})
@@ -209,12 +200,10 @@ class Ablation:
         return outcome
 
     def load(self, target: str) -> Dataset:
-        """Load the data set of a target."""
         name, *rest = self.table.targets[target]
         return load(self.data(name), *rest)  # type: ignore[arg-type]
 
     def score(self, target: str, model: Resolved, rendering: Rendering) -> Scores:
-        """Score a model by language and by claim."""
         dataset, store = self.load(target), Store(self.config.out / "store")
         dense = Dense(model.encoder, rendering=rendering, store=store, progress=True)
         result = dense.index(dataset.sources).search(dataset.claims)
@@ -228,7 +217,6 @@ class Ablation:
         )
 
     def lines(self, outcomes: dict[str, Outcome]) -> tuple[list[str], list[list[Cell]]]:
-        """Lay out the table: columns and rows."""
         columns = ["row", "what", "val", "chosen"]
         languages: dict[str, list[str]] = {}
         for target in self.table.targets:
@@ -240,7 +228,8 @@ class Ablation:
         for name, row in self.table.rows.items():
             outcome = outcomes.get(name)
             if outcome is None:
-                lines.append([name, self.not_run(name), *[None] * (len(columns) - 2)])
+                lines.append([name, f"not run: --tables {self.name} --rows {name}"])
+                lines[-1] += [None] * (len(columns) - 2)
                 continue
             line: list[Cell] = [name, row.what, outcome.val, outcome.note]
             for target, scores in outcome.targets.items():
@@ -251,16 +240,6 @@ class Ablation:
                 line.append(test)
             lines.append(line)
         return columns, lines
-
-    def not_run(self, name: str) -> str:
-        """Give the command of a row that was not run, with the row whose weights it scales."""
-        row, command = self.table.rows[name], f"python scripts/ablate.py --tables {self.name}"
-        trained = f"{row.against} " if row.scale is not None and row.against else ""
-        command += f" --rows {trained}{name}"
-        for key in ("seed", "out"):
-            if getattr(self.config, key) != getattr(AblateConfig(), key):
-                command += f" --{key} {getattr(self.config, key)}"
-        return f"not run: {command}"
 
 
 def train(folder: Path, words: list[str]) -> Outcome:
@@ -314,14 +293,12 @@ def make_small(name: str, root: Path) -> Path:
 
 
 def together(one: Dataset, other: Dataset) -> Dataset:
-    """Join two splits."""
     qrels = Qrels({**one.qrels.grades, **other.qrels.grades})
     sources = one.sources + other.sources
     return replace(one, claims=one.claims + other.claims, sources=sources, qrels=qrels)
 
 
 def some_claims(data: Dataset) -> Dataset:
-    """Draw some claims."""
     return data.with_claims(random.Random(0).sample(list[Claim](data.claims), SMALL_CLAIMS))
 
 
@@ -349,7 +326,6 @@ def ablate(config: AblateConfig) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the rows and print the tables."""
     config = read_config(AblateConfig, argv, program="scripts/ablate.py", description=__doc__ or "")
     print(ablate(config))
 

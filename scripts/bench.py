@@ -27,7 +27,6 @@ PEERS = "rank-bm25 sentence-transformers torch transformers peft scipy lancedb b
 
 
 def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
-    """Read the case's module and its settings from the command line."""
     case, *words = (sys.argv[1:] if argv is None else argv) or [""]
     if case in ("-h", "--help"):
         print(f"{__doc__}\nCASE is one of: {', '.join(CASES)}")

@@ -3,14 +3,12 @@
 Every case is a command over valid inputs of which some are spoilt. It must end with exit code 0, or
 2 and short printable lines, in time, with no input changed and nothing half-written. The first case
 of each way to fail is printed and written to a folder, where `running.json` is the case that the
-process died in. `--case FILE` runs one again, and `--into DIR` leaves its inputs to be looked at.
-Needs the extra `dev`.
+process died in. `--case FILE` runs one again. Needs the extra `dev`.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -42,29 +40,25 @@ class Config(Settings):
         seed: decides which cases.
         kept: folder of failing cases.
         case: run this case only.
-        into: folder to leave the spoilt inputs of `case` in.
     """
 
     examples: Number = 3000
     seed: int = 0
     kept: Path = Path("out/fuzz")
     case: Path | None = None
-    into: Path | None = None
     program: list[str] | None = list_field(help="these programs only, such as score")
 
     def check(self) -> None:
-        """Check that the programs are those that can be run."""
         for name in self.program or ():
             require(name in PROGRAMS, "program", name, ", ".join(PROGRAMS))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run cases; print the counts; exit with 1 where any fails."""
     config = read_config(Config, argv, program="scripts/fuzz.py", description=__doc__ or "")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         fuzzer = Fuzzer(Path(folder) / "fuzz")
         if config.case is not None:
-            sys.exit(run_one(fuzzer, config.case, config.into))
+            sys.exit(run_one(fuzzer, config.case))
         counts, failing = hunt(fuzzer, config)
     ends = ["exit 0", "exit 2", "wrong"]
     names = [name for name in PROGRAMS if any(counts[name, end] for end in ends)]
@@ -107,12 +101,9 @@ def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list
     return counts, [*failing.values()]
 
 
-def run_one(fuzzer: Fuzzer, path: Path, into: Path | None) -> int:
+def run_one(fuzzer: Fuzzer, path: Path) -> int:
     """Run one kept case and show everything; returns the exit code."""
     case = Case.from_json(path.read_text(encoding="utf-8"))
-    if into is not None:
-        fuzzer.leave(case, into)
-        print(f"cd {into}; python {PROGRAMS[case.program].path}.py {shlex.join(case.argv)}")
     outcome = fuzzer.run(case)
     print(f"{case.to_json()}\nexit {outcome.code}\n{outcome.printed}\n{outcome.errors}")
     print("\n".join(outcome.wrong) or "nothing is wrong")

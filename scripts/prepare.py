@@ -1,9 +1,9 @@
 """Turn a task's own files into the native data layout: prepare.py TASK --input DIR --output DIR."""
 
 from claim2source.core.errors import run_program
-from claim2source.datasets.prepare import main, parser
+from claim2source.datasets.prepare import main, read_options
 
-__all__ = ["main", "parser"]
+__all__ = ["main", "read_options"]
 
 if __name__ == "__main__":
     run_program(main)

@@ -7,8 +7,8 @@ The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work,
 imported from the package: one script serves every version; language models are played by the
 repository's tests/llm_server. Runs are compared by system, claim form and language, scores by
 system, language and metric, weights by value, data by rows, a language model's answers by what it
-was asked. Moved files and additions are listed but do not count as differences; costs, paths,
-dates and pages are not compared.
+was asked. Additions are listed but do not count as differences; costs, paths, dates and pages are
+not compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rr
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
-APART = ("moved", "added", "removed")
+APART = ("added", "removed")
 SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
 Differences = dict[str, list[str]]
@@ -139,7 +139,6 @@ def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[s
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
-    """Put values in the place of `$names`, also in values."""
     while (found := Template(text).safe_substitute(filled)) != text:
         text = found
     return text
@@ -180,12 +179,10 @@ def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a row from each line."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write a row to each line."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
 
@@ -219,7 +216,6 @@ class Answering:
         self.server.keep_bodies = False
 
     def reply(self, chat: Any) -> Any:
-        """Reply to a chat, and remember it."""
         reply = self.replied(chat)
         row = {"asked": texts_of(chat), "reply": getattr(reply, "text", reply)}
         self.answers.add(json.dumps(row, sort_keys=True) + "\n")
@@ -292,7 +288,6 @@ def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, .
 
 
 def canonical(name: str, renamed: list[tuple[str, str]]) -> str:
-    """Return the name that the table's case has for a system."""
     for pattern, written in renamed:
         name = re.sub(pattern, written, name)
     return name
@@ -362,12 +357,10 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
-    """Flatten a table by language."""
     return {(system, lang, name): v for lang, row in table.items() for name, v in row.items()}
 
 
 def walk(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every mapping of a JSON value."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
@@ -438,7 +431,6 @@ def plain(value: Any) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal, numbers to 1e-6."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -513,9 +505,6 @@ def compare_files(
             continue
         if why := file_difference(path, partner):
             differences[f"{path.suffix} files"].append(f"{said}: {why}")
-        at = path.relative_to(one / "files"), partner.relative_to(other / "files")
-        if at[0] != at[1]:
-            differences["moved"].append(f"{name}: {at[0]} -> {at[1]}")
     for path in spare.values():
         differences["added"].append(f"{name}: {path.relative_to(other / 'files')}")
     return len(old)
@@ -554,8 +543,6 @@ def compare_weights(name: str, one: Path, other: Path, differences: Differences)
         if partner is None:
             why = "other weights" if file in new else "absent after"
             differences["weights"].append(f"{name}: {file}: {why}")
-        elif partner != file:
-            differences["moved"].append(f"{name}: {file} -> {partner}")
     return len(known)
 
 
@@ -578,7 +565,6 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 def compare_answers(name: str, one: Path, other: Path, differences: Differences) -> int:
-    """Compare what a language model was asked about and replied, in any order."""
     old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (one, other))
     for line in sorted(old - new):
         differences["answers"].append(f"{name}: absent after: {line[:150]}")

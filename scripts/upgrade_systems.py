@@ -53,7 +53,6 @@ def upgrade(text: str) -> str:
 
 
 def _rumors(values: Values) -> dict[str, Any]:
-    """Make a system of a config of `eval/rumors.py`."""
     if values.get("index", "own") != "own":
         raise ValueError("index: shared is gone: write {bm25: ..} for one index of all timelines")
     fielded, verdict = dict(values.get("bm25") or {}), dict(values.get("verdict") or {})
@@ -80,7 +79,6 @@ def _rumors(values: Values) -> dict[str, Any]:
 
 
 def _system(given: Values) -> dict[str, Any]:
-    """Put what retrieves under `retrieve`; the other keys stay."""
     if "retrieve" in given:  # as it is to be
         return dict(given)
     stages = list(given.get("stages") or [])
@@ -122,7 +120,6 @@ def _of_keys(given: Values) -> dict[str, Any]:
 
 
 def _of_stage(own: Values) -> Any:
-    """Turn a stage `{retrieve: NAME, ..}` into a node."""
     name = own["retrieve"]
     checkpoint = own.get("model") or own.get("checkpoint") or "checkpoint"
     dense = {"dense": checkpoint} | {key: own[key] for key in BESIDE if key in own}

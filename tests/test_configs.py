@@ -120,7 +120,7 @@ def parsed(kind: type[Any], words: Sequence[str]) -> Any:
 
 
 def read_prepare(words: Sequence[str]) -> Any:
-    return load_program("scripts/prepare.py").parser().parse_args(words)
+    return load_program("scripts/prepare.py").read_options(words)
 
 
 # Each prints its words as the shell gives them to it; what is no program of ours does nothing.

@@ -118,5 +118,5 @@ def test_a_defect_of_one_value_is_found_and_kept(
         wanted = Config(examples=40, kept=tmp_path, program=["score"], seed=3)
         counts, (file,) = hunt(fuzzer, wanted)
         assert counts["score", "wrong"] >= 1 and [*tmp_path.iterdir()] == [file]
-        assert run_one(fuzzer, file, None) == 1
-    assert run_one(fuzzer, file, None) == 0
+        assert run_one(fuzzer, file) == 1
+    assert run_one(fuzzer, file) == 0

@@ -75,7 +75,7 @@ def test_an_input_is_not_replaced_by_the_output(program, words, out, tmp_path):
     assert (tmp_path / out).read_bytes() == before
 
 
-@pytest.mark.parametrize("module", [m for m, _ in PROGRAMS.values() if m != "datasets.prepare"])
+@pytest.mark.parametrize("module", [m for m, _ in PROGRAMS.values()])
 def test_a_printed_config_is_read_again_as_it_was(module, tmp_path, capsys):
     file, main = tmp_path / "printed.yaml", load_main(module)
     printed = []

@@ -209,7 +209,6 @@ def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
 
 
 def _helps(kind: type) -> dict[str, str]:
-    """Read what a dataclass and its bases say of their fields, under `Args:`."""
     helps: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
@@ -253,7 +252,6 @@ def allowed_words(hint: Any) -> str:
 
 
 def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
-    """Write the help of every flag, or of the keys in `common` alone."""
     command, gap = command_of(program), " " * 6
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
@@ -294,7 +292,6 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
 
 
 def _read_word(key: str, hint: Any, word: str) -> Any:
-    """Read a flag's word as YAML reads it; text stays as it is written."""
     try:
         text = _is_text(hint) and word != "null" and not NO_TEXT.search(word)
         return word if text else read_yaml(word)
@@ -305,7 +302,6 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
 def _built(
     kind: type[Config], options: Mapping[str, Option], given: Any, program: str, prefix: str = ""
 ) -> Config:
-    """Make a dataclass of nested values; `options` are those of the whole config."""
     if not isinstance(given, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
         raise ConfigError(prefix[:-1], given, "", why)

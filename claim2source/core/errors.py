@@ -220,7 +220,6 @@ def run_program(
 
 
 def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | None) -> int:
-    """Run `main`, say what ended it, and return the exit code."""
     code = 0
     try:
         try:
@@ -297,7 +296,6 @@ class _Diagnostics(_Output):
 
 
 def _open_streams() -> None:
-    """Replace the usual streams by ours; closed ones go nowhere."""
     for name, kind in (("stdout", _Output), ("stderr", _Diagnostics)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))
@@ -307,7 +305,6 @@ def _open_streams() -> None:
 
 @contextlib.contextmanager
 def _raising_at_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that what is under way is cleaned up."""
     process = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -329,7 +326,6 @@ def _raising_at_sigterm() -> Iterator[None]:
 
 
 def _complain(line: str) -> None:
-    """Print one line on stderr, where that is possible."""
     with contextlib.suppress(OSError, ValueError):
         print(shortened(printable_line(line)), file=sys.stderr, flush=True)
 
@@ -361,7 +357,6 @@ def _unforeseen(error: Exception) -> int:
 
 
 def _without_secrets(text: str) -> str:
-    """Replace the values of variables of the environment that are named like secrets."""
     for name, value in os.environ.items():
         if len(value) > 7 and any(word in name.upper() for word in _SECRETS):
             text = text.replace(value, f"<{name}>")

@@ -85,7 +85,6 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _naming(target: Path, temporary: Path) -> Iterator[None]:
-    """Name `target` in errors of writing that name the temporary path, or nothing at all."""
     try:
         yield
     except UserError:
@@ -198,7 +197,6 @@ def clean_leftovers(folder: str | Path, name: str | None = None) -> None:
 
 
 def _allow_umask(path: Path, mode: int) -> None:
-    """Set the permissions that a plain open() or mkdir() would have set."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(mode & ~umask)

@@ -114,7 +114,6 @@ def foreign_file(run: Path) -> str | None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """List files and links below a folder, relative to it."""
     for parent, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in sorted([*files, *links]):
@@ -203,7 +202,6 @@ def require_output_file(out: Path, *signs: str, option: str = "--out") -> None:
 
 
 def _refuse_foreign(file: Path, *signs: str, option: str = "--out") -> None:
-    """Raise `UserError` for a file that holds none of the signs: we did not write it."""
     if not file.is_file() or not file.stat().st_size:
         return
     with open(file, "rb") as read:

@@ -107,7 +107,6 @@ class FolderLock:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, file: int, holder: Holder) -> None:
-        """Wait until nobody has touched the lock for STALE seconds. Raises where someone does."""
         touched = os.fstat(file).st_mtime
         left = STALE - (_now_in(self.path.parent) - touched)
         if left > 0:
@@ -122,7 +121,6 @@ class FolderLock:
                 raise self._held(holder)
 
     def _is(self, file: int) -> bool:
-        """Tell whether the lock's name still stands for this open file."""
         try:
             return os.path.samestat(os.fstat(file), self.path.stat())
         except OSError:

@@ -65,6 +65,7 @@ OLD_KEYS: Mapping[tuple[str, str], str] = {
     **{(_GRID, key): _TEXTS for key in ("llm.", "versions", "prompts", "answers", "dry_run")},
     **{(_GRID, key): _REPLACED for key in ("combine", "fusion.")},
     (_GRID, "rewritten"): "leave it out: it is the text that --claims reads",
+    ("", "vectors"): "leave it out: the store holds float32, and what is deleted is made again",
     ("", "choose_on"): f"leave it out: {_ON_VAL}",
     ("train/fusion.py", "ranker"): "leave it out: a fusion is linear",
     (

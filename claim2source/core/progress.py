@@ -10,8 +10,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from claim2source.core.terminal import printable_line
 
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 PARTS, QUIET, LONGEST = 10, 10.0, 60.0
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Count what is done of a piece of work; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
@@ -63,15 +63,7 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

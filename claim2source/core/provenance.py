@@ -77,7 +77,6 @@ def hardware() -> Hardware:
 
 @cache
 def _processor() -> str:
-    """Read the processor's name; its architecture where the system does not tell it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return (

@@ -79,7 +79,6 @@ def _html(table: TextTable) -> str:
 
 
 def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
-    """Return header and rows as texts of one line, and which columns hold numbers only."""
     columns, rows, digits, right = table
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row does not have {len(columns)} cells")

@@ -79,7 +79,6 @@ def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> 
 
 
 def _why(error: ErrorDetails) -> str:
-    """Word pydantic's error as our own are."""
     if error["type"] == "missing":
         return "is missing"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):

@@ -45,8 +45,6 @@ _LONGEST = 10**6
 
 
 class _Entry(NamedTuple):
-    """Hold one author's text and its parts: name, suffixes ("Jr."), affiliation."""
-
     text: str
     name: list[str]
     suffixes: list[str]
@@ -102,7 +100,6 @@ def author_names(text: str) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> list[str] | None:
-    """Read a list of Python or JSON, of names or of objects that have one; None: it is none."""
     text = text.strip()
     if not (text[:1] in "[({" and text[-1:] in "])}" and len(text) <= _LONGEST) or not text:
         return None
@@ -124,7 +121,6 @@ def _listed(text: str) -> list[str] | None:
 
 
 def _name(item: object) -> str:
-    """Read the name of an author: a text, or an object of OpenAlex, Semantic Scholar, Crossref."""
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, Mapping):
@@ -135,7 +131,6 @@ def _name(item: object) -> str:
 
 
 def _divided(entry: str) -> list[str]:
-    """Divide an entry at "and" and "&" where people stand on both sides."""
     first = _AND_FIRST.match(entry)
     parts = [part for part in _AND.split(entry[first.end() if first else 0 :]) if part]
     words = [len(part.split()) for part in parts]
@@ -212,7 +207,6 @@ def _is_surname(text: str) -> bool:
 
 
 def _is_given(text: str) -> bool:
-    """Tell whether a text is at most four capitalised words, initials or particles."""
     words = text.split()
     large = (not word[0].islower() or word in _PARTICLES for word in words)
     return len(words) <= 4 and not words[0][0].islower() and all(large)

@@ -179,7 +179,6 @@ def read_claims(queries: Records) -> list[Query]:
 
 
 def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
-    """Give a claim its golds of the pool, no candidates from elsewhere, and never itself."""
     golds = tuple(gold for gold in qrels.golds(claim.id) if gold in pool)
     itself = (claim.id,) if claim.id in pool and claim.id not in golds else ()
     if claim.candidates is None:
@@ -189,7 +188,6 @@ def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
 
 
 def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
-    """Say how many claims are sources of the pool, too."""
     found = [claim.id for claim in claims if claim.excluded]
     if not found:
         return []
@@ -298,7 +296,6 @@ def read_judgements(
 
 
 def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]:
-    """Yield line and cells of every judgement; a header that can be done without is a trait."""
     lines = [text or "\n" for _, text in text_lines(path, problems)]
     if not any(line.strip() for line in lines):
         return
@@ -385,7 +382,6 @@ def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Find something in a folder that belongs to no data set."""
     inside = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
     judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
     others = [path for path in inside if path.name not in (CORPUS, QUERIES)] + judged
@@ -393,7 +389,6 @@ def _foreign(folder: Path) -> str | None:
 
 
 def _why_kept(folder: Path) -> str | None:
-    """Say why an earlier folder that was moved aside must not be removed."""
     if folder.is_symlink() or not (folder / CORPUS).is_file():
         return "is no data set"
     name = _foreign(folder)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import pickletools
 import re
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,8 @@ Cell = str | int | float | bool | None
 # Bytes of a file: an opcode of one byte can make a list of 64.
 MOST = 2**28
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
-_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_UNITS = ("s", "ms", "us", "ns")
 _RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
-_NOT_A_TIME = -(2**63)
-_EPOCH = datetime(1970, 1, 1)
 # A regular file holds every cell once; reading shared buffers many times over is an attack.
 _MOST_READ = 4
 # What libraries raise for bytes that are no pickle, or no frame.
@@ -39,67 +36,53 @@ _DAMAGED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError),
     *(pickle.UnpicklingError, struct.error),
 )
-_NAMES = {
-    "frame": "pandas.DataFrame pandas.core.frame.DataFrame",
-    "manager": "pandas.core.internals.managers.BlockManager",
-    "block": "pandas._libs.internals._unpickle_block pandas.core.internals.blocks.new_block",
-    "new index": "pandas.core.indexes.base._new_Index",
-    "index": "pandas.Index pandas.core.indexes.base.Index pandas.core.indexes.numeric.Int64Index",
-    "range index": "pandas.RangeIndex pandas.core.indexes.range.RangeIndex",
-    "backed": "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked",
-    "array class": (
-        "pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray "
-        "pandas.arrays.TimedeltaArray pandas.core.arrays.timedeltas.TimedeltaArray "
-        "pandas.arrays.StringArray pandas.core.arrays.string_.StringArray"
-    ),
-    "string dtype": "pandas.StringDtype pandas.core.arrays.string_.StringDtype",
-    "arrow strings": (
-        "pandas.arrays.ArrowStringArray pandas.core.arrays.string_arrow.ArrowStringArray"
-    ),
-    "missing": "pandas.NA pandas._libs.missing.NA",
-    "not a time": (
-        "pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle"
-    ),
-    "timestamp": "pandas._libs.tslibs.timestamps._unpickle_timestamp",
-    "date": "datetime.date",
-    "datetime": "datetime.datetime",
-    "ndarray": "numpy.ndarray",
-    "dtype": "numpy.dtype",
-    "array": "numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct",
-    "array of buffer": "numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer",
-    "scalar": "numpy.core.multiarray.scalar numpy._core.multiarray.scalar",
-    "slice": "builtins.slice __builtin__.slice",
-    "bytes": (
-        "builtins.bytes __builtin__.bytes builtins.bytearray __builtin__.bytearray "
-        "_codecs.encode pyarrow.lib.py_buffer"
-    ),
-    "arrow type": "pyarrow.lib.type_for_alias",
-    "arrow array": "pyarrow.lib._restore_array",
-}
-# (module, name) -> what it stands for: exact pairs, as pandas 1.5, 2 and 3 write them for a frame
-# of plain columns, with numpy 1 or 2, with or without pyarrow.
+# What a name stands for: exact pairs of module and name, as pandas 1.5, 2 and 3 write them for a
+# frame of plain columns, with numpy 1 or 2, with or without pyarrow.
+_NAMES = """
+frame: pandas.DataFrame pandas.core.frame.DataFrame
+manager: pandas.core.internals.managers.BlockManager
+block: pandas._libs.internals._unpickle_block pandas.core.internals.blocks.new_block
+new index: pandas.core.indexes.base._new_Index
+index: pandas.Index pandas.core.indexes.base.Index pandas.core.indexes.numeric.Int64Index
+range index: pandas.RangeIndex pandas.core.indexes.range.RangeIndex
+backed: pandas._libs.arrays.__pyx_unpickle_NDArrayBacked
+array class: pandas.arrays.DatetimeArray pandas.core.arrays.datetimes.DatetimeArray
+array class: pandas.arrays.TimedeltaArray pandas.core.arrays.timedeltas.TimedeltaArray
+array class: pandas.arrays.StringArray pandas.core.arrays.string_.StringArray
+string dtype: pandas.StringDtype pandas.core.arrays.string_.StringDtype
+arrow strings: pandas.arrays.ArrowStringArray pandas.core.arrays.string_arrow.ArrowStringArray
+missing: pandas.NA pandas._libs.missing.NA
+not a time: pandas._libs.tslibs.nattype._nat_unpickle pandas._libs.tslibs.nattype.__nat_unpickle
+timestamp: pandas._libs.tslibs.timestamps._unpickle_timestamp
+date: datetime.date
+datetime: datetime.datetime
+ndarray: numpy.ndarray
+dtype: numpy.dtype
+array: numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct
+array of buffer: numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer
+scalar: numpy.core.multiarray.scalar numpy._core.multiarray.scalar
+slice: builtins.slice __builtin__.slice
+bytes: builtins.bytes __builtin__.bytes builtins.bytearray __builtin__.bytearray
+bytes: _codecs.encode pyarrow.lib.py_buffer
+arrow type: pyarrow.lib.type_for_alias
+arrow array: pyarrow.lib._restore_array
+"""
 ADMITTED: dict[tuple[str, str], str] = {
     (name.rpartition(".")[0], name.rpartition(".")[2]): kind
-    for kind, names in _NAMES.items()
+    for kind, _, names in (line.partition(": ") for line in _NAMES.strip().splitlines())
     for name in names.split()
 }
 # All that protocols 2 to 5 need for a frame of plain columns.
-_OPCODES = frozenset(
-    """
-    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT
-    SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
-    EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE
-    BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
-    """.split()
-)
-
-
-class Refused(Exception):
-    """Say why a pickle is not read."""
+_OPCODES = """
+PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT
+SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 EMPTY_LIST APPEND APPENDS
+EMPTY_DICT EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
+GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
+""".split()
 
 
 class Built:
-    """Record a call of an admitted name, and the state that its object would be given."""
+    """Record a call of an admitted name, and the state of the object that it would make."""
 
     __slots__ = ("args", "state")
     kind = ""
@@ -107,35 +90,22 @@ class Built:
     state: Any
 
     def __new__(cls, *args: Any) -> Built:
-        """Record a call."""
         made = object.__new__(cls)
         made.args, made.state = args, None
         return made
 
     def __setstate__(self, state: Any) -> None:
-        """Record the state."""
         self.state = state
 
 
 # An admitted name stands for a class of its kind: a call of it makes a record.
 _KINDS: dict[str, type[Built]] = {
-    kind: type("Name", (Built,), {"kind": kind, "__slots__": ()}) for kind in _NAMES
+    kind: type("Name", (Built,), {"kind": kind, "__slots__": ()}) for kind in ADMITTED.values()
 }
 
 
-def _step(name: str, code: int) -> Callable[[Any], None]:
-    """Choose what an opcode does."""
-
-    def refuse(_: Any) -> None:
-        raise Refused(f"refused opcode {name}: no DataFrame of plain columns needs it")
-
-    # pickle's own makes room for as many bytes as are claimed, before it reads them.
-    code = pickle.BINBYTES8[0] if name == "BYTEARRAY8" else code
-    return _Restricted.dispatch[code] if name in _OPCODES else refuse
-
-
 class _Restricted(pickle._Unpickler):
-    """Unpickle records.
+    """Unpickle records, with few opcodes.
 
     Of pickle's two this is the one written in Python, whose opcodes can be left out: the other
     gives names from a cache of extension codes without asking `find_class`, and makes room for
@@ -147,40 +117,33 @@ class _Restricted(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
 
     def find_class(self, module: str, name: str) -> type[Built]:
-        """Return the class of an admitted name."""
         kind = ADMITTED.get((module, name))
-        if kind is None:
-            shown = f"{module}.{name}"[:200]
-            raise Refused(
-                f"refused {shown!r}: not part of a DataFrame of plain columns; nothing was run "
-                "(own data with such columns: save it again with text, numbers and dates only)"
-            )
-        return _KINDS[kind]
+        _need(kind is not None, f"refused {f'{module}.{name}'[:200]!r}; nothing was run")
+        return _KINDS[str(kind)]
 
     def load_setitem(self) -> None:
-        """Set one entry of a dict."""
         value, key = self.stack.pop(), self.stack.pop()
         self._update([key, value])
 
     def load_setitems(self) -> None:
-        """Set entries of a dict."""
         self._update(self.pop_mark())
 
     def _update(self, items: list[Any]) -> None:
         # Only text keys: hashing a tuple nested a million deep would overflow the C stack.
-        if type(self.stack[-1]) is not dict or any(type(key) is not str for key in items[::2]):
-            raise Refused("damaged: entries for something that is not a dict of text keys")
+        keyed = type(self.stack[-1]) is dict and all(type(key) is str for key in items[::2])
+        _need(keyed, "entries for something that is not a dict of text keys")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-    dispatch = {
-        **pickle._Unpickler.dispatch,
-        pickle.SETITEM[0]: load_setitem,  # type: ignore[dict-item]
-        pickle.SETITEMS[0]: load_setitems,  # type: ignore[dict-item]
-    }
 
 
 _Restricted.dispatch = {
-    ord(opcode.code): _step(opcode.name, ord(opcode.code)) for opcode in pickletools.opcodes
+    getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+    for name in _OPCODES
+}
+_Restricted.dispatch |= {
+    pickle.SETITEM[0]: _Restricted.load_setitem,  # type: ignore[dict-item]
+    pickle.SETITEMS[0]: _Restricted.load_setitems,  # type: ignore[dict-item]
+    # pickle's own makes room for as many bytes as are claimed, before it reads them.
+    pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
 }
 
 
@@ -197,29 +160,22 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
         if size > MOST:
             raise InputError.at(path, why=f"{size} bytes; a pickle is read up to {MOST}")
         data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise InputError.at(path, why="no such file") from None
-    except OSError as error:
-        raise InputError.at(path, why=f"cannot be read: {error.strerror}") from None
-    try:
         return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
-    except Refused as refusal:
-        raise InputError.at(path, why=str(refusal)) from None
+    except FileNotFoundError:
+        why = "no such file"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
     except _DAMAGED as error:
-        why = f"not a pickled DataFrame of plain columns, or damaged ({_short(error)})"
-        raise InputError.at(path, why=why) from None
+        short = " ".join(str(error).split())[:300] or type(error).__name__
+        why = f"not a pickled DataFrame of plain columns, or damaged: {short}"
     except (RecursionError, MemoryError):
-        raise InputError.at(path, why="nested too deeply or too large to be read") from None
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text[:100] or type(error).__name__
+        why = "nested too deeply or too large to be read"
+    raise InputError.at(path, why=why)
 
 
 def _need(holds: bool, why: str) -> None:
     if not holds:
-        raise Refused(f"not a DataFrame of plain columns: {why}")
+        raise pickle.UnpicklingError(why)
 
 
 class _Reader:
@@ -297,31 +253,26 @@ class _Reader:
         _need(all(type(n) is int and n >= 0 for n in shape), "an array has an impossible shape")
         count, width = (1, shape[0]) if len(shape) == 1 else shape
         self.spend(count + count * width)
-        code, kind, unit = self.dtype(dtype)
-        if kind == "O":
+        kind = self.dtype(dtype)
+        if kind.kind == "O":
             # numpy lists objects row by row even where the array is stored column by column.
             _need(type(data) is list and len(data) == count * width, "an array lacks cells")
             return [[self.cell(c) for c in data[i * width : (i + 1) * width]] for i in range(count)]
-        raw = self.bytes(data)
-        numbers = np.frombuffer(raw, dtype=code)
-        _need(numbers.size == count * width, "an array is not as long as its shape says")
-        table = numbers.reshape((count, width), order="F" if fortran else "C")
-        return [[_number(n, kind, unit) for n in row] for row in table.tolist()]
+        flat = np.frombuffer(self.bytes(data), kind)
+        _need(flat.size == count * width, "an array is not as long as its shape says")
+        return list(map(_cells, flat.reshape((count, width), order="F" if fortran else "C")))
 
-    def dtype(self, node: Any) -> tuple[str, str, str]:
-        """Read the numpy code (times as integers), the kind letter and the time unit."""
+    def dtype(self, node: Any) -> np.dtype[Any]:
         built = self.built(node, "dtype")
         code, state = built.args[0], built.state
         _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
         _need(state[2] is None and state[3] is None and state[4] is None, "a structured array")
-        if code == "O8":
-            return code, "O", ""
         order = ">" if state[1] == ">" else "<"
         if code[0] not in "Mm":
-            return order + code, code[0], ""
+            return np.dtype("O" if code == "O8" else order + code)
         unit = self.bytes(state[8][1][0]).decode("ascii")
         _need(unit in _UNITS and state[8][1][1] == 1, f"a time unit {unit!r}")
-        return order + "i8", code[0], unit
+        return np.dtype(f"{order}{code}[{unit}]")
 
     def bytes(self, value: Any) -> bytes:
         """Read bytes, in any of the protocols' forms."""
@@ -338,36 +289,30 @@ class _Reader:
         return self.bytes(args[0])
 
     def cell(self, value: Any) -> Cell:
-        if type(value) in (str, int, bool) or value is None:
-            return value
-        if type(value) is float:
-            return None if math.isnan(value) else value
+        if type(value) in (str, int, float, bool) or value is None:
+            return _plain(value)
         if value is _KINDS["missing"]:
             return None
         _need(isinstance(value, Built), f"a cell is a {type(value).__name__}")
-        return self.object_cell(value)
-
-    def object_cell(self, node: Built) -> Cell:
-        if node.kind == "not a time":
+        if value.kind == "not a time":
             return None
-        if node.kind == "timestamp":
-            ticks, _, zone, *resolution = node.args
+        if value.kind == "timestamp":
+            ticks, _, zone, *resolution = value.args
             _need(zone is None, "a time with a time zone")
-            return _time(ticks, _RESOLUTIONS[resolution[0] if resolution else 10])
-        if node.kind == "scalar":
-            code, kind, unit = self.dtype(node.args[0])
-            _need(kind != "O", "a scalar of objects")
-            (value,) = np.frombuffer(self.bytes(node.args[1]), dtype=code).tolist()
-            return _number(value, kind, unit)
-        _need(node.kind in ("date", "datetime") and len(node.args) == 1, f"a cell is a {node.kind}")
-        raw = self.bytes(node.args[0])
+            unit = _RESOLUTIONS[resolution[0] if resolution else 10]
+            return _cells(np.array([ticks], f"M8[{unit}]"))[0]
+        if value.kind == "scalar":
+            kind = self.dtype(value.args[0])
+            _need(kind.kind != "O", "a scalar of objects")
+            return _cells(np.frombuffer(self.bytes(value.args[1]), kind, 1))[0]
+        _need(value.kind in ("date", "datetime"), f"a cell is a {value.kind}")
+        raw = self.bytes(*value.args)
         year = int.from_bytes(raw[:2], "big")
-        if node.kind == "date":
+        if value.kind == "date":
             return date(year, *raw[2:]).isoformat()
-        _need(len(raw) == 10, "a time that is not one")
         month, day, hour, minute, second = raw[2:7]
         micro = int.from_bytes(raw[7:], "big")
-        return _iso(datetime(year, month, day, hour, minute, second, micro))
+        return _plain(datetime(year, month, day, hour, minute, second, micro))
 
     def arrow(self, node: Any) -> list[Cell]:
         (parts,) = self.built(node, "arrow array").args
@@ -386,19 +331,17 @@ class _Reader:
         return array.to_pylist()
 
 
-def _number(value: Any, kind: str, unit: str) -> Cell:
-    if kind in "Mm":
-        if value == _NOT_A_TIME:
-            return None
-        return _time(value, unit) if kind == "M" else float(value / _UNITS[unit])
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value
+def _cells(values: np.ndarray) -> list[Cell]:
+    if values.dtype.kind == "m":
+        values = values / np.timedelta64(1, "s")
+    elif values.dtype.kind == "M":
+        values = values.astype("M8[us]")
+    return [_plain(value) for value in values.tolist()]
 
 
-def _time(ticks: int, unit: str) -> str:
-    return _iso(_EPOCH + timedelta(microseconds=ticks * 10**6 // _UNITS[unit]))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.date().isoformat() if moment.time() == datetime.min.time() else moment.isoformat()
+def _plain(value: Any) -> Cell:
+    if isinstance(value, datetime):
+        midnight = value.time() == datetime.min.time()
+        return value.date().isoformat() if midnight else value.isoformat()
+    missing = isinstance(value, float) and math.isnan(value)
+    return None if missing else value

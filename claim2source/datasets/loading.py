@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union, overload
+from typing import TYPE_CHECKING, Union
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
@@ -50,28 +50,6 @@ _OF_POSTS: Mapping[str, Sequence[str]] = {
 }
 # The columns of sentence-transformers for pairs of texts; `negative_1`, .. are papers, too.
 _ANCHOR, _POSITIVE, _NEGATIVE = "anchor", "positive", "negative"
-
-
-@overload
-def load(
-    folder: str | Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    *,
-    lenient: bool = False,
-) -> Dataset: ...
-
-
-@overload
-def load(
-    *,
-    papers: Table | None = None,
-    posts: Table | None = None,
-    pairs: Table | None = None,
-    split: str = "test",
-    languages: Sequence[str] | None = None,
-    lenient: bool = False,
-) -> Dataset: ...
 
 
 def load(
@@ -143,7 +121,6 @@ def _load_tables(
     languages: Sequence[str] | None,
     lenient: bool,
 ) -> Dataset:
-    """Read the tables by the code that reads BEIR's files."""
     problems = Traits(None, lenient)
     judged = None if pairs is None else Frame(pairs, PAIRS)
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
@@ -182,7 +159,6 @@ def _grades(pairs: Frame) -> str | None:
 
 
 def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield number, claim, source and grade of every pair; without a grade it is 1."""
     grades = _grades(pairs)
     columns = [pairs.column(claim), pairs.column(source)]
     columns += [pairs.column(grades) if grades else ["1"] * len(columns[0])]
@@ -211,7 +187,6 @@ class _Texts(Records):
 
 
 def _of_texts(pairs: Frame, problems: Traits) -> Found:
-    """Read pairs of texts: posts with a paper that they mean, and papers that they do not mean."""
     posts, papers = _Texts("post", problems), _Texts("paper", problems)
     columns = [name for name in pairs.columns if name.startswith(_NEGATIVE)]
     columns = [_ANCHOR, _POSITIVE, *columns]

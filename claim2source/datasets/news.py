@@ -15,7 +15,7 @@ from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
 from claim2source.datasets.beir import check_folders, source_of, write_beir
-from claim2source.datasets.checkthat2026 import Prepared
+from claim2source.datasets.checkthat import Prepared
 from claim2source.io.jsonl import JsonLines
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
@@ -24,29 +24,12 @@ TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
 Filter = Literal["outlets", "retweets", "headlines"]
 FILTERS: tuple[Filter, ...] = ("outlets", "retweets", "headlines")
 # The paper's table 2, and its section 3.1.
-OUTLETS = (
-    "bloomberg",
-    "cbs",
-    "cnbc",
-    "cnn",
-    "forbes",
-    "nypost",
-    "reuters",
-    "sfgate",
-    "theatlantic",
-    "wsj",
-    "abc news",
-    "chicago tribune",
-    "fox news",
-    "new york post",
-    "new york times",
-    "ny times",
-    "the atlantic",
-    "the daily beast",
-    "the guardian",
-    "us news",
-    "usa today",
-    "washington post",
+OUTLETS = tuple(
+    (
+        "bloomberg, cbs, cnbc, cnn, forbes, nypost, reuters, sfgate, theatlantic, wsj, abc news, "
+        "chicago tribune, fox news, new york post, new york times, ny times, the atlantic, the "
+        "daily beast, the guardian, us news, usa today, washington post"
+    ).split(", ")
 )
 RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
 
@@ -207,7 +190,6 @@ def _pairs(
 
 
 def _unquoted(cell: str) -> str:
-    """Take the quotes off that a CSV writer puts around a cell which holds some."""
     inner = cell[1:-1]
     if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
         return cell
@@ -215,7 +197,6 @@ def _unquoted(cell: str) -> str:
 
 
 def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
-    """Put bodies, dates and outlets into the articles, in place; say how many have a body."""
     if not path.exists():
         return f"no {ARTICLES}: articles have a title alone"
     lines = JsonLines(path, problems)
@@ -234,7 +215,6 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
 def _distractors(
     path: Path, known: Collection[str], problems: Problems
 ) -> tuple[list[Source], str]:
-    """Read further articles; keep those with one of the keywords."""
     if not path.exists():
         return [], ""
     found, count = [], 0

@@ -155,7 +155,6 @@ class PaperFiles:
                 self.problems.raise_if_any()
 
     def _counts(self, paper: Paper, number: int, path: Path) -> bool:
-        """Tell whether a paper is to be read: no other of its id has more text, or was before."""
         source = paper.source
         if source.id in self.without:
             self.problems.count("papers that are to be deleted", path)
@@ -206,7 +205,6 @@ def _suffix(path: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether a file of a folder is read: by its name or, of others, by how it begins."""
     if _suffix(path) in _FORMATS:
         return True
     return (_suffix(path) == ".txt" or path.suffix == ".gz") and not format_of(path)[1]

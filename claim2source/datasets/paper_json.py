@@ -52,7 +52,6 @@ def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Pape
 
 
 def _works(row: Row, path: Path, problems: Counting) -> Iterator[Row]:
-    """Yield the works of an API's answer, or the record itself."""
     held: object = row.record
     while isinstance(held, Mapping) and not {"_id", "id", "DOI", "title"} & set(held):
         inner = [held[key] for key in _LISTS if isinstance(held.get(key), dict | list)]
@@ -129,7 +128,6 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
 
 
 def _in_order(row: Row, index: object) -> str:
-    """Put the words of an inverted abstract in order."""
     if index is None:
         return ""
     field = "abstract_inverted_index"
@@ -175,7 +173,6 @@ def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
 
 
 def _updates(record: Mapping[str, object]) -> str:
-    """Read what a work's notices say of it, or of which work it is itself the notice."""
     notices = [
         state_of(_text_of(one, "type"), _date(_of(one, "updated")), plain_doi(_text_of(one, "DOI")))
         for one in _list(record.get("updated-by"))
@@ -205,7 +202,6 @@ def _date(value: object) -> str:
 
 
 def _of_text(row: Row, field: str) -> str:
-    """Read the name in the first object of a list."""
     listed = _list(row.record.get(field))
     return row.as_text(field, _of(listed[0], "name") or "") if listed else ""
 
@@ -226,7 +222,6 @@ def _list(value: object) -> list[object]:
 
 
 def _of(value: object, *keys: str) -> object:
-    """Follow keys into objects; None where one is absent."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

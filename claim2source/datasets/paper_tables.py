@@ -98,7 +98,6 @@ def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterat
 
 
 def _why_not_cells(kind: pa.DataType, field: str) -> str:
-    """Say why a column's values are no texts; "" where they are."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -128,7 +127,6 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _columns(
     path: Path, header: Sequence[str], given: Mapping[str, str], problems: Counting
 ) -> dict[str, str]:
-    """Map fields to columns: as given, else those of the same name, in whatever case."""
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
     found = {name: small[name] for name in FIELDS if name in small}
     if "abstract" not in found and "text" in small:
@@ -157,7 +155,6 @@ def _row(
     columns: Mapping[str, str],
     problems: Counting,
 ) -> Row:
-    """Write the cells of a table's row as a record of corpus.jsonl is written."""
     named = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 
     def complain(field: str, why: str, kind: str = "", /) -> None:

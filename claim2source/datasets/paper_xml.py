@@ -146,7 +146,6 @@ def _article(record: _Record) -> Paper | None:
 
 
 def _notices(citation: Element) -> str:
-    """Read what was published about an article since: by its notices, else by its types."""
     notices = [
         state_of(kind.removesuffix("In"), _text(one.find("RefSource")).rstrip("."))
         for one in citation.findall("CommentsCorrectionsList/CommentsCorrections")
@@ -288,7 +287,6 @@ def _jats_name(contrib: Element) -> str:
 
 
 def _jats_date(dates: list[Element]) -> str:
-    """Read the day of electronic publication, else the date with the most parts."""
     found: list[tuple[bool, int, str]] = []
     for date in dates:
         parts = [_text(date.find(name)) for name in ("year", "month", "day")]

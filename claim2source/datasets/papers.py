@@ -217,7 +217,6 @@ def _day(year: int, month: int, day: int, last: bool) -> int:
 
 
 def _month(text: str | None) -> int:
-    """Number a month, 1 to 12; 0 for what is none."""
     if not text:
         return 0
     if text.isdigit():

@@ -102,7 +102,6 @@ def read_tagged(
 
 
 def _records(path: Path, problems: Counting, start: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines of each reference, up to its end, with the number of the first."""
     first, lines = 0, list[str]()
     for number, line in any_lines(path, problems):
         begins = line.startswith(start)
@@ -125,7 +124,6 @@ def _reference(
     values: Values,
     key: str = "",
 ) -> Paper | None:
-    """Make a paper of the values of tags."""
     every = {
         field: [
             value for tag in tags for value in (" ".join(values.get(tag, ())),) if value.strip()

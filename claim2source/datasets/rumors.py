@@ -172,7 +172,6 @@ def split_of(path: Path) -> str:
 
 
 def _read_list(path: Path, problems: Problems) -> Sequence[object]:
-    """Read a JSON list, or JSON lines. Raises `InputError`."""
     lines = read_lines(path)
     if next(line for line in lines if line.strip()).lstrip("\ufeff \t").startswith("{"):
         found = [
@@ -193,8 +192,6 @@ def _read_list(path: Path, problems: Problems) -> Sequence[object]:
 def _object_row(
     record: object, path: Path, problems: Problems, place: str, keys: Sequence[str]
 ) -> Row | None:
-    """Make the reader of a record's fields; None, and a problem, where it is no object."""
-
     def complain(field: str, why: str, kind: str = "", /) -> None:
         problems.add(path, None, f"{place}.{field}", why)
 
@@ -208,7 +205,6 @@ def _object_row(
 
 
 def _tweets(row: Row, field: str) -> list[Tweet]:
-    """Read a list of [account, id, text]; what is wrong is left out and reported."""
     listed = row.record.get(field)
     if not isinstance(listed, list):
         row.complain(field, "is missing" if listed is None else "is not a list of tweets")
@@ -229,7 +225,6 @@ def _tweets(row: Row, field: str) -> list[Tweet]:
 
 
 def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple[str, ...]]:
-    """Read label and evidence, which must agree with each other and with the timeline."""
     label = row.record["label"]
     evidence = _tweets(row, "evidence")
     if label not in LABELS:
@@ -346,14 +341,12 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
 
 
 def _shown(value: object) -> str:
-    """Write a value as it stands in the file, shortened."""
     return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
 
 
 def _checked(
     ranked: Mapping[str, list[tuple[str, float]]], path: Path, rumors: Rumors, problems: Problems
 ) -> Run:
-    """Check rumours and tweets against the data; name the tweets as sources."""
     known = {rumor.id: rumor for rumor in rumors.rumors}
     named: dict[str, list[tuple[str, float]]] = {claim: [] for claim in known}
     for claim, tweets in ranked.items():

@@ -111,7 +111,6 @@ def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) ->
 
 
 def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
-    """Group claims by connected golds; a group is named by its smallest gold, or by its claim."""
     groups: dict[int, list[Claim]] = defaultdict(list)
     for number, claim in zip(connected_groups(c.golds for c in claims), claims, strict=True):
         groups[number].append(claim)

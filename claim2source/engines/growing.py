@@ -17,7 +17,7 @@ from claim2source.datasets.retractions import NOTICE
 from claim2source.engines.engine import Engine, is_engine, open_engine
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, half, sentence_vectors, split, stamp_of
-from claim2source.io.store import EmbeddingSpace, MadeBy, Store, VectorType
+from claim2source.io.store import EmbeddingSpace, MadeBy, Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
@@ -55,8 +55,8 @@ class OpenStore(Store):
     What other processes add after that is not seen, and made again.
     """
 
-    def __init__(self, root: str | Path | None = None, vectors: VectorType = "float32") -> None:
-        super().__init__(root, vectors)
+    def __init__(self, root: str | Path | None = None) -> None:
+        super().__init__(root)
         self._spaces: dict[str, EmbeddingSpace] = {}
 
     def space(

@@ -16,7 +16,6 @@ from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.engines.growing import OpenStore, fill_store
-from claim2source.io.store import VectorType
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
 
@@ -42,7 +41,6 @@ class FillJob:
     device: Literal["cpu", "cuda"] | None
     rendering: Rendering
     store: Path
-    vectors: VectorType
     sentences: bool
     batch: int
 
@@ -65,7 +63,7 @@ class FillWorker:
 
         self.job, self.parts, self.node = job, parts, ray.get_runtime_context().get_node_id()
         self.encoder: Encoder = resolve(job.model, job.device).encoder
-        self.store = OpenStore(job.store, job.vectors)
+        self.store = OpenStore(job.store)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Encode the parts whose numbers are in `id`; return how many papers, or what is wrong."""

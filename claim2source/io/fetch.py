@@ -12,11 +12,8 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPResponse
-from typing import IO, Any, NoReturn
-from urllib.error import HTTPError, URLError
+from typing import Any
 from urllib.parse import quote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from claim2source.core.errors import UserError
 from claim2source.io.post_parts import PostParts, bluesky_post, mastodon_post, objects
@@ -24,25 +21,15 @@ from claim2source.io.posts import Post
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
 # Instances of Mastodon that researchers and newsrooms use; others are named by the user.
-MASTODON = (
-    "mastodon.social",
-    "mastodon.online",
-    "mastodon.world",
-    "mstdn.social",
-    "mstdn.science",
-    "mas.to",
-    "fosstodon.org",
-    "hachyderm.io",
-    "scholar.social",
-    "fediscience.org",
-    "sciences.social",
-    "med-mastodon.com",
-    "troet.cafe",
-    "chaos.social",
-    "social.tchncs.de",
-    "piaille.fr",
-    "mamot.fr",
+MASTODON = tuple(
+    (
+        "mastodon.social mastodon.online mastodon.world mstdn.social mstdn.science mas.to "
+        "fosstodon.org hachyderm.io scholar.social fediscience.org sciences.social "
+        "med-mastodon.com troet.cafe chaos.social social.tchncs.de piaille.fr mamot.fr"
+    ).split()
 )
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+_HEADERS["User-Agent"] = "claim2source"
 _HOST = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)+")
 _HANDLE = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9.-]+")
 _KEY = re.compile(r"[A-Za-z0-9._~:-]+")
@@ -112,25 +99,32 @@ class Fetcher:
         return _made(address, id, mastodon_post(answer))
 
     def _json(self, url: str, address: str) -> dict[str, Any]:
-        """Ask an API; `url` begins with its host."""
+        import httpx2
+
         host, _, rest = url.partition("/")
-        request = Request(f"{self.places.get(host, f'https://{host}')}/{rest}")
-        request.add_header("Accept", "application/json")
-        request.add_header("User-Agent", "claim2source")
+        place = f"{self.places.get(host, f'https://{host}')}/{rest}"
+        data, end = b"", time.monotonic() + self.timeout
         try:
-            with build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
-                data = self._limited(answer)
-        except HTTPError as error:
-            error.close()
-            why = "there is no such post, or it is not public"
-            if error.code not in (400, 401, 403, 404, 410):
-                why = f"{host} answers {error.code}"
-            raise UserError(f"{address}: {why}") from None
-        except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise UserError(f"{address}: {host} cannot be read: {reason}") from None
-        if data is None:
-            raise UserError(f"{address}: {host} answers more than {self.most} bytes")
+            with httpx2.stream("GET", place, headers=_HEADERS, timeout=self.timeout) as answer:
+                if answer.has_redirect_location:
+                    code = answer.status_code
+                    raise UserError(
+                        f"{address}: {host} cannot be read: it redirects elsewhere ({code})"
+                    )
+                if answer.is_error:
+                    hidden = answer.status_code in (400, 401, 403, 404, 410)
+                    why = "there is no such post, or it is not public"
+                    raise UserError(
+                        f"{address}: {why if hidden else f'{host} answers {answer.status_code}'}"
+                    )
+                for part in answer.iter_raw():
+                    data += part
+                    if len(data) > self.most:
+                        raise UserError(f"{address}: {host} answers more than {self.most} bytes")
+                    if time.monotonic() > end:
+                        raise httpx2.ReadTimeout("timed out")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise UserError(f"{address}: {host} cannot be read: {error}") from None
         try:
             found = json.loads(data)
         except (ValueError, RecursionError):
@@ -138,24 +132,6 @@ class Fetcher:
         if not isinstance(found, dict):
             raise UserError(f"{address}: {host} does not answer a JSON object")
         return found
-
-    def _limited(self, answer: HTTPResponse) -> bytes | None:
-        """Read an answer; None where it is too long. Raises `TimeoutError` where it drips."""
-        data, end = b"", time.monotonic() + self.timeout
-        while part := answer.read1(2**16):
-            data += part
-            if len(data) > self.most:
-                return None
-            if time.monotonic() > end:
-                raise TimeoutError("timed out")
-        return data
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> NoReturn:
-        raise URLError(f"it redirects elsewhere ({code})")
 
 
 def is_address(text: str) -> bool:

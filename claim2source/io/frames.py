@@ -174,7 +174,6 @@ def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") 
 def _run(
     rows: Iterable[Scored], name: str, columns: Sequence[str], claims: Sequence[object] = ()
 ) -> Run:
-    """Build a run as from a TREC file: of a source that repeats for a claim, the best score."""
     problems = Problems()
     known: dict[object, str | None] = {}
 

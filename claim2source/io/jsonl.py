@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 from claim2source.core.errors import Problems
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
@@ -144,7 +143,6 @@ class _Repeated(Exception):
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object of keys and values. Raises `_Repeated`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -152,11 +150,8 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-class Complain(Protocol):
-    """Report what is wrong with a field of a record."""
-
-    def __call__(self, field: str, why: str, kind: str = "", /) -> None:
-        """Take the field, why it is wrong, and the kind of problem."""
+# Takes a field, why it is wrong and, perhaps, the kind of problem.
+Complain = Callable[..., None]
 
 
 class Row:

@@ -83,7 +83,6 @@ def _embed(
     view_of: ViewOf,
     depth: int,
 ) -> None:
-    """Read what lies below a post: as the post states it, and as the server shows it."""
     both = embed or shown
     both = _object(both.get("media")) or both  # recordWithMedia holds a quotation and pictures
     for image in objects(both.get("images")):
@@ -128,7 +127,6 @@ def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _at(record: Mapping[str, Any], view_of: ViewOf, depth: int) -> PostParts | None:
-    """Ask for the post that a record points to; None where there is none to be seen."""
     uri = record.get("uri")
     if depth >= _DEEPEST or not (isinstance(uri, str) and _POST_URI.fullmatch(uri)):
         return None

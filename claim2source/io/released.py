@@ -19,8 +19,8 @@ import numpy as np
 
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.run import Run
-from claim2source.io.jsonl import parse_json
-from claim2source.io.text_files import read_lines, why_not_id
+from claim2source.io.jsonl import Row, parse_json
+from claim2source.io.text_files import read_lines
 
 RankedBy = Literal["reranker", "embedding"]
 # Claim id -> source id -> score, best first.
@@ -81,44 +81,29 @@ def _why_no_run(content: Mapping[str, object]) -> str:
     return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON, which is a list"
 
 
-class _Entry:
-    """Check one claim of a score file."""
-
+class _Entry(Row):
     def __init__(self, path: Path, number: int, raw: object, problems: Problems) -> None:
-        self.path, self.number, self.problems = path, number, problems
-        self.raw = raw if isinstance(raw, dict) else {}
-        if not isinstance(raw, dict):
-            self.complain(None, "is not an object")
-        found = self.raw.get("candidates")
-        if raw is self.raw and not isinstance(found, list):
-            self.complain("candidates", "is missing" if found is None else "is not a list")
+        def complain(field: str, why: str, kind: str = "", /) -> None:
+            problems.add(path, None, field or None, f"entry {number}: {why}")
+
+        known = isinstance(raw, dict)
+        super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
+        if not known:
+            complain("", "is not an object")
+        found = self.record.get("candidates")
+        if known and not isinstance(found, list):
+            complain("candidates", "is missing" if found is None else "is not a list")
         given = found if isinstance(found, list) else []
         for place, one in enumerate(given):
             if not isinstance(one, dict):
-                self.complain(f"candidates[{place}]", "is not an object")
+                complain(f"candidates[{place}]", "is not an object")
         self.candidates = [(i, one) for i, one in enumerate(given) if isinstance(one, dict)]
         self.is_reranked = any(one.get("reranker_rank") is not None for _, one in self.candidates)
 
-    def complain(self, field: str | None, why: str) -> None:
-        self.problems.add(self.path, None, field, f"entry {self.number}: {why}")
-
-    def id(self, field: str, value: object) -> str | None:
-        if type(value) is int and abs(value) < 2**63:
-            return str(value)
-        if value is None:
-            self.complain(field, "is missing")
-        elif not isinstance(value, str):
-            self.complain(field, "is no id: neither text nor an integer")
-        elif why := why_not_id(value):
-            self.complain(field, why)
-        else:
-            return value
-        return None
-
     def gold(self) -> str | None:
-        value = self.raw.get("ground_truth_pubkey")
+        value = self.record.get("ground_truth_pubkey")
         # Their code writes str(None) for a claim whose gold is not known.
-        return None if value in (None, "", "None") else self.id("ground_truth_pubkey", value)
+        return None if value in (None, "", "None") else self.as_id("ground_truth_pubkey", value)
 
     def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
         """List the candidates by the ranks of one stage, with its scores (None: not given)."""
@@ -128,7 +113,7 @@ class _Entry:
             place, rank = f"candidates[{i}]", one.get(stage[0])
             if rank is None and reranked:
                 continue
-            source = self.id(f"{place}.pubkey", one.get("pubkey"))
+            source = self.as_id(f"{place}.pubkey", one.get("pubkey"))
             score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
                 self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
@@ -160,7 +145,9 @@ def _lists(path: Path, entries: Sequence[_Entry], reranked: bool, problems: Prob
     golds: dict[str, str] = {}
     repeated = 0
     for entry in entries:
-        claim = entry.id("query_index", entry.raw.get("query_index")) if entry.raw else None
+        claim = (
+            entry.as_id("query_index", entry.record.get("query_index")) if entry.record else None
+        )
         gold, listed = entry.gold(), entry.ranked(reranked)
         if claim in ranked:
             entry.complain("query_index", f"{claim!r} is another entry's too")

@@ -21,13 +21,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from claim2source.core.config import require_one_of
 from claim2source.core.files import atomic_path, content_hash, write_text
 from claim2source.core.run import Run
 from claim2source.io.key_table import HASH_BYTES, KeyTable
@@ -36,10 +35,9 @@ log = logging.getLogger(__name__)
 
 NAME_FILE = "model.txt"
 _RUN_PARTS = ("offsets", "codes", "scores", "texts")
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+_FLOAT32 = np.dtype("<f4")
 # JSON values that name everything a vector or run was made by.
 MadeBy = Mapping[str, object]
-VectorType = Literal["float32", "float16"]
 
 
 def default_root() -> Path:
@@ -68,28 +66,21 @@ class StoredRun:
 
 
 class Store:
-    """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`.
+    """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`."""
 
-    With `vectors` float16 embeddings take half the space, under keys of their own.
-    """
-
-    def __init__(self, root: str | Path | None = None, vectors: VectorType = "float32") -> None:
-        require_one_of("vectors", vectors, get_args(VectorType))
+    def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()
-        self.vectors = vectors
 
     def space(
         self, made_by: MadeBy, model: str = "", dimensions: int | None = None
     ) -> EmbeddingSpace:
         """Open the embeddings made by exactly these inputs; `model` names them."""
-        half = self.vectors == "float16"
-        key = content_hash({**made_by, "stored": "float16"} if half else made_by)
-        return EmbeddingSpace(self.root / "embeddings" / key, half, model, dimensions)
+        return EmbeddingSpace(self.root / "embeddings" / content_hash(made_by), model, dimensions)
 
     def pair_scores(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
         """Open a re-ranker's scores of pairs, float32 rows of one number, found by `pair_key`."""
         folder = self.root / "embeddings" / content_hash({"pairs": made_by})
-        return EmbeddingSpace(folder, False, model, 1)
+        return EmbeddingSpace(folder, model, 1)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
         """Read the run made by exactly these inputs; None where it is absent or damaged."""
@@ -138,15 +129,12 @@ class Store:
 class EmbeddingSpace:
     """Hold the vectors of one encoder; rows are added in shards and found by `text_key`.
 
-    With `half` rows are stored as float16. Shards of other `dimensions`, of another type or with
-    a number that is not finite are made again. `model` is written beside them, for who
-    looks into the store.
+    Shards of other `dimensions`, of another type or with a number that is not finite are made
+    again. `model` is written beside them, for who looks into the store.
     """
 
-    def __init__(
-        self, folder: Path, half: bool = False, model: str = "", dimensions: int | None = None
-    ) -> None:
-        self.folder, self.half, self.model, self.dimensions = folder, half, model, dimensions
+    def __init__(self, folder: Path, model: str = "", dimensions: int | None = None) -> None:
+        self.folder, self.model, self.dimensions = folder, model, dimensions
         self._vectors: dict[str, np.ndarray] = {}
         # Rows are numbered through all shards; those of a shard begin at its place in `_starts`.
         self._names, self._starts, self._end = list[str](), list[int](), 0
@@ -157,20 +145,14 @@ class EmbeddingSpace:
                 keys.append(self._read(path))
         self._table.add_arrays(keys, 0)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return the type that rows are stored in."""
-        return np.dtype("<f2" if self.half else "<f4")
-
     def _read(self, path: Path) -> np.ndarray:
         mark = _mark(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")
             digest = (shard.metadata() or {}).get("sha256")
         vectors = _mapped(path)
-        good = vectors.ndim == 2 and vectors.dtype == self.dtype
-        if not good or self.dimensions not in (None, vectors.shape[1]):
-            raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}")
+        if vectors.ndim != 2 or self.dimensions not in (None, vectors.shape[1]):
+            raise ValueError(f"its vectors are of the shape {vectors.shape}")
         if keys.dtype != np.uint8 or keys.shape != (len(vectors), HASH_BYTES):
             raise ValueError(f"its keys are {keys.dtype} {keys.shape}, for {len(vectors)} vectors")
         if not _is_verified(path, mark):
@@ -184,7 +166,6 @@ class EmbeddingSpace:
         return keys
 
     def _add(self, name: str, vectors: np.ndarray) -> int:
-        """Number the rows of a shard; return the first number."""
         first = self._end
         self._vectors[name] = vectors
         self._names.append(name)
@@ -223,9 +204,7 @@ class EmbeddingSpace:
         """Add rows as one shard. Raises ValueError on a length mismatch or a non-finite value."""
         if len(keys) != len(vectors):
             raise ValueError(f"{len(keys)} keys for {len(vectors)} vectors")
-        # A value that float16 cannot hold becomes infinite, and is refused below.
-        with np.errstate(over="ignore"):
-            vectors = vectors.astype(self.dtype, copy=False)
+        vectors = vectors.astype(_FLOAT32, copy=False)
         if not np.isfinite(vectors).all():
             raise ValueError("a vector is not finite; refusing to store it")
         if not len(keys):
@@ -259,16 +238,15 @@ def _dropping_damaged(path: Path, what: str) -> Iterator[None]:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """Memory-map the `vectors` of a safetensors file; ValueError where it holds none."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError("its header is longer than the file")
         entry = json.loads(file.read(length))["vectors"]
-    if entry["dtype"] not in _DTYPES:
+    if entry["dtype"] != "F32":
         raise ValueError(f"vectors of type {entry['dtype']}")
     offset, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-    return np.memmap(str(path), _DTYPES[entry["dtype"]], mode="r", offset=offset, shape=shape)
+    return np.memmap(str(path), _FLOAT32, mode="r", offset=offset, shape=shape)
 
 
 def _mark(path: Path) -> str:
@@ -279,7 +257,6 @@ def _mark(path: Path) -> str:
 
 
 def _is_verified(path: Path, mark: str) -> bool:
-    """Tell whether a process has hashed this very file before."""
     try:
         return path.with_suffix(".verified").read_text(encoding="ascii") == mark
     except (OSError, UnicodeDecodeError):

@@ -58,7 +58,6 @@ def read_submission(path: Path, lines: Sequence[str], problems: Problems) -> Ran
 
 
 def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str]:
-    """Parse the ids of a `preds` cell, a JSON or Python list, without evaluating it."""
     try:
         ids = json.loads(cell)
     except (ValueError, RecursionError):

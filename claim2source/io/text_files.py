@@ -94,7 +94,6 @@ def open_bytes(path: Path) -> BufferedReader | gzip.GzipFile:
 
 
 def _other_kind(begin: bytes) -> str | None:
-    """Name what is no plain text by its first bytes."""
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
     return "compressed (gzip)" if begin.startswith(b"\x1f\x8b") else None

@@ -223,23 +223,13 @@ def write_trec_run(
         )
 
 
-def write_trec_qrels(qrels: Qrels, path: str | Path) -> None:
-    """Write TREC qrels. Raises `InputError` on ids with white space."""
-    path, problems = Path(path), Problems()
-    rows = list(_judgements(qrels))
-    _check_words(path, "claim id", qrels.claim_ids, problems)
-    _check_words(path, "source id", dict.fromkeys(source for _, source, _ in rows), problems)
-    problems.raise_if_any()
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
-        out.writelines(f"{claim} 0 {source} {grade}\n" for claim, source, grade in rows)
-
-
 def write_beir_qrels(qrels: Qrels, path: str | Path) -> None:
     """Write judgements as BEIR's `qrels/<split>.tsv`."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")
         writer.writerow(BEIR_COLUMNS)
-        writer.writerows(_judgements(qrels))
+        for claim, grades in qrels.grades.items():
+            writer.writerows((claim, source, grade) for source, grade in grades.items())
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
@@ -323,9 +313,3 @@ def _score_texts(run: Run) -> Iterator[str]:
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
         # Nine digits tell every float32 from its neighbours; tied ones need float64's.
         yield f"{value:.9g}" if size == 1 else repr(value)
-
-
-def _judgements(qrels: Qrels) -> Iterator[tuple[str, str, int]]:
-    for claim, grades in qrels.grades.items():
-        for source, grade in grades.items():
-            yield claim, source, grade

@@ -91,7 +91,6 @@ class TrainingPage:
 
 
 def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
-    """Find the nearest folder of a logged training that holds `folder`, or is it."""
     place = folder.resolve()
     pages = ((above, TrainingPage.read(above)) for above in (place, *place.parents))
     return next(((above, page) for above, page in pages if page is not None), None)
@@ -226,7 +225,6 @@ class Tracker:
 
 
 def _reason(error: Exception | str) -> str:
-    """Word an error in one line, without the key."""
     text = " ".join(str(error).split()) or type(error).__name__
     key = os.environ.get("WANDB_API_KEY")
     return printable_line(text.replace(key, "...") if key else text)

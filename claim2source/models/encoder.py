@@ -235,7 +235,6 @@ class Encoder:
         return content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
 
     def _libraries(self) -> Iterator[str]:
-        """Name the libraries whose code makes tokens of a text, and a vector of tokens."""
         yield from ("tokenizers", "transformers")
         parts = (self.weights or {}).keys()
         if "adapter" in parts:
@@ -314,10 +313,6 @@ class Encoder:
         progress: str | None,
         token_budget: int | None,
     ) -> tuple[dict[bytes, np.ndarray], int, int]:
-        """Encode each distinct text that `space` lacks, into `space` or, without one, a dict.
-
-        Returns that dict, the number of texts encoded and their tokens.
-        """
         distinct = {key: position for position, key in reversed(list(enumerate(keys)))}
         todo = list(distinct)
         if space is not None:

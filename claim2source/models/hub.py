@@ -192,7 +192,6 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
 
 
 def _own_classes(path: Path, kinds: tuple[str, ...]) -> list[str]:
-    """List the classes of these kinds that a config file loads from the model's own code."""
     auto_map = read_object(path).get("auto_map") if path.is_file() else None
     if auto_map is None:
         return []
@@ -224,7 +223,6 @@ def uses_bin(folder: Path) -> bool:
 
 
 def _needs_bin(folder: Path) -> bool:
-    """Tell whether the weights, or those of a Dense layer, have no safetensors file."""
     return not list(folder.glob("*.safetensors")) or any(
         not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
     )

@@ -117,7 +117,6 @@ def _device(device: str | None) -> str:
 
 
 def _check_machine(settings: EncoderSettings, target: str, attention: Attention | None) -> None:
-    """Check GPU and packages before gigabytes are read."""
     on_gpu = target.startswith("cuda")
     if attention == "flash_attention_2":
         # Without this transformers may fetch compiled kernels from the hub.
@@ -155,7 +154,6 @@ def _model_config(folder: Path, settings: EncoderSettings) -> Any:
 
 
 def _quantized(settings: EncoderSettings, target: str) -> dict[str, object]:
-    """Return the arguments of `from_pretrained` for 4-bit layers: QLoRA's, doubly quantised."""
     if settings.quantization is None:
         return {}
     from transformers import BitsAndBytesConfig

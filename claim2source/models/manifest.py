@@ -118,24 +118,19 @@ class DataRecord:
     seen_share_expected: float | None = None
 
 
-@dataclass(frozen=True)
-class Manifest:
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
     """Record everything needed to use a checkpoint without repeating how it was trained.
 
-    `scores` holds the scores by split, `config` the training run's settings as JSON values. `soup`
-    has the sha256 of the weights that were averaged. `source_model` encodes the sources where that
-    is neither these weights nor the base.
+    `scores` holds the scores by split, `config` the training run's settings as JSON values.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     base: Base
     weights: Weights
-    encoder: EncoderSettings
     rendering: Rendering
     epoch: int = 0
-    soup: tuple[str, ...] = ()
-    source_model: SourceModel | None = None
     data: DataRecord = DataRecord()
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
@@ -145,20 +140,40 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
-        write_json(folder / FILE, self._record())
-
-    def _record(self) -> dict[str, Any]:
-        sources = self.source_model
-        if sources is not None:
-            remember_base(sources.name, sources.sha256)
-            sources = replace(sources, name=base_record(sources.name))
-        return recorded(replace(self, source_model=sources), self.base)
+        write_json(folder / FILE, self._plain())
 
     def write_export(self, folder: Path, **more: str | float) -> None:
-        """Write `claim2source.json`: what an exported model cannot state in its own format."""
+        """Write `claim2source.json`: the manifest of an exported model, without its scores."""
         left_out = ("scores", "config")
-        record = {key: value for key, value in self._record().items() if key not in left_out}
+        record = {key: value for key, value in self._plain().items() if key not in left_out}
         write_json(folder / EXPORT_FILE, record | more)
+
+    def _plain(self) -> dict[str, Any]:
+        """Return the JSON form, and note where a base lies that is a folder here."""
+        remember_base(self.base.name, self.base.sha256)
+        base = replace(self.base, name=base_record(self.base.name))
+        plain = asdict(replace(self, base=base))
+        return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(TrainingRecord):
+    """Record a retriever's checkpoint.
+
+    `soup` has the sha256 of the weights that were averaged. `source_model` encodes the sources
+    where that is neither these weights nor the base.
+    """
+
+    encoder: EncoderSettings
+    soup: tuple[str, ...] = ()
+    source_model: SourceModel | None = None
+
+    def _plain(self) -> dict[str, Any]:
+        plain = super()._plain()
+        if (sources := self.source_model) is not None:
+            remember_base(sources.name, sources.sha256)
+            plain["source_model"]["name"] = base_record(sources.name)
+        return plain
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
@@ -170,13 +185,6 @@ class Manifest:
         """Read the manifest in `claim2source.json`; None for a folder that is no export."""
         path = folder / EXPORT_FILE
         return _parse(path, extra=True) if path.is_file() else None
-
-
-def recorded(manifest: Any, base: Base) -> dict[str, Any]:
-    """Return a manifest's JSON form, and note where a base lies that is a folder here."""
-    remember_base(base.name, base.sha256)
-    plain = asdict(replace(manifest, base=replace(base, name=base_record(base.name))))
-    return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
 
 
 def read_raw(path: Path) -> dict[str, Any]:

@@ -230,7 +230,6 @@ def _weights(blocks: np.ndarray) -> np.ndarray:
 
 
 def _tensor_name(name: str) -> str:
-    """Translate the package's name of a tensor to transformers'."""
     if name in _NAMES:
         return _NAMES[name]
     place, part, kind = name.split(".")

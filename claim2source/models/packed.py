@@ -274,7 +274,6 @@ def _attention(
 
 
 def _varlen_for(query: Tensor) -> Varlen | None:
-    """Give flash attention over a row's texts where these queries [1, heads, t, d] can have it."""
     if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
         return None
     wide = query.shape[-1] > 256 or query.shape[-1] % 8

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from claim2source.core.errors import InputError
-from claim2source.core.files import write_json
 from claim2source.models.config import Dtype
 from claim2source.models.manifest import (
     EXPORT_FILE,
     FILE,
-    FORMAT,
     RERANKER,
-    Base,
-    DataRecord,
     Manifest,
-    ScoreTable,
-    Weights,
+    TrainingRecord,
     locate,
     parsed,
     read_raw,
-    recorded,
 )
 from claim2source.models.resolve import checkpoint_folder
-from claim2source.text import Rendering
 
 RerankerKind = Literal["cross_encoder", "yes_no"]
 
@@ -55,38 +47,16 @@ class RerankerSettings:
     own_code: bool = False
 
 
-@dataclass(frozen=True)
-class RerankerManifest:
-    """Record everything needed to use a re-ranker without repeating how it was trained.
+@dataclass(frozen=True, kw_only=True)
+class RerankerManifest(TrainingRecord):
+    """Record a re-ranker's checkpoint.
 
     `scores` are those on val of the whole pipeline: the first stage, re-ranked. `depth` is how
     many of its sources were.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    base: Base
-    weights: Weights
     reranker: RerankerSettings
-    rendering: Rendering
     depth: int
-    epoch: int = 0
-    data: DataRecord = DataRecord()
-    scores: Mapping[str, ScoreTable] = field(default_factory=dict)
-    config: Mapping[str, object] = field(default_factory=dict)
-    git: str | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    format: int = FORMAT
-
-    def write(self, folder: Path) -> None:
-        """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
-        write_json(folder / FILE, recorded(self, self.base))
-
-    def write_export(self, folder: Path, **more: str | float) -> None:
-        """Write `claim2source.json`: what an exported model cannot state in its own format."""
-        left_out = ("scores", "config")
-        record = {k: v for k, v in recorded(self, self.base).items() if k not in left_out}
-        write_json(folder / EXPORT_FILE, record | more)
 
     @classmethod
     def read(cls, folder: str | Path, file: str = FILE) -> RerankerManifest:

@@ -147,7 +147,6 @@ def _load(
     attention: Attention | None,
     shorten: bool = False,
 ) -> Encoder:
-    """Load a folder of model files; torch and transformers are imported with the first one."""
     from claim2source.models.load import load
 
     return load(folder, settings, device, attention, shorten)
@@ -237,7 +236,6 @@ def _late(record: SourceModel, place: Path, config: ModelConfig, device: str | N
 
 
 def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
-    """Return the settings that load a recorded model as it was."""
     model = ModelConfig(
         name=record.name,
         attention=config.attention,
@@ -295,7 +293,6 @@ def _load_base(
 
 
 def _identity(base: Base, files: Path) -> Identity:
-    """Identify a base model's weights in the store."""
     parts = {"base": base.sha256, "tokenizer": tokenizer_hash(files), "dense": dense_hash(files)}
     return {part: value for part, value in parts.items() if value is not None}
 

@@ -182,7 +182,6 @@ def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> 
 
 
 def _truncate_dim(folder: Path) -> int | None:
-    """Read how many dimensions of a vector are kept; None for all of them."""
     file = folder / _SAID
     size = read_object(file).get("truncate_dim") if file.is_file() else None
     if size is None:
@@ -193,7 +192,6 @@ def _truncate_dim(folder: Path) -> int | None:
 
 
 def _warn_of_similarity(folder: Path) -> None:
-    """Warn where a folder compares vectors otherwise than by the dot products that rank here."""
     file = folder / _SAID
     kind = read_object(file).get("similarity_fn_name", "dot") if file.is_file() else "dot"
     if kind not in ("dot", None):
@@ -291,11 +289,6 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
 
 
 def _read_dense(folder: Path) -> tuple[Path, object] | None:
-    """Find folder and input dimensions of the Dense layer behind the pooling (GTR, LaBSE).
-
-    Raises `InputError` where it stands elsewhere, where there are several, or where it is of a
-    kind that is not supported.
-    """
     modules = module_folders(folder)
     kinds = [kind for kind, _ in modules]
     if "Dense" not in kinds:

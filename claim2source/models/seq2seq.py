@@ -14,32 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # NLLB's names of languages.
-_NLLB = {
-    "ar": "arb_Arab",
-    "bg": "bul_Cyrl",
-    "cs": "ces_Latn",
-    "da": "dan_Latn",
-    "de": "deu_Latn",
-    "el": "ell_Grek",
-    "en": "eng_Latn",
-    "es": "spa_Latn",
-    "fi": "fin_Latn",
-    "fr": "fra_Latn",
-    "hu": "hun_Latn",
-    "it": "ita_Latn",
-    "ja": "jpn_Jpan",
-    "ko": "kor_Hang",
-    "nl": "nld_Latn",
-    "no": "nob_Latn",
-    "pl": "pol_Latn",
-    "pt": "por_Latn",
-    "ro": "ron_Latn",
-    "ru": "rus_Cyrl",
-    "sv": "swe_Latn",
-    "tr": "tur_Latn",
-    "uk": "ukr_Cyrl",
-    "zh": "zho_Hans",
-}
+_NLLB = dict(
+    pair.split(":")
+    for pair in (
+        "ar:arb_Arab bg:bul_Cyrl cs:ces_Latn da:dan_Latn de:deu_Latn el:ell_Grek en:eng_Latn "
+        "es:spa_Latn fi:fin_Latn fr:fra_Latn hu:hun_Latn it:ita_Latn ja:jpn_Jpan ko:kor_Hang "
+        "nl:nld_Latn no:nob_Latn pl:pol_Latn pt:por_Latn ro:ron_Latn ru:rus_Cyrl sv:swe_Latn "
+        "tr:tur_Latn uk:ukr_Cyrl zh:zho_Hans"
+    ).split()
+)
 PLACE = "{language}"
 
 
@@ -193,7 +176,6 @@ class Seq2Seq:
                 yield place, self._read(row)
 
     def _read(self, row: list[int]) -> Translation:
-        """Decode a reply; one that fills its room is cut, also where its end was forced."""
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
         made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))

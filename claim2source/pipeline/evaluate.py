@@ -28,7 +28,7 @@ from claim2source.core.report import (
     main_scores,
 )
 from claim2source.core.run import Result, Run
-from claim2source.datasets.checkthat2026 import written_index
+from claim2source.datasets.checkthat import written_index
 from claim2source.evaluation.families import Family, compare_families, score_intervals
 from claim2source.evaluation.published.scores import Scorer, with_published
 from claim2source.evaluation.published.tables import load_published

@@ -9,7 +9,7 @@ from typing import Literal
 from claim2source.core.config import Repeats, Seed, flag
 from claim2source.core.report import Rule
 from claim2source.datasets import LENIENT
-from claim2source.io.store import Store, VectorType
+from claim2source.io.store import Store
 from claim2source.io.wandb import Tracking
 from claim2source.models.local import ModelOptions
 from claim2source.systems.heldout import ChoosingOn
@@ -21,18 +21,16 @@ class StoreOptions(ModelOptions):
 
     Args:
         store: folder of the store of vectors and runs; none: the user's cache.
-        vectors: float32, or float16 to store vectors in half the space.
         device: none takes a GPU if there is one.
     """
 
     store: Path | None = None
-    vectors: VectorType = "float32"
     device: Literal["cpu", "cuda"] | None = None
     lenient: bool = flag(LENIENT)
 
     def open_store(self) -> Store:
         """Open the store of vectors and runs."""
-        return Store(self.store, self.vectors)
+        return Store(self.store)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,6 @@ def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm
         "data": data.fingerprint,
         "rewrites": content_hash(dict(settings.rewrites)),
         "scoring": as_plain(scoring),
-        "vectors": settings.store.vectors if dense and settings.store is not None else None,
         "depth": settings.depth,
     }
     if system.is_fit:

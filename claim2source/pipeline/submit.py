@@ -13,7 +13,7 @@ from claim2source.core.files import require_writable
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2026 import LANGUAGES, written_index
+from claim2source.datasets.checkthat import LANGUAGES, written_index
 from claim2source.io.submissions import (
     IdWriter,
     Year,

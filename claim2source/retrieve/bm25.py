@@ -127,8 +127,6 @@ class BM25:
 
 @dataclass(frozen=True, eq=False)
 class _Analysed:
-    """The sources of an index as postings; None where they hold no term."""
-
     ids: SourceIds
     analysis: Analysis
     postings: Postings | None
@@ -191,7 +189,6 @@ class BM25Index:
         return read_or_search(self._store, self._key(claims, k), search)
 
     def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any] | None:
-        """All that a run depends on; None without a store."""
         if self._store is None:
             return None
         if self._sources_hash is None:

@@ -246,7 +246,7 @@ class DenseIndex:
         return {
             "stage": "dense",
             **encoders,
-            "vectors": store.vectors,
+            "vectors": "float32",
             "index": asdict(self.config),
             # Absent without passages, so that a run of an earlier version is found.
             **({} if self.passages is None else {"passages": asdict(self.passages)}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from claim2source.retrieve.index_folder import write_folder
 
 # The folders of a hybrid index's two parts.
 PARTS = ("first", "second")
+Ranking = TypeVar("Ranking", Run, Result)
 
 
 @dataclass(frozen=True)
@@ -51,35 +52,15 @@ class FusionConfig(Settings):
         require(good, "fusion.missing", self.missing, "lowest with method rrf: it reads ranks")
 
 
-@overload
 def fuse(
-    first: Run,
-    second: Run,
+    first: Ranking,
+    second: Ranking,
     config: FusionConfig | None = None,
     *,
     k: int | None = None,
-    scored: tuple[Run, Run] | None = None,
+    scored: tuple[Ranking, Ranking] | None = None,
     **settings: Any,
-) -> Run: ...
-@overload
-def fuse(
-    first: Result,
-    second: Result,
-    config: FusionConfig | None = None,
-    *,
-    k: int | None = None,
-    scored: tuple[Result, Result] | None = None,
-    **settings: Any,
-) -> Result: ...
-def fuse(
-    first: Run | Result,
-    second: Run | Result,
-    config: FusionConfig | None = None,
-    *,
-    k: int | None = None,
-    scored: tuple[Run, Run] | tuple[Result, Result] | None = None,
-    **settings: Any,
-) -> Run | Result:
+) -> Ranking:
     """Fuse two runs, or two results, over the union of their lists.
 
     Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. With `k` the lists
@@ -109,7 +90,8 @@ def fuse(
         raise TypeError("fuse takes two runs or two results")
     # A claim that one part could not rank is ranked by the other: only both failing fails.
     failed = {failure.claim_id for failure in second.failures}
-    results = [first, second, *(one for one in scored or () if isinstance(one, Result))]
+    results: list[Result] = [first, second]
+    results += (one for one in scored or () if isinstance(one, Result))
     cost = first.cost
     for result in results[1:]:
         cost = cost.over_same(result.cost)
@@ -201,7 +183,6 @@ class Fusion:
 
 
 def _owners(run: Run) -> np.ndarray:
-    """Number the claim of every row, [rows]."""
     return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
 
 
@@ -217,7 +198,6 @@ def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
 
 
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
-    """Look up the scores of sorted pairs (claim, source), [pairs]; 0 where no run has them."""
     found = np.zeros(len(pairs))
     for run in runs:
         places = _places(run, vocabulary)
@@ -230,7 +210,6 @@ def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
-    """Normalise a run's scores for fusion, before weighting: [rows] float64."""
     if config.method == "rrf":
         return 1 / (config.rrf_k + run.ranks())
     return _scaled(run.scores.astype(np.float64), owner, *_scaling(run, owner, config))

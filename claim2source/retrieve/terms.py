@@ -122,7 +122,6 @@ class Analysis:
     def _terms(
         self, tokens: list[str], left_out: set[str], number_of: Callable[[str], int]
     ) -> np.ndarray:
-        """Number the stems of tokens, int32 [tokens]; -1: among the words to leave out."""
         kept = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
         stems = list(compress(tokens, kept))
         if self._stemmer:
@@ -160,7 +159,6 @@ class Analysis:
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
-    """Replace each word of texts by its terms."""
     # Here, since training on mined negatives needs neither this nor Arrow.
     from scipy.sparse import csr_array
 
@@ -323,7 +321,6 @@ class Postings:
 
 
 def _asked(claims: Terms, terms: int) -> csr_array:
-    """How often each claim asks for each term, [claims, terms]."""
     ones = np.ones(len(claims.ids), dtype=np.float32)
     return _csr(ones, claims.ids, claims.bounds, (len(claims), terms))
 

@@ -21,32 +21,15 @@ MIN_LETTERS, SURE = 20, 0.9
 # Languages that posts are expected in.
 READ = ("en", "de", "fr")
 
-_NAMES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "fi": "Finnish",
-    "fr": "French",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "zh": "Chinese",
-}
+_NAMES = dict(
+    pair.split(":")
+    for pair in (
+        "ar:Arabic bg:Bulgarian cs:Czech da:Danish de:German el:Greek en:English es:Spanish "
+        "fi:Finnish fr:French hu:Hungarian it:Italian ja:Japanese ko:Korean nl:Dutch "
+        "no:Norwegian pl:Polish pt:Portuguese ro:Romanian ru:Russian sv:Swedish tr:Turkish "
+        "uk:Ukrainian zh:Chinese"
+    ).split()
+)
 # ISO 639-1.
 CODES = frozenset(
     "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
@@ -104,7 +87,6 @@ def _words(text: str) -> str:
 
 
 def _is_latin(text: str) -> bool:
-    """Tell whether half of a text's letters are Latin, or it has none."""
     letters = [letter for letter in text if letter.isalpha()]
     latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
     return 2 * latin >= len(letters)

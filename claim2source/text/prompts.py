@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from claim2source.core.config_yaml import read_mapping
 from claim2source.core.errors import InputError
-from claim2source.core.files import why_not_file
 from claim2source.core.keys import did_you_mean
 from claim2source.core.validate import validated
 from claim2source.text.control import defused
@@ -145,14 +143,12 @@ class Prompt:
         return "\n\n".join(blocks)
 
     def _short(self, name: str, value: str) -> str:
-        """Refuse a value that is too long to be the program's own: it would not be fenced."""
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
         why = f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
         raise InputError.at(self.path, field=f"variables.{name}", why=why)
 
     def _texts(self) -> list[tuple[str, str]]:
-        """List the texts that may name a variable, with their keys."""
         lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
         keys = ("role", "context", "task", "output")
         return [(key, getattr(self, key)) for key in keys] + lines
@@ -193,32 +189,17 @@ def shipped_prompts() -> list[str]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file of keys. Raises `InputError`."""
-    if why := why_not_file(path):
-        raise InputError.at(path, why=why)
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError.at(path, why="not UTF-8") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or type(error).__name__
-        raise InputError.at(path, mark.line + 1 if mark else None, why=f"not YAML: {why}") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise InputError.at(path, why="must be keys with their values, as in the prompts that ship")
-    known = [spec.name for spec in fields(_File)]
+    found, known = read_mapping(path), [spec.name for spec in fields(_File)]
     for key in found:
         if key not in known:
             why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
             raise InputError.at(path, field=key, why=why)
     if isinstance(found.get("version"), int | float):
-        found["version"] = str(found["version"])
+        found["version"] = found["version"].text  # as it is written
     return found
 
 
 def _check(prompt: Prompt) -> None:
-    """Refuse a prompt that says nothing, or names a variable that it does not declare."""
-
     def refuse(key: str, why: str) -> None:
         raise InputError.at(prompt.path, field=key, why=why)
 
@@ -243,7 +224,6 @@ def _check(prompt: Prompt) -> None:
 
 
 def _flat(text: str) -> str:
-    """Join the lines of a YAML block; blank lines stay."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
 
 

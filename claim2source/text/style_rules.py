@@ -28,41 +28,17 @@ _OPENING = re.compile(
     re.IGNORECASE,
 )
 _ENDING = re.compile(r"[\s,;–-]*(?:source|link|read more|via|pdf|h/t)\b[^.!?]{0,30}[:.]?\s*$", re.I)
-_FORMAL = {
-    "ppl": "people",
-    "u": "you",
-    "ur": "your",
-    "w/": "with",
-    "w/o": "without",
-    "b/c": "because",
-    "bc": "because",
-    "thru": "through",
-    "kids": "children",
-    "docs": "physicians",
-    "jab": "vaccination",
-    "jabs": "vaccinations",
-    "vax": "vaccination",
-    "vaxx": "vaccination",
-    "covid": "COVID-19",
-    "covid19": "COVID-19",
-    "can't": "cannot",
-    "won't": "will not",
-    "don't": "do not",
-    "doesn't": "does not",
-    "didn't": "did not",
-    "isn't": "is not",
-    "aren't": "are not",
-    "wasn't": "was not",
-    "it's": "it is",
-    "that's": "that is",
-    "lol": "",
-    "omg": "",
-    "wow": "",
-    "yikes": "",
-    "tbh": "",
-    "imo": "",
-    "smh": "",
-}
+# Informal words, and what a formal text says.
+_FORMAL = dict(
+    pair.strip().split("=")
+    for pair in """
+ppl=people; u=you; ur=your; w/=with; w/o=without; b/c=because; bc=because; thru=through;
+kids=children; docs=physicians; jab=vaccination; jabs=vaccinations; vax=vaccination;
+vaxx=vaccination; covid=COVID-19; covid19=COVID-19; can't=cannot; won't=will not;
+don't=do not; doesn't=does not; didn't=did not; isn't=is not; aren't=are not;
+wasn't=was not; it's=it is; that's=that is
+""".split(";")
+) | dict.fromkeys("lol omg wow yikes tbh imo smh".split(), "")
 _WORDS = "|".join(sorted(map(re.escape, _FORMAL), key=len, reverse=True))
 _INFORMAL = re.compile(rf"(?<![\w/'-])(?:{_WORDS})(?![\w/'-])", re.IGNORECASE)
 
@@ -190,14 +166,12 @@ def tweet(text: str, title: str | None = None) -> str:
 
 
 def _best(text: str, most: int) -> list[str]:
-    """Keep the sentences that say most, in their order."""
     sentences, places = _by_worth(text)
     return [sentences[place] for place in sorted(places[:most])]
 
 
 @lru_cache(maxsize=2**14)
 def _by_worth(text: str) -> tuple[list[str], list[int]]:
-    """Split a text, and rank the places of its sentences; the first one is background."""
     sentences = _SENTENCES.split(text)
 
     def worth(place: int) -> tuple[int, int]:

@@ -179,7 +179,6 @@ def _metadata(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Read the records of a file; raises `InputError` where one cannot be read."""
     problems = Problems()
     rows = list(JsonLines(path, problems).rows())
     problems.raise_if_any()

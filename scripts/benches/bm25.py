@@ -40,12 +40,10 @@ class Config(Bench):
     sample: Number = 20
 
     def check(self) -> None:
-        """Check that the sample is of the claims."""
         require(self.sample <= self.claims, "sample", self.sample, f"at most {self.claims} claims")
 
 
 def run(config: Config) -> Measured:
-    """Check that scores agree, and time both sides."""
     draw = np.random.default_rng(config.seed)
     texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
@@ -61,7 +59,7 @@ def run(config: Config) -> Measured:
 
     def peer() -> None:
         with watch("peer index"):
-            index = index_peer(sources)
+            index = BM25Okapi([source.abstract.split() for source in sources])
         with watch("peer search", times=len(claims) / config.sample):
             for claim in claims[: config.sample]:
                 search_peer(index, claim.text)
@@ -82,11 +80,6 @@ def run(config: Config) -> Measured:
     }
 
 
-def index_peer(sources: Sequence[Source]) -> BM25Okapi:
-    """Index abstracts with rank_bm25."""
-    return BM25Okapi([source.abstract.split() for source in sources])
-
-
 def search_peer(peer: BM25Okapi, text: str) -> np.ndarray:
     """Find the scores of the best documents as rank_bm25's get_top_n does."""
     scores: np.ndarray = peer.get_scores(text.split())
@@ -94,8 +87,7 @@ def search_peer(peer: BM25Okapi, text: str) -> np.ndarray:
 
 
 def check_same(sources: Sequence[Source], claims: Sequence[Claim]) -> None:
-    """Raise `UserError` unless both sides give the same scores."""
-    peer = index_peer(sources)
+    peer = BM25Okapi([source.abstract.split() for source in sources])
     run = BM25Index(sources, WHITESPACE).rank(claims, DEPTH)
     for claim in claims:
         found, expected = [*run.scored(claim.id).values()], search_peer(peer, claim.text)

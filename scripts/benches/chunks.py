@@ -38,7 +38,6 @@ class Config(Bench):
 
 
 def run(config: Config) -> Measured:
-    """Measure every kind of step in turn."""
     kinds = {
         "chunked": (config.batch, True),
         "plain": (config.batch, False),

@@ -43,7 +43,6 @@ class Bench(Settings):
 
 
 def seconds_by(clock: Clock) -> float:
-    """Read a clock, in seconds."""
     return time.perf_counter() if clock == "wall" else time.process_time()
 
 
@@ -69,7 +68,6 @@ class Watch:
                 sides[name]()
 
     def of(self, side: str) -> np.ndarray:
-        """Sum the seconds of a side's parts, by repeat."""
         parts = [took for name, took in self.seconds.items() if f"{name} ".startswith(f"{side} ")]
         total: np.ndarray = np.sum(parts, axis=0)
         return total
@@ -92,7 +90,6 @@ def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
 
 
 def median(values: Iterable[float], digits: int = 3) -> float:
-    """Compute the rounded median."""
     return round(float(statistics.median(values)), digits)
 
 

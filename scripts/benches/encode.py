@@ -42,7 +42,6 @@ class Config(Bench):
 
 
 def run(config: Config) -> Measured:
-    """Check that vectors agree, and time both sides."""
     from sentence_transformers import SentenceTransformer
 
     counts = config.documents, config.claims

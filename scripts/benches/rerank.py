@@ -45,7 +45,6 @@ class Config(Bench):
 
 
 def run(config: Config) -> Measured:
-    """Check that scores agree, and time all sides."""
     from sentence_transformers import CrossEncoder as Peer
 
     count = config.claims * config.sources
@@ -83,7 +82,6 @@ def run(config: Config) -> Measured:
 
 
 def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
-    """Score with ours, without a store."""
     found = np.full(len(pairs), np.nan, dtype=np.float32)
     for batch in reranker.score(pairs):
         found[list(batch.places)] = batch.scores

@@ -36,13 +36,11 @@ class Config(Bench):
     draws: Repeats = 10_000
 
     def check(self) -> None:
-        """Check that there are as many systems as the peer is timed on."""
         most = self.systems - 1
         require(self.repeats <= most, "repeats", self.repeats, f"1 to {most}, one for each system")
 
 
 def run(config: Config) -> Measured:
-    """Time every part once, and scipy on some systems."""
     scores, papers, languages = made_up(config)
     names, matrix = tuple(scores), np.stack(list(scores.values()))
     family, draws = Family.against("all", names[0], names[1:]), config.draws

@@ -14,7 +14,8 @@ import pytest
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2025 import COLLECTION, prepare
+from claim2source.datasets.checkthat import COLLECTION_2025 as COLLECTION
+from claim2source.datasets.checkthat import prepare_2025 as prepare
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROWS: dict[str, list[list[Any]]] = {
@@ -92,7 +93,7 @@ SOURCES = (
 
 @pytest.mark.parametrize("pickled", ["pandas1_whole_p2", "pandas3_arrow_whole_p5"])
 def test_prepared_task_is_loaded(tmp_path: Path, pickled: str) -> None:
-    written = prepare(task(tmp_path / "in", pickled), tmp_path / "out")
+    written = prepare(task(tmp_path / "in", pickled), tmp_path / "out").splits
     train, dev, test = (load(tmp_path / "out", split) for split in ("train", "dev", "test"))
     assert [part.claims for part in written] == [train.claims, dev.claims, test.claims]
     assert train.sources == dev.sources == test.sources == SOURCES
@@ -118,7 +119,7 @@ def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path)
     assert test.claims == (Claim("test-1", "Unknown paper"), Claim("test-2", "Another"))
     assert len(test.qrels) == 0
     source = task(tmp_path / "in", test=None, test_gold=None)
-    absent = prepare(source, tmp_path / "out", overwrite=True)
+    absent = prepare(source, tmp_path / "out", overwrite=True).splits
     assert [part.split for part in absent] == ["train", "dev"]
     with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
         load(tmp_path / "out", "test")
@@ -188,7 +189,7 @@ def test_missing_column_and_empty_or_hostile_collection(tmp_path: Path) -> None:
     assert refused(source, tmp_path / "out")[0] == f"{COLLECTION}: holds no papers"
     (source / COLLECTION).write_bytes(b"cpandas\neval\n(X\x03\x00\x00\x001+1tR.")
     (line,) = refused(source, tmp_path / "out")
-    assert line.startswith(f"{COLLECTION}: refused 'pandas.eval'")
+    assert "refused 'pandas.eval'" in line
 
 
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
-from claim2source.datasets.checkthat2026 import prepare, prepare_hub, written_index
+from claim2source.datasets.checkthat import prepare_2026 as prepare
+from claim2source.datasets.checkthat import prepare_hub, written_index
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import read_run
 

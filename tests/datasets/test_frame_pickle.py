@@ -138,18 +138,6 @@ def test_only_exact_pairs_are_admitted_and_a_refusal_names_them(tmp_path: Path) 
 FRAME = b"\x80\x04" + short("pandas") + short("DataFrame") + b"\x93"
 
 
-def test_other_opcodes_are_refused(tmp_path: Path) -> None:
-    for opcodes, said in [
-        (b"\x80\x02\x82\x01.", "EXT1"),
-        (b"Pid\n.", "PERSID"),
-        (b"\x80\x05\x97.", "NEXT_BUFFER"),
-        (b"(ipandas\neval\n.", "INST"),
-        (b"\x80\x02(cpandas\nDataFrame\no.", "OBJ"),
-        (FRAME + b")}\x92.", "NEWOBJ_EX"),
-    ]:
-        assert f"refused opcode {said}" in refusal(written(tmp_path, opcodes))
-
-
 def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
     import copyreg
 
@@ -158,10 +146,10 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
         attack = pickle.dumps(Call(os.system, f"touch {tmp_path / 'ran'}"), 2)
         attack = attack.replace(b"cposix\nsystem\n", b"\x82\x4d")
         path = written(tmp_path, attack)
-        assert "EXT1" in refusal(path)
+        assert "damaged" in refusal(path)
         # Once anybody has looked it up, pickle gives it without asking for its name.
         copyreg._extension_cache[77] = os.system  # type: ignore[attr-defined]
-        assert "EXT1" in refusal(path)
+        assert "damaged" in refusal(path)
     finally:
         copyreg.remove_extension("os", "system", 77)
     assert not (tmp_path / "ran").exists()
@@ -223,6 +211,10 @@ def huge_arrays() -> list[bytes]:
 
 DEEP = b"\x80\x04)" + b"\x85" * 100_000
 HARMFUL = {
+    "other opcodes": [
+        *(b"\x80\x02\x82\x01.", b"Pid\n.", b"\x80\x05\x97.", b"(ipandas\neval\n."),
+        *(b"\x80\x02(cpandas\nDataFrame\no.", FRAME + b")}\x92."),
+    ],
     "damaged": [
         b"\x80\x04]}b.",  # the state of a list
         b"\x80\x04e.",
@@ -344,7 +336,7 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
     for bad in ((0, 12, 0, 12), (0, 4, 8, 13), (-4, 4, 8, 12), (0, 4, 8, 2**62)):
         hostile = data.replace(ends, struct.pack("<4q", *bad))
         said = refusal(written(tmp_path, hostile))
-        assert "or damaged (" in said and "offset" in said
+        assert "or damaged: " in said and "offset" in said
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")

@@ -18,7 +18,7 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
-from claim2source.io.trec import write_trec_qrels, write_trec_run
+from claim2source.io.trec import write_beir_qrels, write_trec_run
 from claim2source.metrics.metrics import evaluate, macro
 from claim2source.metrics.significance import bootstrap_intervals
 from eval.report import main as report
@@ -66,7 +66,7 @@ def save(
         **more,
     }
     write_report(folder, {Path(checkpoint).name: system}, dataset, split)
-    write_trec_qrels(Qrels(golds), folder / "qrels.txt")
+    write_beir_qrels(Qrels(golds), folder / "qrels.txt")
     return runs, Qrels(golds)
 
 
@@ -348,11 +348,11 @@ def test_judgements_of_other_claims_give_no_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(tmp_path / "a", {"en": 1400})
-    write_trec_qrels(Qrels({"other": {"p": 1}}), tmp_path / "q.txt")
+    write_beir_qrels(Qrels({"other": {"p": 1}}), tmp_path / "q.txt")
     text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
     assert "No interval: e5-large-v2: the judgements are not those of its en run" in text
     # Judgements that do not give the report's score are another split's.
-    write_trec_qrels(Qrels({f"en{i}": {"x": 1} for i in range(1400)}), tmp_path / "q.txt")
+    write_beir_qrels(Qrels({f"en{i}": {"x": 1} for i in range(1400)}), tmp_path / "q.txt")
     text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
     assert "its runs do not give its report's mrr@5" in text
 

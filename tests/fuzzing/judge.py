@@ -100,10 +100,6 @@ class Fuzzer:
             ]
         return Outcome(code, printed, errors, seconds, tuple(wrong))
 
-    def leave(self, case: Case, into: Path) -> None:
-        shutil.copytree(self.world, into, symlinks=True)
-        case.prepare(into)
-
     @contextlib.contextmanager
     def copy(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as temporary:

@@ -169,7 +169,7 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         (SELECTIONS, "holds selections, which are places in another list"),
         (json.dumps([entry(), 3]).replace("3]", "[]]"), "entry 2: is not an object"),
         (json.dumps([entry(), entry()]), "query_index: entry 2: '1' is another entry's too"),
-        (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is no id"),
+        (json.dumps([entry(ground_truth_pubkey=[1])]), "ground_truth_pubkey: entry 1: is a list"),
         (json.dumps([candidate(pubkey=None)]), r"candidates\[0\]\.pubkey: entry 1: is missing"),
         (json.dumps([candidate(embedding_score=float("nan"))]), "entry 1: is not a finite number"),
         (GOLDEN.replace('"rank": 2', '"rank": 1'), r"\[1\]\.rank: .*1 is another candidate's too"),

@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.run import Run
 from claim2source.io import store as module
 from claim2source.io.store import Store, text_key
@@ -299,21 +298,6 @@ def test_damage_of_the_same_size_and_time_in_a_copy_is_seen(tmp_path: Path) -> N
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
     os.replace(other, path)
     assert Store(tmp_path).space(MADE_BY).missing(KEYS) == [0, 1, 2]
-
-
-def test_float16_takes_half_the_room_in_a_space_of_its_own(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(3, 4096)).astype(np.float32)
-    half = Store(tmp_path, "float16").space(MADE_BY)
-    half.put(KEYS, vectors)
-    assert shard(tmp_path).stat().st_size < vectors.nbytes * 0.52
-    for found in (half, Store(tmp_path, "float16").space(MADE_BY)):
-        assert found.get(KEYS).dtype == np.float16
-        assert np.array_equal(found.get(KEYS), vectors.astype(np.float16))
-    assert Store(tmp_path).space(MADE_BY).missing(KEYS) == [0, 1, 2]
-    with pytest.raises(ValueError, match="not finite"):
-        half.put(KEYS, vectors * 1e6)
-    with pytest.raises(ConfigError, match="vectors.*float32, float16"):
-        Store(tmp_path, "int8")  # type: ignore[arg-type]
 
 
 def some_run() -> Run:

@@ -121,7 +121,9 @@ def test_a_template_replaces_the_prompts_and_they_can_be_turned_off(save: Save) 
 def test_a_checkpoint_keeps_the_template_it_was_trained_with(save: Save, tmp_path: Path) -> None:
     folder = save(PROMPTS)
     plain = resolve(ModelConfig(str(folder), prompts=False), "cpu")
-    manifest = Manifest(plain.base, Weights(), plain.encoder.settings, Rendering())
+    manifest = Manifest(
+        base=plain.base, weights=Weights(), encoder=plain.encoder.settings, rendering=Rendering()
+    )
     (tmp_path / "point").mkdir()
     manifest.write(tmp_path / "point")
     found = resolve(tmp_path / "point", "cpu").encoder

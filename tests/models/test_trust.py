@@ -151,7 +151,9 @@ def test_a_tokenizer_with_code_of_its_own_is_refused_too(base, tmp_path, auto_ma
 
 
 def checkpoint(folder, found):
-    manifest = Manifest(found.base, Weights(), found.encoder.settings, Rendering())
+    manifest = Manifest(
+        base=found.base, weights=Weights(), encoder=found.encoder.settings, rendering=Rendering()
+    )
     folder.mkdir()
     manifest.write(folder)
     return manifest

@@ -129,14 +129,13 @@ def test_the_form_of_claims_and_sources_is_what_is_scored() -> None:
 
 
 def test_scores_are_kept_by_both_texts_and_the_model(tmp_path: Path) -> None:
-    store = Store(tmp_path, "float16")
+    store = Store(tmp_path)
     scores = {f"t{letter}": 1.0 + i / 3000 for i, letter in enumerate("abcdefgh")}
 
     def asked(*orders: str, **settings: object) -> int:
         table = Table(scores=scores, **settings)  # type: ignore[arg-type]
         fresh = apply(Table(scores=scores, depth=table.depth), *orders)
         found = apply(table, *orders, store=store)
-        # Not rounded, though vectors are kept in half the space.
         assert list(found.run) == list(fresh.run)
         return len(table.asked)
 

@@ -179,7 +179,11 @@ def resolved(kind: str | None = None, **data: Any) -> Resolved:
     if kind is None:
         return Resolved(None, base, Path())  # type: ignore[arg-type]
     manifest = Manifest(
-        base, Weights(kind), EncoderSettings(), Rendering(), data=DataRecord(**data)
+        base=base,
+        weights=Weights(kind),
+        encoder=EncoderSettings(),
+        rendering=Rendering(),
+        data=DataRecord(**data),
     )  # type: ignore[arg-type]
     return Resolved(None, base, Path(), manifest)  # type: ignore[arg-type]
 

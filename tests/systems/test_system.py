@@ -359,7 +359,11 @@ def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     """A split that is named comes first; without a hybrid there is no checkpoint to say it."""
     data = DataRecord(train_split="dev")
     manifest = Manifest(
-        Base("b", None, "0"), Weights("base"), EncoderSettings(), Rendering(), data=data
+        base=Base("b", None, "0"),
+        weights=Weights("base"),
+        encoder=EncoderSettings(),
+        rendering=Rendering(),
+        data=data,
     )
     monkeypatch.setattr(nodes, "_manifest_of", lambda *_: manifest)
     tuned = bm25("bm25", fits=True)

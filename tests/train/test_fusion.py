@@ -114,7 +114,13 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     export = save_tiny(tmp_path / "export")
     record = DataRecord(data, "train", 0.4, 5, val_sha256=val.fingerprint)
     encoder = EncoderSettings(pooling="mean", max_length=32)
-    manifest = Manifest(Base("b", None, "0"), Weights("full"), encoder, Rendering(), data=record)
+    manifest = Manifest(
+        base=Base("b", None, "0"),
+        weights=Weights("full"),
+        encoder=encoder,
+        rendering=Rendering(),
+        data=record,
+    )
     manifest.write_export(export)
     model = ModelConfig(str(export), pooling="mean", max_length=32)
     plain = replace(model, name=str(save_tiny(tmp_path / "plain")))

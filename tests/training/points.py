@@ -51,7 +51,9 @@ def write_point(
                 if parameter.requires_grad:
                     parameter.add_(torch.randn_like(parameter) * move)
     encoder.model.eval()
-    manifest = Manifest(found.base, Weights(), encoder.settings, RENDERING, epoch=1)
+    manifest = Manifest(
+        base=found.base, weights=Weights(), encoder=encoder.settings, rendering=RENDERING, epoch=1
+    )
     written = save_checkpoint(folder, encoder, found.folder, manifest, kind)
     encoder.weights = written.weights.identity(
         {"base": found.base.sha256, "tokenizer": tokenizer_hash(found.folder)}

@@ -106,7 +106,9 @@ def test_a_16_bit_run_is_evaluated_with_the_vectors_it_had(folder, tmp_path):
     encoder = found.encoder
     gradients(encoder)
     encoder.model.eval()
-    manifest = Manifest(found.base, Weights(), encoder.settings, Rendering())
+    manifest = Manifest(
+        base=found.base, weights=Weights(), encoder=encoder.settings, rendering=Rendering()
+    )
     save_checkpoint(tmp_path / "point", encoder, found.folder, manifest, "lora")
     again = resolve(tmp_path / "point", "cpu").encoder
     assert {p.dtype for n, p in again.model.named_parameters() if "lora_" in n} == {torch.float32}

@@ -44,7 +44,13 @@ def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **more: A
     """Write the manifest of a trained retriever: nothing else is read of it here."""
     weights, settings = Weights("full", "0"), EncoderSettings("mean", max_length=24)
     plain: dict[str, Any] = {"epoch": 1, "data": data}
-    manifest = Manifest(Base(base, None, "0"), weights, settings, Rendering(), **plain | more)
+    manifest = Manifest(
+        base=Base(base, None, "0"),
+        weights=weights,
+        encoder=settings,
+        rendering=Rendering(),
+        **plain | more,
+    )
     folder.mkdir(parents=True)
     manifest.write(folder)
     return str(folder)
@@ -168,8 +174,8 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     student = checkpoint(tmp_path / "student", record(data, **SAME), source_model=source)
     assert "seed5, which was trained on" in refused(setup, student)
     reranker = RerankerManifest(
-        Base("hub/base", None, "0"), Weights("full", "0"), RerankerSettings("cross_encoder"),
-        Rendering(), 10, 1, other,
+        base=Base("hub/base", None, "0"), weights=Weights("full", "0"), rendering=Rendering(),
+        reranker=RerankerSettings("cross_encoder"), depth=10, epoch=1, data=other,
     )  # fmt: skip
     (tmp_path / "reranker").mkdir()
     reranker.write(tmp_path / "reranker")

@@ -33,7 +33,9 @@ def test_a_resumed_run_keeps_the_template_it_began_with(
         base = resolve(begun.model, "cpu")
         point = tmp_path / "run" / "checkpoints" / "epoch-0"
         point.mkdir(parents=True)
-        Manifest(base.base, Weights(), base.encoder.settings, Rendering()).write(point)
+        Manifest(
+            base=base.base, weights=Weights(), encoder=base.encoder.settings, rendering=Rendering()
+        ).write(point)
         text = to_yaml(begun).replace("  prompts: false\n", "")
         write_text(tmp_path / "run" / "config.yaml", text)
         write_text(tmp_path / "run" / "run.json", json.dumps({"chosen": None, "history": []}))

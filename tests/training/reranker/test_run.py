@@ -225,7 +225,10 @@ def test_a_run_does_not_go_on_over_another_model_in_its_first_stage(
     place, encoder = tmp_path / "checkpoint", made["encoder"]
     place.mkdir()
     manifest = Manifest(
-        Base(str(encoder), None, "0"), Weights(), EncoderSettings("mean"), Rendering()
+        base=Base(str(encoder), None, "0"),
+        weights=Weights(),
+        encoder=EncoderSettings("mean"),
+        rendering=Rendering(),
     )
     view = LearnedView("c", ViewConfig(score="cosine", model=ModelConfig("m")), "", 1.0, 1.0)
     LearnedFusion((view,), FITTED).write(tmp_path / "fusion.json")

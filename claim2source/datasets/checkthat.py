@@ -1,4 +1,4 @@
-"""Convert CheckThat! 2026 Task 1, as JSON files or from the hub, into the native layout."""
+"""Convert CheckThat! 2025 Task 4b and 2026 Task 1 into the native layout."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import NamedTuple
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.datasets.authors import author_names
+from claim2source.datasets.authors import author_names, turned_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
+from claim2source.datasets.frame_pickle import read_frame
 from claim2source.io.jsonl import JsonLines, Row, parse_json
-from claim2source.io.text_files import text_lines
+from claim2source.io.text_files import text_lines, tsv_rows, why_not_id, why_not_text
 
 COLLECTION = "collection_data.json"
 SPLITS = ("train", "dev", "test")
@@ -22,6 +23,9 @@ LANGUAGES = ("en", "de", "fr")
 # The task's own files and copies of them spell the gold's field in two ways.
 GOLD = ("pubkey", "pub_key")
 HUB_COLLECTION, HUB_TEST = "collection", "test"
+COLLECTION_2025 = "subtask4b_collection_data.pkl"
+TWEETS = "subtask4b_query_tweets_{}.tsv"
+COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
 class Prepared(NamedTuple):
@@ -41,7 +45,7 @@ class _Table(NamedTuple):
 _Parts = dict[tuple[str, str], _Table]
 
 
-def prepare(
+def prepare_2026(
     source: str | Path,
     target: str | Path,
     translations: str | Path | None = None,
@@ -89,7 +93,7 @@ def prepare_hub(
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
     (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
-    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `prepare`.
+    the extra `hub`. Raises `UserError` where it cannot be loaded, else as `prepare_2026`.
     """
     target = Path(target)
     refuse_foreign(target.resolve(), overwrite)
@@ -121,7 +125,6 @@ def written_index(split: str, lang: str) -> Callable[[str], str]:
 
 
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
-    """Load configuration -> split -> entries, of the configurations that the task has."""
     try:
         import datasets
         from huggingface_hub import get_token
@@ -180,7 +183,6 @@ def _write(
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
-    """Read the entries of a JSON file; None where it cannot be read, which is a problem."""
     before = len(problems)
     text = "".join(line or "" for _, line in text_lines(path, problems))
     entries = parse_json(text, path, problems) if len(problems) == before else None
@@ -192,7 +194,6 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 
 
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
-    """Yield the entries that are objects; a problem names the entry's number, from 1."""
     for number, entry in enumerate(table.entries, start=1):
 
         def complain(field: str | None, why: str, kind: str = "", /, number: int = number) -> None:
@@ -282,7 +283,6 @@ def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Proble
 
 
 def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
-    """Find the claim of a translation: by our id, or by the task's index with lang and split."""
     name = "id" if row.record.get("id") is not None else "index"
     key = row.as_id(name, row.record.get(name))
     lang, split = row.text("lang").strip().lower(), row.text("split").strip()
@@ -294,3 +294,99 @@ def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
     prefix = f"{split}-{lang}-"
     complete = key.startswith(prefix) and prefix + key not in known
     return key if complete else prefix + key
+
+
+def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = False) -> Prepared:
+    """Read the folder `source` of Task 4b of 2025, write a BEIR folder `target`.
+
+    Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
+    file if it exists, else from the tweets alone (without qrels), else left out. Raises
+    `InputError` on bad input, a line per problem, and `UserError` where `target` holds anything
+    but, with `overwrite`, an older BEIR folder; nothing is written then.
+    """
+    source, target = Path(source), Path(target)
+    check_folders(source, target, overwrite)
+    problems = Problems()
+    for name in (COLLECTION_2025, TWEETS.format("train"), TWEETS.format("dev")):
+        if why := why_not_file(source / name):
+            problems.add(source / name, None, None, why)
+    problems.raise_if_any()
+
+    papers = _read_collection(source / COLLECTION_2025, problems)
+    known = {paper.id for paper in papers}
+    splits = []
+    for split in ("train", "dev", "test"):
+        gold, plain = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
+        if split == "test" and not gold.is_file() and not plain.is_file():
+            continue
+        judged = split != "test" or gold.is_file()
+        path = gold if split == "test" and judged else plain
+        splits.append(_read_tweets(path, split, papers, known if judged else None, problems))
+        if path == gold and plain.is_file():
+            _same_posts(plain, gold, problems)
+    problems.raise_if_any()
+    write_beir(splits, target, overwrite=overwrite)
+    return Prepared(splits, [])
+
+
+def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
+    """Read the papers of the collection pickle, in order; bad rows are added to `problems`."""
+    table = read_frame(path)
+    for column in COLUMNS:
+        if column not in table:
+            problems.add(path, None, column, "the column is missing")
+    problems.raise_if_any()
+    row_of: dict[str, int] = {}
+    papers = []
+    for number, cells in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+
+        def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
+            problems.add(path, None, field, f"row {number}: {why}")
+
+        row = Row(dict(zip(COLUMNS, cells, strict=True)), number, complain)
+        key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
+        if key and row_of.setdefault(key, number) != number:
+            complain("cord_uid", f"{key!r} is already in row {row_of[key]}")
+        row.require_either("title", "abstract")
+        title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
+        papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
+    if not papers:
+        problems.add(path, None, None, "holds no papers")
+    return tuple(papers)
+
+
+def _read_tweets(
+    path: Path, split: str, papers: tuple[Source, ...], known: set[str] | None, problems: Problems
+) -> Dataset:
+    """Read one split; `known` holds the ids that a gold may have, None where golds are unknown."""
+    before = len(problems)
+    claims: list[Claim] = []
+    grades: dict[str, dict[str, int]] = {}
+    line_of: dict[str, int] = {}
+    columns = ["post_id", "tweet_text", *(["cord_uid"] if known is not None else [])]
+    for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
+        whys = [why_not_id(post), why_not_text(tweet), *map(why_not_id, golds)]
+        if line_of.setdefault(post, line) != line:
+            problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
+        if not tweet.strip():
+            whys[1] = "is empty"
+        for gold in golds:
+            if known is not None and gold and gold not in known:
+                whys[2] = f"gold {gold!r} is not in {COLLECTION_2025}"
+        for column, why in zip(columns, whys, strict=True):
+            if why:
+                problems.add(path, line, column, why)
+        key = f"{split}-{post}"
+        claims.append(Claim(key, tweet, golds=tuple(filter(None, golds))))
+        if claims[-1].golds:
+            grades[key] = dict.fromkeys(claims[-1].golds, 1)
+    if not claims and len(problems) == before:
+        problems.add(path, None, None, "empty split: no posts")
+    return Dataset(tuple(claims), papers, Qrels(grades), split)
+
+
+def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
+    judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
+    for line, (post,) in tsv_rows(plain, ["post_id"], problems):
+        if post not in judged:
+            problems.add(plain, line, "post_id", f"{post!r} is not in {gold.name}")
