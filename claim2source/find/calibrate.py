@@ -146,6 +146,19 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     return tenths_of(shares, asked.outcomes.present, asked.outcomes.right)
 
 
+def measured_line(model: AbstainModel) -> str:
+    """Say how often the paper was there by verdict, on what a model was not fitted on."""
+    edges = (0.0, model.threshold, model.sure, 1.1)
+    names = ("not here", "uncertain", "found")
+    counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
+    parts = [
+        f"{name} {one.here} of {one.answers}"
+        for name, one in zip(names, counted, strict=True)
+        if one.answers
+    ]
+    return f"held out, the paper was there of {', of '.join(parts)}"
+
+
 def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
     """Fit a model of the paper, times one of the topic, to rows of the questions, bool."""
     asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)

@@ -23,7 +23,7 @@ from claim2source.find.calibrate import DENSE, FUSED, LEXICAL, languages_of, sta
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
-from claim2source.models import resolve
+from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.stages import (
@@ -49,8 +49,8 @@ SEARCH, SENTENCES, COUNTING = "search", "sentences", "reading the index"
 _POOL = 50_000
 # Characters by which a language is detected, sentences of a post that are compared.
 _SAMPLE, _SENTENCES = 5_000, 20
-# Models that read nothing else, and the growth of an index after which abstention is stale.
-ENGLISH, GROWN = ("sentence-transformers/all-MiniLM-L6-v2",), 2
+# Growth of an index after which its abstention is stale.
+GROWN = 2
 _VERIFY, _ABSTAIN = "verify", "verify abstain"
 
 
