@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from claim2source.io.trec import read_run as read_run
     from claim2source.io.trec import write_trec_run as write_trec_run
     from claim2source.pipeline.evaluate import evaluate as evaluate
-    from claim2source.pipeline.evaluate_systems import evaluate_systems as evaluate_systems
     from claim2source.pipeline.evaluator import Evaluator as Evaluator
+    from claim2source.pipeline.table import evaluate_systems as evaluate_systems
     from claim2source.retrieve import BM25 as BM25
     from claim2source.retrieve import Dense as Dense
     from claim2source.retrieve import Hybrid as Hybrid
@@ -56,7 +56,7 @@ _MODULES = {
     "compare": "evaluation.compare",
     "evaluate": "pipeline.evaluate",
     "Evaluator": "pipeline.evaluator",
-    "evaluate_systems": "pipeline.evaluate_systems",
+    "evaluate_systems": "pipeline.table",
     "run_system": "systems.system",
     "System": "systems.system",
     "make_system": "systems.read",

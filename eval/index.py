@@ -33,12 +33,13 @@ from claim2source.engines.files import files_of
 from claim2source.engines.growing import (
     BATCH,
     OpenStore,
+    PaperEncoder,
     batches,
     fill_store,
     grow,
-    opened,
-    re_encoded,
-    swapped,
+    open_for_writing,
+    re_encode,
+    undo_re_encoding,
 )
 from claim2source.engines.manifest import IndexManifest
 from claim2source.io.text_files import read_lines
@@ -155,7 +156,7 @@ def write_index(config: IndexProgramConfig) -> None:
         engine = open_engine(config.out)
         try:
             if config.undo:
-                say(f"{config.out}: again of the model {model_name(swapped(engine))}")
+                say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
             elif config.re_encode is not None:
                 encode_anew(engine, config)
             elif gone is not None or notices is not None:
@@ -184,7 +185,7 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if config.launcher is not None:
         launch(config, dense)
-    engine = opened(config.out, dense, config.bm25, config.sentences)
+    engine = open_for_writing(config.out, dense, config.bm25, config.sentences)
     try:
         remove(engine, gone or [])
         grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
@@ -236,7 +237,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
         minutes *= 2  # an abstract's sentences take as long as the abstract
     size = vectors.shape[-1] * 2 * papers / 2**20
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
-    made = re_encoded(engine, dense, progress=True, say=say, batch=config.batch)
+    made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
     if engine.manifest.abstain is None:
         return
@@ -330,11 +331,11 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
     from claim2source.find.calibrate import calibrate, measured_line
-    from claim2source.systems.heldout import ChoosingOn, selection_data
+    from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
         choosing = ChoosingOn(lenient=config.lenient)
-        fitted = calibrate(engine, selection_data(claims, "dev", choosing, resolved.record).val)
+        fitted = calibrate(engine, HeldOut(claims, "dev", choosing).claims([resolved.record]).val)
     except UserError as error:
         if config.claims is not None:
             raise
@@ -347,21 +348,8 @@ def fill(
     config: IndexProgramConfig, files: PaperFiles, dense: Dense, shard: int, shards: int
 ) -> None:
     """Encode this process's share of the papers into the store."""
-    from claim2source.models import Encoder
-
-    encoder, store = dense.encoder, dense.store
-    assert isinstance(encoder, Encoder) and store is not None
-    count = fill_store(
-        files,
-        encoder,
-        dense.rendering,
-        store,
-        shard,
-        shards,
-        sentences=keeps_sentences(config),
-        progress=shard == 0,
-        batch=config.batch,
-    )
+    encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, keeps_sentences(config))
+    count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
     say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
     say("next: the same command once more, by itself, writes the index")
 

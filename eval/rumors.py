@@ -45,13 +45,15 @@ from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import LoadedSystem
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
+from claim2source.io.submissions import zip_submission
 from claim2source.models.local import ModelOptions, local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
+from claim2source.pipeline.submit import require_zip
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import SIMULATED
+from claim2source.systems.stages import is_simulated
 from claim2source.systems.system import StageResult, System, SystemResult
 
 PROGRAM = "eval/rumors.py"
@@ -78,6 +80,8 @@ class RumorsConfig(ModelOptions):
         name: of that program, in reports.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
         device: none takes a GPU if there is one.
+        submit: zip file for the lab's submission of the one system: its evidence and verdicts,
+            checked as they are read.
         repeats: draws of the intervals, by rumour; 0 for none.
         seed: of the draws, and of the folds.
     """
@@ -95,6 +99,7 @@ class RumorsConfig(ModelOptions):
     name: str = "given"
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
+    submit: Path | None = None
     repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
     seed: Seed = 0
 
@@ -137,9 +142,13 @@ def verify_rumors(config: RumorsConfig) -> str:
         systems, names = named_systems(config.systems, config.only)
     if given:
         require(config.name not in names, "name", config.name, "another than the systems'")
-    require_outputs(config, [*names, *([config.name] if given else [])], given)
+    outputs = [*names, *([config.name] if given else [])]
+    require_outputs(config, outputs, given)
     rumors = load_rumors(config.dataset, config.split)
     others = None if config.choose_on is None else load_rumors(config.choose_on)
+    simulated = any(is_simulated(entry) for name in names for entry in systems[name].stages)
+    allowed = "none of a simulated stage"
+    require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
     fit = [name for name in names if systems[name].is_fit]
     if fit:
         labelled = (rumors if others is None else others).is_labelled
@@ -168,14 +177,29 @@ def verify_rumors(config: RumorsConfig) -> str:
     report = make_rumor_report(config, rumors, rows)
     report = replace(report, not_run=tuple(not_run))
     parts = report_parts(report, config, rows)
+    if config.submit is not None and report.not_run:
+        raise UserError(f"submit: {report.not_run[0].system} did not run")
     for row in rows:
         folder = config.out / row.report.name
         write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
         write_verification(rumors, row.run, row.verdicts, folder / VERIFICATION)
+        if config.submit is not None:
+            parts += submitted(config.submit, folder, rumors)
     parts += compare_precision(rows, config.out / ANOVA)
     write_markdown(config.out, "Rumours", parts)
     report.write(config.out)
     return render(parts)
+
+
+def submitted(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
+    """Check a system's files as a lab reads them, and zip them; return what is to be said of it."""
+    files = [folder / EVIDENCE, folder / VERIFICATION]
+    read_evidence(files[0], rumors)
+    verdicts, _ = read_verification(files[1], rumors)
+    zip_submission(files, file)
+    silent = sum(label is None for label in verdicts.values())
+    said = f"Submission in the form of CheckThat! 2024 Task 5: {file}: {len(verdicts)} rumours"
+    return [f"{said}, {silent} of them without a verdict." if silent else f"{said}."]
 
 
 def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:
@@ -188,6 +212,8 @@ def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[
     for file, sign in files:
         refuse_input(file, inputs)
         require_output_file(file, sign)
+    if config.submit is not None:
+        require_zip(config.submit, names, "choose with --only")
 
 
 def run_system(
@@ -236,7 +262,7 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
 def described(system: System, found: SystemResult, rumors: Rumors) -> Row:
     """Describe what a system gave; a verdict is the last stage's note."""
     label = system.label_of()
-    simulated = any(entry.get(SIMULATED) for entry in system.stages)
+    simulated = any(map(is_simulated, system.stages))
     failures = {
         f"{stage.name}: {why}": count
         for stage in found.stages

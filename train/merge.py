@@ -47,9 +47,9 @@ from claim2source.pipeline.views import write_markdown
 from claim2source.systems.choose import choose
 from claim2source.systems.heldout import (
     ChoosingOn,
+    HeldOut,
     NothingToChooseOn,
     SelectionData,
-    selection_data,
 )
 from claim2source.training.curve import curve_table, draw
 from claim2source.training.export.card import Card, push_to_hub
@@ -319,7 +319,7 @@ def _dataset(config: MergeConfig, manifest: Manifest) -> str:
 
 def _selection(config: MergeConfig, manifest: Manifest) -> SelectionData:
     on = ChoosingOn(val="carved", lenient=config.lenient)
-    return selection_data(_dataset(config, manifest), config.split, on, manifest)
+    return HeldOut(_dataset(config, manifest), config.split, on).claims([manifest])
 
 
 def _reported(config: MergeConfig, manifest: Manifest) -> Dataset:

@@ -26,14 +26,16 @@ class Progress(AbstractContextManager["Progress"]):
     """Count what is done of a piece of work; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none. Where `total` is not known, only what is done is counted.
+    sooner prints none. Where `total` is not known, only what is done is counted; else the time
+    that is left is estimated.
     """
 
     def __init__(
         self, name: str | None, total: int | None, done: int = 0, quiet: float = QUIET
     ) -> None:
         self.name, self.total, self.done, self.quiet = name, total, done, quiet
-        self._said, self._said_at = done, time.monotonic()
+        self._begun = self._said_at = time.monotonic()
+        self._before = self._said = done
         self._bar: Any = None
         if name is not None and sys.stderr.isatty():
             from tqdm import tqdm
@@ -49,14 +51,26 @@ class Progress(AbstractContextManager["Progress"]):
         elif self.name is not None and self._is_due():
             self._said, self._said_at = self.done, time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
-            shown = f"{self.name}: {self.done}{of}{', ' if note else ''}{note}"
+            shown = ", ".join(filter(None, (f"{self.name}: {self.done}{of}", self._left(), note)))
             print(printable_line(shown), file=sys.stderr, flush=True)
+
+    def part(self, share: int, total: int) -> Progress:
+        """Count `total` items of another kind as `share` of this work; `close` counts the rest."""
+        return _Part(self, share, total)
 
     def _is_due(self) -> bool:
         waited = time.monotonic() - self._said_at
         total = max(self.total or 0, 1)
         step = self.total is not None and self.done * PARTS // total > self._said * PARTS // total
+        step |= self._said == self._before  # the first line comes soon
         return waited >= LONGEST or step and waited >= self.quiet
+
+    def _left(self) -> str:
+        done = self.done - self._before
+        if self.total is None or not 0 < done < self.total - self._before:
+            return ""
+        seconds = (time.monotonic() - self._begun) / done * (self.total - self.done)
+        return f"{duration(seconds)} left"
 
     def close(self) -> None:
         """Remove the bar."""
@@ -65,6 +79,31 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class _Part(Progress):
+    def __init__(self, whole: Progress, share: int, total: int) -> None:
+        super().__init__(None, total)
+        self._whole, self._share, self._counted = whole, share, 0
+
+    def update(self, count: int = 1, note: str = "") -> None:
+        self.done += count
+        self._count(self._share * min(self.done, self.total or 0) // max(self.total or 0, 1))
+
+    def close(self) -> None:
+        self._count(self._share)
+
+    def _count(self, counted: int) -> None:
+        if counted > self._counted:
+            self._whole.update(counted - self._counted)
+            self._counted = counted
+
+
+def duration(seconds: float) -> str:
+    """Write a number of seconds for people, such as "40 s", "3 min" or "2.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:

@@ -28,6 +28,7 @@ from claim2source.core.stage import Claims, as_claims
 from claim2source.engines.files import (
     IndexFiles,
     Lock,
+    Seal,
     files_of,
     read_seal,
     seal_of,
@@ -45,7 +46,14 @@ from claim2source.engines.lance import (
 from claim2source.engines.manifest import MANIFEST, IndexManifest
 from claim2source.engines.names import PAPERS as NAMED
 from claim2source.engines.names import name_terms, names_weight
-from claim2source.engines.probes import MIXED, QUERIES, TARGET, chosen_probes, sampled_queries
+from claim2source.engines.probes import (
+    MIXED,
+    QUERIES,
+    TARGET,
+    best_scores,
+    chosen_probes,
+    sampled_queries,
+)
 from claim2source.engines.rows import (
     ADDED,
     EVERYWHERE,
@@ -72,10 +80,12 @@ Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 EXACT = 50_000
 # Papers that are read to be changed at a time.
 _TOGETHER = 1024
+# Vectors for each partition that its centre is learned from.
+TRAINED = 64
 # Vectors are divided anew once the index has grown by this factor since.
 GROWN = 2.0
 # Old versions stay this long: another process may be reading one, or ask an older state.
-KEPT = timedelta(days=7)
+KEPT, NEVER = timedelta(days=7), timedelta(days=36_500)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +123,7 @@ class Engine(PaperTable):
         self.files, self.manifest, self.where = files, manifest, files.uri
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None
+        self._seal: Seal = {}
         self._stamp = files.stamp(name)
         self._check_files()
         self._table: Any = self._opened()
@@ -155,18 +166,31 @@ class Engine(PaperTable):
         files = files_of(place)
         return cls(files, IndexManifest.read(files, options.get("name", MANIFEST)), **options)
 
+    @property
+    def _folder(self) -> str:
+        return f"{self.manifest.table}.lance"
+
+    @property
+    def _seal_file(self) -> str:
+        return f"{self.manifest.table}.files.json"
+
     def _check_files(self) -> None:
-        """Raise `InputError` where files are not as the last build left them."""
-        name = f"{self.manifest.table}.files.json"
-        seal = read_seal(self.files, name)
+        """Raise `InputError` where files are not as they were written."""
+        seal = read_seal(self.files, self._seal_file)
         while seal is not None:
-            why = why_damaged(self.files, seal, f"{self.manifest.table}.lance")
+            why = why_damaged(self.files, seal, self._folder, known=self._seal)
             if not why:
+                self._seal = seal
                 return
             # A writer that builds meanwhile removes the note first, and then older files.
-            before, seal = seal, read_seal(self.files, name)
+            before, seal = seal, read_seal(self.files, self._seal_file)
             if seal == before:
                 raise self._damaged(why)
+
+    def _write_seal(self) -> None:
+        """Note the files of the table, so that what happens to them is seen."""
+        self._seal = seal_of(self.files, self._folder, self._seal)
+        self.files.write(self._seal_file, json.dumps(self._seal).encode())
 
     def _damaged(self, why: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
@@ -175,9 +199,8 @@ class Engine(PaperTable):
     def _opened(self) -> Any:
         """Open the table, and see that it is the manifest's; nothing is made."""
         manifest = self.manifest
-        under = f"{manifest.table}.lance/"
-        if not any(one.startswith(f"{under}_versions/") for one in self.files.listed(under[:-1])):
-            raise self._damaged(f"{under}_versions is missing")
+        if not self.files.listed(f"{self._folder}/_versions"):
+            raise self._damaged(f"{self._folder}/_versions is missing")
         try:
             table = connection(self.files).open_table(manifest.table)
             if self.at is not None:
@@ -193,6 +216,7 @@ class Engine(PaperTable):
             raise self._damaged("its table is not the one that its manifest describes")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
+        self._columns = frozenset(schema.names)
         return table
 
     def refresh(self) -> None:
@@ -203,6 +227,7 @@ class Engine(PaperTable):
             return
         before = self.manifest
         self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
+        self._check_files()
         self._table = self._opened()
         if self.manifest.encoders != before.encoders:
             self._encoder = None
@@ -240,11 +265,13 @@ class Engine(PaperTable):
         else:
             with self._named():
                 self._table.add(table)
+            self._write_seal()
 
     def _merge(self, table: pyarrow.Table) -> None:
         with self._named():
             merge = self._table.merge_insert("id")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+        self._write_seal()
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove papers; return how many of them were there."""
@@ -254,6 +281,7 @@ class Engine(PaperTable):
             self._make_stale()
             with self._named():
                 self._table.delete(among(there))
+            self._write_seal()
         return len(there)
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
@@ -263,9 +291,10 @@ class Engine(PaperTable):
         encoded. Raises `UserError` where an older version made the index.
         """
         self.lock()
-        if "retracted" not in self._table.schema.names:
+        if "retracted" not in self._columns:
             with self._named():
                 self._table.add_columns({"retracted": "''"})
+            self._columns |= {"retracted"}
         changed: dict[str, str] = {}
         with self._named():
             query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
@@ -303,22 +332,23 @@ class Engine(PaperTable):
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Build or extend the indexes, merge what was written in pieces, measure the recall."""
         self.lock()
-        name, under = f"{self.manifest.table}.files.json", f"{self.manifest.table}.lance"
-        before = read_seal(self.files, name) or {}
-        self.files.remove(name)
         with self._named():
             values = self._built(say)
-        self.files.write(name, json.dumps(seal_of(self.files, under, before)).encode())
+        self._write_seal()
         self.note(stale=False, **values)
+        self.files.remove(self._seal_file)  # it names files that go now
+        with self._named():
+            self._table.optimize(cleanup_older_than=KEPT)
+        self._write_seal()
 
     def _built(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
-        self._table.optimize(cleanup_older_than=KEPT)
+        self._table.optimize(cleanup_older_than=NEVER)
         papers, names = self._table.count_rows(), self._index_names()
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
-        for column in {"terms", "names"} & {*self._table.schema.names}:
+        for column in {"terms", "names"} & self._columns:
             if papers and (column not in names or self.manifest.stale):
                 # Texts are analysed before they come here: the engine splits them at spaces only.
                 terms = FTS(
@@ -339,7 +369,7 @@ class Engine(PaperTable):
         total = sum(int(np.asarray(batch["length"]).sum()) for batch in lengths)
         average = total / papers if papers else 0.0
         weight = 0.0
-        if "names" in self._table.schema.names:
+        if "names" in self._columns:
             weight = names_weight(self.sample(papers, NAMED), self.manifest.bm25, self._ids_by)
         return {"papers": papers, "average_length": average, "names": weight, **found}
 
@@ -352,15 +382,17 @@ class Engine(PaperTable):
         partitions, trained = self.manifest.partitions, self.manifest.trained
         if "vector" not in names or papers > GROWN * trained:
             partitions, trained = max(1, round(papers**0.5)), papers
-            config = IvfFlat(distance_type="dot", num_partitions=partitions, max_iterations=20)
+            config = IvfFlat(
+                distance_type="dot",
+                num_partitions=partitions,
+                max_iterations=20,
+                sample_rate=TRAINED,
+            )
             self._table.create_index("vector", config=config)
-        queries = sampled_queries(self._sampled(papers))
-        chosen = chosen_probes(
-            queries,
-            partitions,
-            exact=lambda vector, k: self._nearest(vector, k, EVERYWHERE, 0),
-            probed=lambda vector, k, probes: self._nearest(vector, k, EVERYWHERE, probes),
-        )
+        drawn = self._drawn(papers, MIXED * QUERIES, ["vector"])
+        queries = sampled_queries(vectors_of(drawn["vector"]))
+        best = best_scores(queries, self._vectors())
+        chosen = chosen_probes(best, partitions, partial(self._probed, queries, best.shape[1]))
         say(
             f"{chosen.probes} of {partitions} partitions of vectors are searched: recall@"
             f"{chosen.k} {chosen.recall:.4f} on {len(queries)} sampled queries "
@@ -372,9 +404,6 @@ class Engine(PaperTable):
             "recall": chosen.recall,
             "trained": trained,
         }
-
-    def _sampled(self, papers: int) -> np.ndarray:
-        return vectors_of(self._drawn(papers, MIXED * QUERIES, ["vector"])["vector"])
 
     def _make_stale(self) -> None:
         """Note, before it happens, that statistics will be of papers that are gone."""

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,8 @@ SCHEMES = ("s3", "gs", "az")
 # Below so many bytes every file's hash is compared when an index is opened; above, those of files
 # that were written since.
 HASHED = 256 * 2**20
+# LanceDB writes this file anew with each version; it does without where it is damaged.
+REWRITTEN = "/latest_version_hint.json"
 # What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
 Seal = Mapping[str, tuple[int, str, str]]
 
@@ -338,10 +340,12 @@ def files_of(place: str | Path) -> IndexFiles:
     return Bucket(str(place))
 
 
-def seal_of(files: IndexFiles, under: str, before: Seal) -> dict[str, tuple[int, str, str]]:
+def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
     """Note sizes and hashes of the files below a name; what is in `before` is not read again."""
     made = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
+        if name.endswith(REWRITTEN):
+            continue
         known = before.get(name)
         same = known is not None and known[:2] == (size, stamp)
         made[name] = size, stamp, known[2] if known and same else files.hash(name)
@@ -355,14 +359,18 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
         return None
     try:
         found = json.loads(data)
-        return {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
+        seal = {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
+        return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"
         raise InputError.at(f"{files.uri}/{name}", why=why) from None
 
 
-def why_damaged(files: IndexFiles, seal: Seal, under: str) -> str:
-    """Say which file is not as it was written; "" where all are."""
+def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
+    """Say which file is not as it was written; "" where all are.
+
+    Files that are in `known` as they are in `seal` are not hashed again.
+    """
     there = files.listed(f"{under}/")
     for name, (size, _, _) in seal.items():
         if name not in there:
@@ -370,15 +378,10 @@ def why_damaged(files: IndexFiles, seal: Seal, under: str) -> str:
         if there[name][0] != size:
             return f"{name} has {there[name][0]} bytes, not {size}"
     small = sum(size for size, _, _ in seal.values()) <= HASHED
-    for name in _changed(seal, there, everything=small):
-        if (found := files.hash(name)) and found != seal[name][2]:
+    for name, (size, stamp, hashed) in seal.items():
+        if not hashed or known.get(name) == (size, stamp, hashed):
+            continue
+        # Of a large index only files whose time is another one, as those of a copy, are read.
+        if (small or there[name][1] != stamp) and files.hash(name) != hashed:
             return f"{name} holds other bytes than were written"
     return ""
-
-
-def _changed(seal: Seal, there: Mapping[str, tuple[int, str]], everything: bool) -> Iterable[str]:
-    return (
-        name
-        for name, (_, stamp, hashed) in seal.items()
-        if hashed and (everything or there[name][1] != stamp)
-    )

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
+from claim2source.core.run import Cost
 from claim2source.datasets.papers import Paper
 from claim2source.datasets.retractions import NOTICE
 from claim2source.engines.engine import Engine, is_engine, open_engine
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT, Rows, half, sentence_vectors, split, stamp_of
+from claim2source.engines.rows import SPLIT, Rows, half, split, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
-from claim2source.retrieve.dense import Dense, Model
+from claim2source.retrieve.dense import Dense, Model, TextEncoder
 from claim2source.text import Rendering
-
-if TYPE_CHECKING:
-    from claim2source.models import Encoder
 
 DEFAULT = ModelConfig().name
 # Manifests of an index that is being made beside another one, and of the one that it replaced.
@@ -69,6 +70,53 @@ class OpenStore(Store):
         return self._spaces[key]
 
 
+class PaperEncoder:
+    """Encode papers as an index stores them: float16, and with `sentences` those of abstracts too.
+
+    Vectors are read from the store, or put there. A sentence is only compared with others of its
+    paper, so that bfloat16 is precise enough for it.
+    """
+
+    def __init__(
+        self, encoder: TextEncoder, rendering: Rendering, store: Store | None, sentences: bool
+    ) -> None:
+        self.encoder, self.rendering, self.store = encoder, rendering, store
+        self.sentences = sentences
+
+    @cached_property
+    def _sentence_encoder(self) -> TextEncoder:
+        from claim2source.models import Encoder
+
+        given = self.encoder
+        return given.in_bfloat16() if isinstance(given, Encoder) else given
+
+    def encode(
+        self, papers: Sequence[Paper], bar: Progress
+    ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
+        """Encode papers [n, d] and the sentences of each [sentences, d]; count new texts of papers.
+
+        New are those that the store did not hold. The bar goes on by the number of papers.
+        """
+        parts = [split(paper) for paper in papers] if self.sentences else []
+        texts = self.rendering.source_texts([paper.source for paper in papers])
+        share = len(papers) // 2 if self.sentences else len(papers)
+        vectors, cost = self._vectors(self.encoder, texts, bar, share)
+        new = len(set(texts)) - cost.reused
+        if not self.sentences:
+            return vectors, None, new
+        texts = [text for part in parts for text in part]
+        flat, _ = self._vectors(self._sentence_encoder, texts, bar, len(papers) - share)
+        ends = np.cumsum([len(part) for part in parts])
+        return vectors, np.split(flat, ends[:-1]) if parts else [], new
+
+    def _vectors(
+        self, encoder: TextEncoder, texts: Sequence[str], bar: Progress, share: int
+    ) -> tuple[np.ndarray, Cost]:
+        with bar.part(share, len(set(texts))) as part:
+            vectors, cost = encoder.encode(texts, "source", store=self.store, progress=part)
+        return half(vectors), cost
+
+
 def grow(
     engine: Engine,
     papers: Iterable[Paper],
@@ -92,7 +140,8 @@ def grow(
     if manifest.sentences not in (0, SPLIT):
         why = "another version of this program split its abstracts into sentences; index again"
         raise UserError(f"{engine.where}: {why}")
-    analyser, rendering = Analyser(manifest.bm25), manifest.rendering
+    analyser = Analyser(manifest.bm25)
+    encoder = PaperEncoder(dense.encoder, manifest.rendering, dense.store, manifest.sentences > 0)
     added = changed = unchanged = 0
     notices: dict[str, str] = {}
     with Progress("papers" if progress else None, total) as bar:
@@ -109,18 +158,13 @@ def grow(
             new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
             replaced = sum(paper.source.id in known for paper in new)
             if new:
-                sources = [paper.source for paper in new]
-                texts = rendering.source_texts(sources)
-                vectors, _ = dense.encoder.encode(texts, "source", store=dense.store, progress=None)
-                terms = [" ".join(one) for one in analyser.sources(sources)]
-                ids = [source.id for source in sources]
-                kept = None
-                if manifest.sentences:
-                    kept = sentence_vectors(new, dense.encoder, dense.store)
-                engine.upsert(Rows(new, terms, half(vectors), [stamps[one] for one in ids], kept))
+                vectors, sentences, _ = encoder.encode(new, bar)
+                terms = [" ".join(one) for one in analyser.sources([paper.source for paper in new])]
+                own = [stamps[paper.source.id] for paper in new]
+                engine.upsert(Rows(new, terms, vectors, own, sentences))
             added, changed = added + len(new) - replaced, changed + replaced
             unchanged += len(part) - len(new)
-            bar.update(len(part))
+            bar.update(len(part) - len(new))
     if notices:
         engine.retract(lambda _, doi: notices.get(doi))
     engine.build(say)
@@ -129,41 +173,26 @@ def grow(
 
 def fill_store(
     papers: Iterable[Paper],
-    encoder: Encoder,
-    rendering: Rendering,
-    store: Store,
+    encoder: PaperEncoder,
     shard: int,
     shards: int,
     *,
-    sentences: bool = True,
-    total: int | None = None,
     progress: bool = False,
     batch: int = BATCH,
 ) -> int:
     """Encode one of `shards` parts of the papers into the store; return how many were encoded.
 
     Every process reads all papers and takes its batches in turn, so that they need not talk. An
-    index that is grown afterwards finds the vectors there, with `sentences` those of the papers'
-    sentences too.
+    index that is grown afterwards finds the vectors there.
     """
     encoded = 0
-    with Progress("papers" if progress else None, total) as bar:
+    with Progress("papers" if progress else None, None) as bar:
         for number, part in enumerate(batches(papers, batch)):
             if number % shards == shard:
-                encoded += fill_with(part, encoder, rendering, store, sentences)
-            bar.update(len(part))
+                encoded += encoder.encode(part, bar)[2]
+            else:
+                bar.update(len(part))
     return encoded
-
-
-def fill_with(
-    papers: Sequence[Paper], encoder: Encoder, rendering: Rendering, store: Store, sentences: bool
-) -> int:
-    """Encode papers, and perhaps their sentences, into the store; return how many papers were."""
-    texts = rendering.source_texts(paper.source for paper in papers)
-    count, _ = encoder.fill(texts, "source", store)
-    if sentences:
-        encoder.fill([text for paper in papers for text in split(paper)], "source", store)
-    return count
 
 
 def grow_engine(
@@ -180,14 +209,14 @@ def grow_engine(
     A new index keeps the vectors of their sentences too, unless `sentences` says no.
     """
     dense = Dense(model, store=store)
-    engine = opened(place, dense, bm25, sentences)
+    engine = open_for_writing(place, dense, bm25, sentences)
     try:
         return grow(engine, map(Paper, sources), dense)
     finally:
         engine.close()
 
 
-def opened(
+def open_for_writing(
     place: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
 ) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
@@ -207,7 +236,7 @@ def opened(
     return engine
 
 
-def re_encoded(
+def re_encode(
     engine: Engine,
     dense: Dense,
     *,
@@ -217,8 +246,9 @@ def re_encoded(
 ) -> Engine:
     """Encode an index's papers with another model, into a table beside theirs; then swap the two.
 
-    A stopped run goes on. What was there stays for `swapped`, until the next such run. Abstention
-    is not fitted to the new model yet. Raises `UserError` as `grow` does.
+    A stopped run goes on where it was. What was there stays for `undo_re_encoding`, until the
+    next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`
+    does.
     """
     engine.lock()
     files, old = engine.files, engine.manifest
@@ -234,20 +264,17 @@ def re_encoded(
         new = Engine.beside(files, replace(made, table=table), name=NEXT)
     new.share_lock(engine)
     new.use(dense.encoder)
-    rendering, total = new.manifest.rendering, engine.stats().papers
+    made_by = new.manifest
+    encoder = PaperEncoder(dense.encoder, made_by.rendering, dense.store, made_by.sentences > 0)
+    total = engine.stats().papers
     with Progress("papers" if progress else None, total) as bar:
         for rows in engine.rows(batch):
             known = new.stamps([paper.source.id for paper in rows.papers])
-            places = [i for i, one in enumerate(rows.papers) if one.source.id not in known]
-            if places:
-                part = rows.only(places)
-                texts = rendering.source_texts([paper.source for paper in part.papers])
-                vectors, _ = dense.encoder.encode(texts, "source", store=dense.store, progress=None)
-                kept = None
-                if new.manifest.sentences:
-                    kept = sentence_vectors(part.papers, dense.encoder, dense.store)
-                new.upsert(replace(part, vectors=half(vectors), sentences=kept))
-            bar.update(len(rows))
+            part = rows.only([i for i, one in enumerate(rows.papers) if one.source.id not in known])
+            bar.update(len(rows) - len(part))
+            if len(part):
+                vectors, sentences, _ = encoder.encode(part.papers, bar)
+                new.upsert(replace(part, vectors=vectors, sentences=sentences))
     new.build(say)
     if (there := new.stats().papers) != total:
         raise UserError(f"{engine.where}: {there} of {total} papers were encoded; run it again")
@@ -257,8 +284,8 @@ def re_encoded(
     return open_engine(files.uri)
 
 
-def swapped(engine: Engine) -> IndexManifest:
-    """Return to what `re_encoded` replaced; what it made stays for the next call of this one.
+def undo_re_encoding(engine: Engine) -> IndexManifest:
+    """Return to what `re_encode` replaced; what it made stays for the next call of this one.
 
     Raises `InputError` where there is nothing to return to.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,8 @@ TARGET = 0.97
 QUERIES, DEPTH = 100, 100
 # Papers that a sampled query is the mean of.
 MIXED = 8
-
-Hits = Sequence[tuple[str, float]]
+# Scores that differ by less are equal: engines round inner products of float16 differently.
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -32,38 +32,48 @@ def sampled_queries(vectors: np.ndarray) -> np.ndarray:
     posts lie far from all papers.
     """
     mixed = min(MIXED, len(vectors))
-    places = np.random.default_rng(0).permutation(len(vectors) // mixed * mixed)
+    rows = np.random.default_rng(0).permutation(len(vectors) // mixed * mixed)
     means: np.ndarray = (
-        vectors[places].astype(np.float32).reshape(mixed, -1, vectors.shape[1]).mean(0)
+        vectors[rows].astype(np.float32).reshape(mixed, -1, vectors.shape[1]).mean(0)
     )
     return means
 
 
+def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEPTH) -> np.ndarray:
+    """Compute the `k` best inner products of each query, [queries, k], in one pass over vectors.
+
+    `vectors` are arrays [n, d]; with fewer than k of them in all there are fewer columns.
+    """
+    best = np.empty((len(queries), 0), np.float32)
+    for part in vectors:
+        best = np.concatenate([best, queries @ part.astype(np.float32).T], axis=1)
+        if best.shape[1] > k:
+            best = -np.partition(-best, k - 1, axis=1)[:, :k]
+    return best
+
+
 def chosen_probes(
-    queries: np.ndarray,
+    best: np.ndarray,
     partitions: int,
-    exact: Callable[[np.ndarray, int], Hits],
-    probed: Callable[[np.ndarray, int, int], Hits],
+    probed: Callable[[int], Sequence[np.ndarray]],
     target: float = TARGET,
-    k: int = DEPTH,
 ) -> Probes:
     """Choose the smallest number of partitions with a mean recall of `target` at least.
 
-    A paper counts as found that scores as the `k`th of the exact list does: ties have no order.
-    All partitions are searched where fewer do not reach it.
+    `best` are the true scores [queries, k]; `probed` gives each query's scores by a number of
+    partitions. A paper counts that scores as the kth does: ties have no order. All partitions are
+    searched where fewer do not reach the target.
     """
-    known = [exact(query, k) for query in queries]
+    k = best.shape[1]
+    least = best.min(axis=1)
+    least -= _ROUNDING * np.maximum(1, np.abs(least))
 
     def recall(probes: int) -> float:
-        shares = []
-        for query, truth in zip(queries, known, strict=True):
-            least = truth[-1][1] - 1e-6 * max(1.0, abs(truth[-1][1]))
-            found = sum(score >= least for _, score in probed(query, k, probes))
-            shares.append(min(found, len(truth)) / len(truth))
-        return float(np.mean(shares))
+        counts = [(s >= one).sum() for one, s in zip(least, probed(probes), strict=True)]
+        return float(np.minimum(counts, k).mean() / k)
 
-    high, found = 1, recall(min(1, partitions))
-    low = 0
+    low, high = 0, min(1, partitions)
+    found = recall(high)
     while found < target and high < partitions:
         low, high = high, min(2 * high, partitions)
         found = recall(high)

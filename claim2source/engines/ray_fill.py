@@ -8,19 +8,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.progress import Progress
 from claim2source.datasets.paper_files import Format, PaperFiles
-from claim2source.engines.growing import OpenStore, fill_store
+from claim2source.engines.growing import OpenStore, PaperEncoder, fill_store
 from claim2source.models import ModelConfig
 from claim2source.text import Rendering
-
-if TYPE_CHECKING:
-    from claim2source.models import Encoder
 
 # Parts of the work for each worker: where one is slow or its machine is lost, others take over.
 PARTS = 4
@@ -62,8 +59,8 @@ class FillWorker:
         from claim2source.models import resolve
 
         self.job, self.parts, self.node = job, parts, ray.get_runtime_context().get_node_id()
-        self.encoder: Encoder = resolve(job.model, job.device).encoder
-        self.store = OpenStore(job.store)
+        encoder, store = resolve(job.model, job.device).encoder, OpenStore(job.store)
+        self.encoder = PaperEncoder(encoder, job.rendering, store, job.sentences)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Encode the parts whose numbers are in `id`; return how many papers, or what is wrong."""
@@ -73,16 +70,7 @@ class FillWorker:
         for part in batch["id"]:
             count, error = 0, ""
             try:
-                count = fill_store(
-                    papers,
-                    self.encoder,
-                    job.rendering,
-                    self.store,
-                    int(part),
-                    self.parts,
-                    sentences=job.sentences,
-                    batch=job.batch,
-                )
+                count = fill_store(papers, self.encoder, int(part), self.parts, batch=job.batch)
             except UserError as found:
                 error = str(found)
             counts.append(count)

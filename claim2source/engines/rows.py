@@ -15,8 +15,6 @@ from claim2source.core.config import Settings, require
 from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.engines.names import names_of
-from claim2source.io.store import Store
-from claim2source.retrieve.dense import TextEncoder
 from claim2source.text.clean import sentences_of
 
 if TYPE_CHECKING:
@@ -227,14 +225,3 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
 def split(paper: Paper) -> list[str]:
     """List the sentences of a paper's abstract, the first `MOST` of them."""
     return sentences_of(paper.source.abstract)[:MOST]
-
-
-def sentence_vectors(
-    papers: Sequence[Paper], encoder: TextEncoder, store: Store | None
-) -> list[np.ndarray]:
-    """Encode the sentences of each paper, [sentences, d] float16."""
-    parts = [split(paper) for paper in papers]
-    texts = [text for part in parts for text in part]
-    vectors, _ = encoder.encode(texts, "source", store=store, progress=None)
-    ends = np.cumsum([len(part) for part in parts])
-    return np.split(half(vectors), ends[:-1]) if parts else []

@@ -33,6 +33,7 @@ from claim2source.engines.rows import (
     half_of,
     paper_of,
     rows_of,
+    vectors_of,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class PaperTable:
     exact_below: int
     where: str
     _table: Any
+    _columns: frozenset[str]
 
     @property
     def version(self) -> int:
@@ -83,7 +85,7 @@ class PaperTable:
 
     @property
     def _paper(self) -> list[str]:
-        return [name for name in PAPER if name in self._table.schema.names]
+        return [name for name in PAPER if name in self._columns]
 
     def _index_names(self) -> dict[str, str]:
         """Map an indexed column to the name of its index."""
@@ -92,13 +94,16 @@ class PaperTable:
     def dense(self, vector: np.ndarray, k: int, where: Where = EVERYWHERE) -> Hits:
         """Find the best `k` papers by inner product with a vector [d].
 
-        Where few papers are left to choose from, all of them are compared.
+        Of the papers that a filter leaves all are compared where that takes less.
         """
-        probes = self.manifest.probes
+        made = self.manifest
+        probes = made.probes
         if probes and (chosen := expression(where)) is not None:
             with self._named():
                 left = self._table.count_rows(chosen.to_sql())
-            probes = 0 if left < self.exact_below else probes
+            # The best k of a tenth of the papers lie as far away as the best 10 k of all.
+            probes = round(probes * made.papers / left) if left >= self.exact_below else 0
+            probes = 0 if probes * made.papers >= left * made.partitions else probes
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
@@ -114,6 +119,20 @@ class PaperTable:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
         return hits(found, 1 - numbers(found, "_distance"))
+
+    def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
+        """Search many vectors [n, d] at once, for the best scores of each."""
+        query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
+        with self._named():
+            found = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
+        rows, scores = found["query_index"].to_numpy(), 1 - numbers(found, "_distance")
+        return [scores[rows == row] for row in range(len(queries))]
+
+    def _vectors(self) -> Iterator[np.ndarray]:
+        """Yield all vectors, [n, d] float16."""
+        query = self._table.search().select(["vector"]).limit(None)
+        for batch in query.to_batches(65_536):
+            yield vectors_of(batch["vector"])
 
     def lexical(
         self,
@@ -167,8 +186,8 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        there = self._table.schema.names
-        columns = [one for one in columns_of(self.manifest.sentences > 0) if one in there]
+        wanted = columns_of(self.manifest.sentences > 0)
+        columns = [one for one in wanted if one in self._columns]
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
@@ -184,7 +203,7 @@ class PaperTable:
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map those of the papers of whom something was published since to what it was."""
-        if "retracted" not in self._table.schema.names:
+        if "retracted" not in self._columns:
             return {}
         return {
             row["id"]: row["retracted"]

@@ -27,13 +27,13 @@ class MatchingWords:
         distinct = list({word for words in self._words.values() for word in words})
         self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
         self._papers = {one.source.id: one for one in papers}
+        self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]]]] = {}
 
     def of(self, claim: Claim, paper: str) -> Words:
         """List the words of a claim, and of a paper, that match, each once in text order."""
-        texts = [claim.text, claim.translation or ""]
-        words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
-        sought = set(self._analyser.claim(claim))
-        own = [sought & {*terms} for terms in self._analyser.texts(words)]
+        if claim not in self._claims:
+            self._claims[claim] = self._analysed(claim)
+        words, sought, own = self._claims[claim]
         theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
         known = {term for word in theirs for term in self._terms[word]}
         source = self._papers[paper].source
@@ -46,3 +46,10 @@ class MatchingWords:
             if terms & known or names & {*plain_words(word)}
         ]
         return tuple(mine), tuple(theirs)
+
+    def _analysed(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
+        """List a claim's words, its terms, and those of each word."""
+        texts = [claim.text, claim.translation or ""]
+        words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
+        sought = set(self._analyser.claim(claim))
+        return words, sought, [sought & {*terms} for terms in self._analyser.texts(words)]

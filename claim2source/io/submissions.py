@@ -20,6 +20,8 @@ Year = Literal[2025, 2026]
 CLAIM_COLUMNS = ("post_id", "index")
 _COLUMN_OF: dict[Year, str] = {2025: "post_id", 2026: "index"}
 PREDICTIONS_COLUMN = "preds"
+# Files of the source retrieval tasks, and of rumour verification.
+_OF_LABS = re.compile(r"predictions(_[a-z]{2,3})?\.tsv|evidence\.trec|verification\.json")
 
 IdWriter = Callable[[str], str]
 # Claim id -> source id -> score, and the number of rows dropped because their source repeats.
@@ -150,10 +152,10 @@ def zip_submission(files: Sequence[Path], target: Path) -> None:
 
 
 def is_submission_zip(path: Path) -> bool:
-    """Tell whether a file is a zip of prediction files and nothing else."""
+    """Tell whether a file is a zip of a lab's files and nothing else."""
     try:
         with zipfile.ZipFile(path) as packed:
             names = packed.namelist()
     except (OSError, zipfile.BadZipFile):
         return False
-    return bool(names) and all(re.fullmatch(r"predictions(_[a-z]{2,3})?\.tsv", n) for n in names)
+    return bool(names) and all(_OF_LABS.fullmatch(name) for name in names)

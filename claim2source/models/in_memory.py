@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from claim2source.core.config import require_one_of
+from claim2source.core.progress import Progress
 from claim2source.core.run import Cost
 from claim2source.models.config import EncoderSettings, Side
 
@@ -40,13 +41,18 @@ class InMemoryEncoder:
         self.settings = EncoderSettings(normalize=kind == "cosine")
 
     def encode(
-        self, texts: Sequence[str], side: Side, *, store: Store | None, progress: str | None
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None,
+        progress: str | Progress | None,
     ) -> tuple[np.ndarray, Cost]:
         """Encode texts to vectors, [texts, dimensions] float32."""
         encode = self._model.encode_query if side == "claim" else self._model.encode_document
         vectors: Any = encode(
             list(texts),
-            show_progress_bar=progress is not None,
+            show_progress_bar=isinstance(progress, str),
             normalize_embeddings=self.settings.normalize,
         )
         return np.asarray(vectors, np.float32), Cost()

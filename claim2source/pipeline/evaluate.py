@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class ScoredSystem:
     report: SystemReport
     run: Run
     scores: Scores | None = None
+
+    def with_report(self, **changes: Any) -> ScoredSystem:
+        """Return the same with some of what its report says changed."""
+        return replace(self, report=replace(self.report, **changes))
 
 
 def evaluate(
@@ -161,14 +165,14 @@ def score_result(
 
 
 def score_system(
-    name: str, found: SystemResult, dataset: Dataset, settings: Scoring
+    name: str, result: SystemResult, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
     """Score what a system gave, with its stages, choices and cost."""
-    scored = score_result(name, found.result, dataset, settings)
-    return replace(scored, report=with_whole(scored.report, found, dataset))
+    scored = score_result(name, result.result, dataset, settings)
+    return replace(scored, report=with_whole(scored.report, result, dataset))
 
 
-def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> SystemReport:
+def with_whole(report: SystemReport, result: SystemResult, dataset: Dataset) -> SystemReport:
     """Describe a whole system: its stages, choices and cost."""
     stages = tuple(
         StageReport(
@@ -177,19 +181,19 @@ def with_whole(report: SystemReport, found: SystemResult, dataset: Dataset) -> S
             stage.result.failure_counts(),
             stage.result.settings,
         )
-        for stage in found.stages
+        for stage in result.stages
     )
     return replace(
         report,
-        system=found.system,
-        claims=found.form,
-        sources=found.sources,
+        system=result.system,
+        claims=result.form,
+        sources=result.sources,
         stages=stages,
-        choices=found.choices,
+        choices=result.choices,
         cost=SystemCost.of(
-            found.cost, all(stage.result.stored for stage in found.stages), found.parameters
+            result.cost, all(stage.result.stored for stage in result.stages), result.parameters
         ),
-        without_translation=len(missing_translations(dataset.claims, found.form)),
+        without_translation=len(missing_translations(dataset.claims, result.form)),
     )
 
 
@@ -373,17 +377,17 @@ def unjudged(dataset: Dataset) -> list[str]:
     without = Counter(claim.lang for claim in dataset.claims if claim.id not in golds)
     judged = {claim.lang for claim in dataset.claims if claim.id in golds}
     blind = [lang for lang in dataset.languages if lang not in judged]
-    found = []
+    notes = []
     if blind:
         scored = [lang for lang in dataset.languages if lang in judged]
-        found.append(
+        notes.append(
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
             f"not scored, and the macro average is that of {', '.join(scored)}."
         )
     some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
     if some:
-        found.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
-    return found
+        notes.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
+    return notes
 
 
 def require_golds(dataset: Dataset, name: str) -> None:

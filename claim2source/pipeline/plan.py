@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import yaml
 
 from claim2source.core.config import (
-    Settings,
     as_plain,
     make,
-    require,
     require_one_of,
 )
 from claim2source.core.errors import ConfigError, UserError
@@ -25,17 +23,17 @@ from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.models.resolve import checkpoint_folder, chosen_checkpoint
 from claim2source.retrieve import BM25Config, FusionConfig
+from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
-from claim2source.systems.change import rebuilt
 from claim2source.systems.nodes import (
     CHECKPOINT,
-    DEFAULT,
     AnyNode,
     BM25Node,
     DenseNode,
+    FieldedNode,
     HybridNode,
-    RouteNode,
     RunNode,
+    rebuilt,
 )
 from claim2source.systems.read import DEEPEST, Systems
 from claim2source.systems.stages import load_stages
@@ -44,7 +42,15 @@ from claim2source.text import ClaimForm, SourceForm
 
 STEP_0, ROUTED, CHOSEN = "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
-Config = TypeVar("Config", bound=Settings)
+# What is run beside the systems that stand on a checkpoint: the checkpoint itself.
+_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
+# Where nodes have settings of their own.
+_SETTINGS = (
+    (BM25Node, "bm25", BM25Config),
+    (FieldedNode, "fielded", FieldedConfig),
+    (DenseNode, "model", ModelConfig),
+    (HybridNode, "fusion", FusionConfig),
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Planned:
-    """Hold a system to evaluate, its checkpoint, and the name of what it is a variation of."""
+    """Hold a system to evaluate, and the claim form: a row; none is the system's own form.
+
+    `varied` is the name of the system that it is a variation of.
+    """
 
     system: System
+    form: ClaimForm | None = None
     checkpoint: Checkpoint | None = None
     varied: str | None = None
 
@@ -94,15 +104,16 @@ class Planned:
         return self.system.name.removeprefix(name)
 
 
-# A system, and the claim form that it is run over; none: its own.
-PlannedCell = tuple[Planned, ClaimForm | None]
+def row_name(system: str, form: ClaimForm) -> str:
+    """Name a system over a claim form, and its folder: E5-Large.translated."""
+    return f"{system}.{form}"
 
 
-def cells_of(planned: Sequence[Planned], forms: Sequence[ClaimForm]) -> list[PlannedCell]:
+def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
     wanted: Sequence[ClaimForm | None] = forms or [None]
     return [
-        (one, form)
+        replace(one, form=form)
         for one in planned
         for form in (wanted if one.system.claims is None else [one.system.claims])
     ]
@@ -113,13 +124,13 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
 
     Raises `UserError` for a run without any.
     """
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     for name in names:
         folder = Path(name)
         if not (folder / RUN_FILE).is_file():
-            own = folder.name or folder.resolve().name
+            title = folder.name or folder.resolve().name
             path = name if folder.name else str(folder.resolve())
-            found.append(Checkpoint(own, path, label=label))
+            checkpoints.append(Checkpoint(title, path, label=label))
             continue
         kept = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
@@ -133,12 +144,12 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
             chosen = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
-            own, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
-            found.append(Checkpoint(own, str(epoch), folder, is_chosen, label))
-    for place, one in enumerate(found):
-        twice = any(one.name == other.name for other in found[:place])
-        require(not twice, "checkpoint", one.path, f"one checkpoint of the name {one.name}")
-    return found
+            title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
+            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
+    for place, one in enumerate(checkpoints):
+        if any(one.name == other.name for other in checkpoints[:place]):
+            raise ConfigError("checkpoint", one.path, f"one checkpoint of the name {one.name}")
+    return checkpoints
 
 
 def plan(
@@ -158,7 +169,7 @@ def plan(
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
-    found: list[Planned] = []
+    planned: list[Planned] = []
     for name, system in systems.items():
         waits = any(
             isinstance(node, DenseNode) and node.model.name == CHECKPOINT
@@ -167,65 +178,40 @@ def plan(
         if checkpoints and waits:
             behind = {**behind, name: system}
         else:
-            found.append(Planned(system))
+            planned.append(Planned(system))
     for one in checkpoints:
         one = replace(one, name=ROUTED) if routes else one
-        found.append(Planned(_alone(one, routes or {}, read_as), one))
-        for system in behind.values():
-            found.append(Planned(_on(system, one, routes or {}, read_as), one))
-    found = _wanted(found, only)
+        for system in (_ALONE, *behind.values()):
+            planned.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
+    planned = _wanted(planned, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
-        found = [
+        planned = [
             replace(one, system=replace(one.system, first=replace(node, name=one.system.name)))
-            for one in found
+            for one in planned
         ]
-    return found + [
-        Planned(_varied(one.system, key, value), one.checkpoint, one.system.name)
+    return planned + [
+        Planned(_varied(one.system, key, value), None, one.checkpoint, one.system.name)
         for key, values in (vary or {}).items()
-        for one in found
+        for one in planned
         for value in values
     ]
-
-
-def _read(path: str, read_as: DenseNode, name: str) -> DenseNode:
-    return replace(read_as, name=name, model=replace(read_as.model, name=path))
-
-
-def _alone(checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode) -> System:
-    """Make the system that is a checkpoint alone, for some languages another."""
-    name = checkpoint.name
-    if not routes:
-        return System(name, _read(checkpoint.path, read_as, name))
-    places = {DEFAULT: checkpoint.path, **routes}
-    parts = {lang: (_read(path, read_as, f"of {path}"),) for lang, path in places.items()}
-    return System(name, RouteNode(name=name, routes=parts))
 
 
 def _on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
-    """Put a system on a checkpoint, read as the checkpoint alone is."""
-    paths = {str(Path(path)) for path in (checkpoint.path, *routes.values())}
-
-    def as_read(node: AnyNode) -> AnyNode:
-        if isinstance(node, DenseNode) and node.model.name in paths:
-            own = _read(node.model.name, read_as, node.name)
-            return replace(
-                node, model=own.model, sources_form=own.sources_form, rendering=own.rendering
-            )
-        return node
-
-    name = f"{checkpoint.name}+{system.name}"
-    found = system.on_checkpoint(checkpoint.path, routes)
-    first = replace(rebuilt(found.first, as_read), name=name)
+    """Put a system on a checkpoint, for some languages on another, read as `read_as` says."""
+    name = "+".join(filter(None, (checkpoint.name, system.name)))
+    system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
+    first = replace(system_on.first, name=name)
     # The dense part has the checkpoint's name, so that a hybrid is tested against it.
     if isinstance(first, HybridNode):
         first = replace(first, dense=replace(first.dense, name=checkpoint.name))
-    return replace(found, name=name, first=first)
+    return replace(system_on, name=name, first=first)
 
 
-def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
+def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """Take the systems that are named.
 
     `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
@@ -233,14 +219,14 @@ def _wanted(found: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """
     names = [
         {one.system.name, *((CHOSEN, f"{CHOSEN}{one.on}") if one.is_chosen else ())}
-        for one in found
+        for one in planned
     ]
     for name in only:
-        there = any(_is_named(own, [name]) for own in names)
-        require(there, "only", name, ", ".join(one.system.name for one in found))
+        if not any(_is_named(own, [name]) for own in names):
+            raise ConfigError("only", name, ", ".join(one.system.name for one in planned))
     if not only:
-        return list(found)
-    return [one for one, own in zip(found, names, strict=True) if _is_named(own, only)]
+        return list(planned)
+    return [one for one, own in zip(planned, names, strict=True) if _is_named(own, only)]
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
@@ -253,25 +239,22 @@ def _varied(system: System, key: str, value: Any) -> System:
     Raises `ConfigError` for a setting that is not there.
     """
     where, _, path = key.partition(".")
-    allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
-    require(where in (RETRIEVE, STAGES) and bool(path), "vary", key, allowed)
     changed = replace(system, name=f"{system.name} {key}={_shown(value)}", label=None)
-    if where == STAGES:
+    if where == STAGES and path:
         return replace(changed, stages=_varied_stages(system.stages, key, path, value))
+    if where != RETRIEVE or not path:
+        allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
+        raise ConfigError("vary", key, allowed)
     if path == "depth":
-        good = isinstance(value, int) and 1 <= value <= DEEPEST
-        require(good, f"vary {key}", value, f"1 to {DEEPEST}")
+        if not isinstance(value, int) or not 1 <= value <= DEEPEST:
+            raise ConfigError(f"vary {key}", value, f"1 to {DEEPEST}")
         return replace(changed, depth=value)
-    hit = False
-
-    def with_value(node: AnyNode) -> AnyNode:
-        nonlocal hit
-        made = _with_setting(node, path, value)
-        hit |= made is not node
-        return replace(made, label=None)
-
-    first = rebuilt(system.first, with_value)
-    require(hit, "vary", key, "a setting of a node of the first stage")
+    nodes = list(system.first.walk())
+    if not any(_with_setting(node, path, value) for node in nodes):
+        raise ConfigError("vary", key, "a setting of a node of the first stage")
+    first = rebuilt(
+        system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
+    )
     return replace(changed, first=replace(first, name=changed.name))
 
 
@@ -280,8 +263,9 @@ def _varied_stages(
 ) -> tuple[Mapping[str, Any], ...]:
     number, _, path = path.partition(".")
     count = len(stages)
-    good = number.isdecimal() and 1 <= int(number) <= count and bool(path)
-    require(good, "vary", key, f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage")
+    if not (number.isdecimal() and 1 <= int(number) <= count and path):
+        allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
+        raise ConfigError("vary", key, allowed)
     place = int(number) - 1
     entry = part = json.loads(json.dumps(stages[place]))
     *outer, last = path.split(".")
@@ -296,8 +280,8 @@ def _varied_stages(
     return changed
 
 
-def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode:
-    """Set a key of a node, if it has it; else return the node itself."""
+def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
+    """Set a key of a node; None where it has no such key."""
     if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
         require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
         if isinstance(node, DenseNode):
@@ -305,22 +289,13 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode:
         # All but these two have authors and venue.
         rich = value not in ("title_abstract", "title")
         return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
-    if isinstance(node, BM25Node) and _has(BM25Config, key):
-        return replace(node, bm25=_with(node.bm25, key, value))
-    if isinstance(node, DenseNode) and _has(ModelConfig, key):
-        return replace(node, model=_with(node.model, key, value))
-    if isinstance(node, HybridNode) and _has(FusionConfig, key):
-        return replace(node, fusion=_with(node.fusion, key, value), fits=False)
-    return node
-
-
-def _has(kind: type, key: str) -> bool:
-    return key in {one.name for one in fields(kind)}
-
-
-def _with(config: Config, key: str, value: Any) -> Config:
-    """Change a key of a config, whose check says what is allowed."""
-    return make(type(config), {**as_plain(config), key: value}, f"vary {RETRIEVE}.")
+    for kind, name, config in _SETTINGS:
+        if isinstance(node, kind) and key in {one.name for one in fields(config)}:
+            values = {**as_plain(getattr(node, name)), key: value}
+            changed: dict[str, Any] = {name: make(config, values, f"vary {RETRIEVE}.")}
+            changed |= {"fits": False} if isinstance(node, HybridNode) else {}
+            return replace(node, **changed)
+    return None
 
 
 def _shown(value: Any) -> str:
@@ -331,23 +306,23 @@ def _shown(value: Any) -> str:
 
 def vary_words(words: Sequence[str]) -> list[str]:
     """Turn `--vary KEY=V,V KEY=V` and `--route de=RUN` into the mappings that a config has."""
-    found: list[str] = []
+    rewritten: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         option, equals, text = word.partition("=")
         if option not in ("--vary", "--route") or text.startswith("{"):
-            found.append(word)
+            rewritten.append(word)
             continue
         given = [text] if equals else []
         while rest and not rest[0].startswith("--"):
             given.append(rest.pop(0))
         pairs = dict(_pairs(option, given))
         if option == "--vary":
-            found.append(f"--vary={json.dumps(pairs)}")
+            rewritten.append(f"--vary={json.dumps(pairs)}")
         else:
-            found.append(f"--routes={json.dumps({k: str(v[0]) for k, v in pairs.items()})}")
-    return found
+            rewritten.append(f"--routes={json.dumps({k: str(v[0]) for k, v in pairs.items()})}")
+    return rewritten
 
 
 def _pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:

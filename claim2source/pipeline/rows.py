@@ -1,63 +1,77 @@
-"""Make rows: what a system gives over one claim form, with a row for each of its stages."""
+"""Make rows: a system over one claim form, with a row for each stage, in a folder of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from claim2source.core.config import as_plain
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import content_hash, file_hash
+from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, NotRun, SystemReport
+from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
-from claim2source.core.tables import Part
+from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.moves import gold_moves, moves_table
+from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
+from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models import Manifest, checkpoint_folder
+from claim2source.models.local import local_name
 from claim2source.models.manifest import FILE as MANIFEST
-from claim2source.pipeline.evaluate import ScoredSystem, Scoring, score_result, with_whole
-from claim2source.pipeline.plan import Planned
-from claim2source.pipeline.versions import score_versions, versions_table
+from claim2source.pipeline.evaluate import (
+    ScoredSystem,
+    Scoring,
+    make_report,
+    score_result,
+    with_whole,
+    write_runs,
+    write_submissions,
+)
+from claim2source.pipeline.plan import Planned, row_name
+from claim2source.pipeline.views import report_parts, write_markdown
+from claim2source.stages.facts import VersionedScores
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import AnyNode, RouteNode
+from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import SIMULATED, is_simulated
+from claim2source.systems.stages import (
+    SIMULATED,
+    Conditional,
+    apply_stage,
+    is_answered,
+    is_simulated,
+    share_asked,
+)
 from claim2source.systems.system import (
     StageResult,
     System,
     SystemResult,
     SystemRunner,
-    choosing_claims,
 )
-from claim2source.systems.when import share_asked
 from claim2source.text import ClaimForm
+from claim2source.text.views import with_claim_texts
 
 FIRST_STAGE = "first stage"
+# The page of every claim's way through the stages.
+PAGE = "claims.html"
+# Counted up when the same settings would give another report.
+_FORMAT = 3
 _ADVICE = "mend what the reason names and run the same command again; what is done is kept"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Name a system over a claim form; its folder has this name."""
-
-    system: str
-    form: ClaimForm
-
-    @property
-    def name(self) -> str:
-        """Join both: E5-Large.translated."""
-        return f"{self.system}.{self.form}"
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
     """Hold what a system gave over one claim form: a scored system for each stage, by row name.
 
-    The last one is the whole system and has the cell's name; the others add the stage's. `notes`
+    The last one is the whole system and has the row's name; the others add the stage's. `notes`
     say what stages did; `parts` tabulate it, of a row that was read from its folder none.
     """
 
@@ -70,7 +84,7 @@ class Row:
     @property
     def name(self) -> str:
         """Name the whole system over this claim form."""
-        return Cell(self.planned.system.name, self.form).name
+        return row_name(self.planned.system.name, self.form)
 
     @property
     def real(self) -> list[str]:
@@ -78,31 +92,63 @@ class Row:
         return [name for name, one in self.stages.items() if not one.report.simulated]
 
 
-def run_row(
-    planned: Planned, form: ClaimForm | None, runner: SystemRunner, scoring: Scoring
-) -> Row:
-    """Run a system over a claim form (none: its own), and score each of its stages."""
-    system, dataset = planned.system, runner.reported
-    found = runner.run(system, form)
-    results = found.stages[-len(system.stages) - 1 :]
+def run_rows(
+    planned: Sequence[Planned],
+    runner: SystemRunner,
+    scoring: Scoring,
+    out: Path | None = None,
+    program: str = "",
+) -> tuple[list[Row], list[NotRun]]:
+    """Run and score what is planned; what fails is listed as not run.
+
+    With `out` each row is written to a folder there, and read from it where it was made alike.
+    """
+    rows: dict[int, Row] = {}
+    failed: dict[int, NotRun] = {}
+    for place in watched(by_model(planned), "systems", len(planned)):
+        one = planned[place]
+        try:
+            if out is None:
+                rows[place] = run_row(one, runner, scoring)
+            else:
+                rows[place] = _row_in(out, one, runner, scoring, program)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+            form = form_of_failed(one.system, runner.runtime, one.form)
+            failed[place] = not_run_row(one.system, form, error)
+    return [rows[place] for place in sorted(rows)], [failed[place] for place in sorted(failed)]
+
+
+def by_model(planned: Sequence[Planned]) -> list[int]:
+    """Order places so that systems of one dense model are together: it is loaded once."""
+    models = [repr(one.system.first.main_model or one.system.name) for one in planned]
+    return sorted(range(len(planned)), key=lambda place: models.index(models[place]))
+
+
+def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
+    """Run a system over its claim form, and score each of its stages."""
+    system, dataset, rewrites = planned.system, runner.reported, runner.settings.rewrites
+    if rewrites:  # another text of the reported claims; settings are chosen without it
+        form = system.form_of(planned.form, runner.runtime)
+        dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
+    result = runner.run(system, planned.form, dataset)
+    results = result.stages[-len(system.stages) - 1 :]
     scoring = replace(scoring, seen_golds=_seen_golds(runner, system))
-    cell, last = Cell(system.name, found.form).name, len(results) - 1
-    short = _stage_names(system, results)
-    names = [cell if place == last else f"{cell}: {stage}" for place, stage in enumerate(short)]
+    row, last = row_name(system.name, result.form), len(results) - 1
+    stage_names = _stage_names(system, results)
     scored = {}
-    for place, name in enumerate(names):
+    for place, stage in enumerate(stage_names):
+        name = row if place == last else f"{row}: {stage}"
         one = score_result(name, results[place].result, dataset, scoring)
-        report = _described(one.report, planned, found, place, runner)
-        report = replace(report, stage="" if place == last else short[place])
-        if runner.settings.rewrites:
+        report = _described(one.report, planned, result, place, runner)
+        report = replace(report, stage="" if place == last else stage)
+        if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(one, report=report)
-    notes, parts = _stage_details(system, short[1:], results, dataset)
-    if versions := score_versions(system, short[1:], results, dataset, runner.runtime):
-        parts += ["Stages that were asked several times, and each version alone:"]
-        parts.append(versions_table(versions))
-    return Row(planned, found.form, scored, tuple(notes), tuple(parts))
+    notes, parts = _stage_details(system, stage_names[1:], results, dataset)
+    parts += _versions(system, stage_names[1:], results, dataset, runner.runtime)
+    return Row(planned, result.form, scored, tuple(notes), tuple(parts))
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
@@ -122,24 +168,24 @@ def _first_simulated(system: System) -> int:
 
 
 def _described(
-    report: SystemReport, planned: Planned, found: SystemResult, place: int, runner: SystemRunner
+    report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
 ) -> SystemReport:
     """Say of a row what a report tells beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(place)
     if place == len(system.stages):
         parts = [
-            Cell(part.name, part.form_of(found.form, runner.runtime)).name
+            row_name(part.name, part.form_of(result.form, runner.runtime))
             for part in system.parts
             if part.name
         ]
-        report = with_whole(report, found, runner.reported)
+        report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)
         own = system.first.label_of() if is_routed else checkpoint.path
-        known = own if is_routed else found.untrained_base or own
+        known = own if is_routed else result.untrained_base or own
         model = model.replace(own, checkpoint.label or known)
         if place == 0:
             report = replace(report, val=checkpoint.scores_on_val)
@@ -147,13 +193,13 @@ def _described(
         report,
         model=model,
         system=system.name,
-        claims=found.form,
+        claims=result.form,
         # A stage that reads texts of sources may read others than the first one.
-        sources=getattr(system.loaded_stages()[place - 1][1], "sources", found.sources)
+        sources=getattr(system.loaded_stages()[place - 1][1], "sources", result.sources)
         if place
-        else found.sources,
+        else result.sources,
         simulated=place > _first_simulated(system),
-        choices=found.choices if place == 0 else report.choices,
+        choices=result.choices if place == 0 else report.choices,
         settings=_given(as_plain(system)),
         runs=f"runs/{place}",
     )
@@ -175,8 +221,8 @@ def _given(value: Any) -> Any:
 def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
     """Return the golds of the claims that a system's models were trained on, if they were."""
     try:
-        selection = choosing_claims(system, runner.runtime, runner.held_out)
-    except (NothingToChooseOn, UserError):
+        selection = runner.choosing_claims(system)
+    except UserError:
         return None
     if selection.val is selection.train:
         return None
@@ -195,8 +241,9 @@ def _stage_details(
         depth = getattr(stage, "depth", 0)
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
-        notes += stage_lines(name, depth, before.run, after)
-        if work := verified(after, moved.get(MACRO), is_shuffled(stage)):
+        notes += _stage_lines(name, depth, before.run, after)
+        shuffled = bool(getattr(getattr(stage, "stage", stage), "is_shuffled", False))
+        if work := verified(after, moved.get(MACRO), shuffled):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
@@ -212,7 +259,7 @@ def _stage_details(
     return notes, parts
 
 
-def stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
+def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
     """Say how deep a stage looked, how many claims it read as posted, and what failed."""
     longest = int(np.diff(before.offsets).max(initial=0))
     seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
@@ -232,9 +279,146 @@ def stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]
     return lines
 
 
-def is_shuffled(stage: Stage) -> bool:
-    """Tell whether a stage shows papers in changing orders."""
-    return bool(getattr(getattr(stage, "stage", stage), "is_shuffled", False))
+def _each_version(stage: Stage) -> Iterator[Stage]:
+    """Yield the stages that rank by one version alone; none where there is one only."""
+    if isinstance(stage, Conditional):
+        yield from (replace(stage, stage=version) for version in _each_version(stage.stage))
+    elif isinstance(stage, VersionedScores):
+        yield from stage.each_version()
+
+
+def _versions(
+    system: System,
+    names: Sequence[str],
+    results: Sequence[StageResult],
+    data: Dataset,
+    runtime: SystemRuntime,
+) -> list[Part]:
+    """Tabulate the scores of each version of stages that ask several times, mean and deviation.
+
+    Nothing is asked again: answers are in the store. Without one nothing is scored, nor where some
+    were not answered.
+    """
+    judged = data.with_claims(claim for claim in data.claims if claim.golds)
+    if runtime.store is None or not judged.claims:
+        return []
+    scores: dict[tuple[str, str], list[float]] = {}
+    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+        for version in _each_version(stage) if is_answered(results[place + 1].result) else ():
+            result = apply_stage(
+                version,
+                data.claims,
+                data.sources,
+                results[place].result,
+                runtime.store,
+                device=runtime.device,
+                progress=runtime.progress,
+                earlier=results[place - 1].result.run if place else None,
+            )
+            table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
+            for language, row in {**table, MACRO: macro(table)}.items():
+                scores.setdefault((name, language), []).append(row[MAIN_METRIC])
+    if not scores:
+        return []
+    most = max(map(len, scores.values()))
+    columns = ["stage", "language", f"mean {MAIN_METRIC}", "SD"]
+    rows: list[list[Cell]] = [
+        [*key, statistics.mean(each), statistics.stdev(each), *each, *[None] * (most - len(each))]
+        for key, each in scores.items()
+    ]
+    numbers = [f"version {number + 1}" for number in range(most)]
+    head = "Stages that were asked several times, and each version alone:"
+    return [head, TextTable([*columns, *numbers], rows)]
+
+
+def _row_in(
+    out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
+) -> Row:
+    """Take a row from its folder in `out`, if it was made alike, or make it and write it there."""
+    form = planned.system.form_of(planned.form, runner.runtime)
+    folder = out / row_name(planned.system.name, form)
+    key = _key(runner, scoring, planned.system, form)
+    row = _read(planned, form, folder, key, runner.reported.languages)
+    if row is None:
+        # A report of other settings must not stand beside these runs if this stops halfway.
+        (folder / FILE).unlink(missing_ok=True)
+        row = run_row(planned, runner, scoring)
+        keyed = {name: one.with_report(key=key) for name, one in row.stages.items()}
+        row = replace(row, stages=keyed)
+        _write(row, runner.reported, folder, runner.settings.dataset, program)
+    within = {
+        name: one.with_report(runs=f"{folder.name}/{one.report.runs}")
+        for name, one in row.stages.items()
+    }
+    return replace(row, stages=within)
+
+
+def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
+    """Write the runs, the whole system's submissions, the page of claims, then the report."""
+    for one in row.stages.values():
+        write_runs(one.run, dataset, folder / one.report.runs)
+    write_submissions(row.stages[row.name].run, dataset, folder)
+    runs = {stage: one.run for stage, one in row.stages.items()}
+    trace_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
+    reports = {stage: one.report for stage, one in row.stages.items()}
+    report = make_report(dataset, reports, row.name, name=name, program=program)
+    report = replace(report, notes=(*report.notes, *row.notes))
+    write_markdown(folder, row.name, [*report_parts(report), *row.parts])
+    report.write(folder)
+
+
+def _read(
+    planned: Planned, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
+) -> Row | None:
+    """Read a row that was made before; None where it is another or a file is missing."""
+    try:
+        report = Report.read(folder)
+        stages = {}
+        for name, system in report.systems.items():
+            runs = [folder / system.runs / f"{lang}.trec" for lang in languages]
+            if system.key != key or not all(run.is_file() for run in runs):
+                return None
+            loaded = LoadedSystem(system, folder, report.dataset, report.split)
+            stages[name] = ScoredSystem(system, whole_run(loaded))
+    except InputError:
+        return None
+    return Row(planned, form, stages, report.notes) if stages else None
+
+
+def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
+    """Hash all that makes a system's rows: another key, another report."""
+    nodes, data, settings = list(system.first.walk()), runner.reported, runner.settings
+    dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
+    runs = [node.run for node in nodes if isinstance(node, RunNode)]
+    files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
+    parts: dict[str, Any] = {
+        "format": _FORMAT,
+        "system": as_plain(system),
+        # A stage may read a model in a folder, where another may lie by now.
+        "weights": {name: _weights(name) for name in (*dense, *system.models())},
+        "runs": [file_hash(path) if path.is_file() else None for path in files],
+        "claims": form,
+        "split": data.split,
+        "data": data.fingerprint,
+        "rewrites": content_hash(dict(settings.rewrites)),
+        "scoring": as_plain(scoring),
+        "depth": settings.depth,
+    }
+    if system.is_fit:
+        choosing = settings.choosing
+        known = runner.held_out.train().fingerprint
+        parts["chosen on"] = [known, choosing.val, choosing.rule]
+    return content_hash(parts)
+
+
+def _weights(model: str) -> Mapping[str, Any] | None:
+    """Identify a folder's content; a hub's model is identified by its revision."""
+    folder = Path(local_name(model))
+    if not folder.is_dir():
+        return None
+    # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
+    states = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*"))}
+    return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
 
 def form_of_failed(
@@ -261,7 +445,7 @@ def _form_of_files(node: AnyNode) -> ClaimForm | None:
 
 
 def not_run_row(
-    cell: Cell, system: System, error: UserError | MemoryError | RuntimeError
+    system: System, form: ClaimForm, error: UserError | MemoryError | RuntimeError
 ) -> NotRun:
     """Describe a system that raised `error`: what happened, and what to do about it.
 
@@ -269,31 +453,23 @@ def not_run_row(
     """
     import torch
 
-    why = " ".join(str(error).split()) or type(error).__name__
-    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    if full:
-        why = f"out of memory: {why}"
-    elif isinstance(error, RuntimeError):
-        why = f"failed: {why}"
-    advised = (system, system.first, *reversed(system.parts))
-    given = next((one.advice for one in advised if one.advice), None)
-    advice = _advice(error, full, cell.system) or given or _ADVICE
-    return NotRun(cell.system, cell.form, why[:300], advice)
-
-
-def _advice(error: BaseException, full: bool, system: str) -> str | None:
+    why, advice = " ".join(str(error).split()) or type(error).__name__, None
     if isinstance(error, NothingToChooseOn):
-        return (
+        advice = (
             "report on a split that nothing is chosen on: settings are chosen on train, which must "
             "have golds; or leave systems with `fit` out with --only"
         )
-    if full:
-        return (
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
+        why = f"out of memory: {why}"
+        advice = (
             "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
             "there is more memory; what is done is kept"
         )
-    if isinstance(error, RuntimeError):
-        return f"try it alone on the CPU: --only {system} --device cpu; what is done is kept"
-    if isinstance(error, ConfigError):
-        return "correct that setting in the system's entry or on the command line"
-    return None
+    elif isinstance(error, RuntimeError):
+        why = f"failed: {why}"
+        advice = f"try it alone on the CPU: --only {system.name} --device cpu; what is done is kept"
+    elif isinstance(error, ConfigError):
+        advice = "correct that setting in the system's entry or on the command line"
+    advised = (system, system.first, *reversed(system.parts))
+    given = next((one.advice for one in advised if one.advice), None)
+    return NotRun(system.name, form, why[:300], advice or given or _ADVICE)

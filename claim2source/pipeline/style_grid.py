@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require_one_of
@@ -36,10 +36,11 @@ from claim2source.pipeline.evaluate import (
     write_runs,
     write_submissions,
 )
-from claim2source.pipeline.rows import Cell, Row, not_run_row
+from claim2source.pipeline.rows import Row, not_run_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.nodes import RouteNode
-from claim2source.systems.system import SystemResult, SystemRunner
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.system import SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.text.styles import (
     CLAIM_STYLES,
@@ -142,141 +143,17 @@ class StyleViews:
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
         """Say what made the texts, and how they are used."""
-        found = []
+        notes = []
         for by in dict.fromkeys(one.by for one in self.texts.values()):
             styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
             what = "rules, which stand in for a language model" if by == RULES else by
-            found.append(f"{styles}: rewritten by {what}.")
+            notes.append(f"{styles}: rewritten by {what}.")
         if why_same_forms(dataset.claims) is None:
             which = "original" if form == "original" else "translation"
-            found.append(f"Of claims in other languages the {which} is rewritten.")
+            notes.append(f"Of claims in other languages the {which} is rewritten.")
         if not options.keep_title:
-            found.append("Rewritten sources have no title.")
-        return found
-
-
-@dataclass(eq=False)
-class _Grid:
-    """Collect the cells of all systems, what did not run, and what is to be said."""
-
-    runner: SystemRunner
-    options: StyleOptions
-    settings: Scoring
-    views: dict[bool, StyleViews] = field(default_factory=dict)
-    cells: dict[str, ScoredSystem] = field(default_factory=dict)
-    styles: dict[str, str] = field(default_factory=dict)
-    families: list[Family] = field(default_factory=list)
-    not_run: list[NotRun] = field(default_factory=list)
-    notes: dict[str, None] = field(default_factory=dict)
-
-    def add(self, row: Row) -> None:
-        """Run a row's system over all cells; one that fails is listed with the reason."""
-        cells = {}
-        try:
-            views = self._views(row)
-            for claims, sources in self.options.cells():
-                name = cell_name(row.name, claims, sources)
-                cells[name] = self._cell(row, name, views, claims, sources)
-                self.styles[name] = f"{sources}{claims}"
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            system = row.planned.system
-            failed = not_run_row(Cell(system.name, row.form), system, error)
-            self.not_run.append(replace(failed, system=f"{failed.system}: styles"))
-            return
-        self.cells |= cells
-        if cells:
-            title = f"{row.name}: every cell against S0C0"
-            self.families.append(Family.against(title, row.name, list(cells)))
-
-    def _views(self, row: Row) -> StyleViews:
-        first, runtime, form = row.planned.system.first, self.runner.runtime, row.form
-        parts = first.parts if isinstance(first, RouteNode) else (first,)
-        wanted = row.planned.system.claims or form
-        if len({part.form_of(wanted, runtime) == "original" for part in parts}) > 1:
-            raise UserError(f"{row.name}: some of its parts read translations and some do not")
-        key = form == "original"
-        if key not in self.views:
-            self.views[key] = StyleViews.read(self.runner.reported, self.options, form)
-        said = self.views[key].notes(self.runner.reported, self.options, form)
-        self.notes |= dict.fromkeys(said)
-        return self.views[key]
-
-    def _cell(
-        self, row: Row, name: str, views: StyleViews, claims: str, sources: str
-    ) -> ScoredSystem:
-        """Run and score a cell: of several versions a claim has the mean of its scores."""
-        dataset, system = self.runner.reported, row.planned.system
-        found = [
-            self.runner.run(
-                system, row.form, replace(dataset, claims=of_claims, sources=of_sources)
-            )
-            for of_sources in views.sources[sources]
-            for of_claims in views.claims[claims]
-        ]
-        texts = [views.texts[style] for style in (claims, sources) if style in views.texts]
-        one = self._scored(name, found)
-        lost = {
-            f"{style}: not rewritten, read as it is": views.texts[style].lost
-            for style in (claims, sources)
-            if style in views.texts and views.texts[style].lost
-        }
-        by_rules = any(style.by == RULES for style in texts)
-        report = replace(
-            one.report,
-            model=row.stages[row.name].report.model,
-            style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
-            failures={**one.report.failures, **lost},
-            rewrites=str(self.options.texts or RULES),
-            # Of several versions there is no one run; without golds it is the first one's.
-            runs=f"{FOLDER}/runs/{name}" if len(found) == 1 or one.scores is None else "",
-        )
-        return replace(one, report=report)
-
-    def _scored(self, name: str, found: Sequence[SystemResult]) -> ScoredSystem:
-        dataset, settings = self.runner.reported, self.settings
-        one = score_system(name, found[0], dataset, replace(settings, repeats=0))
-        cost = sum((each.cost for each in found), Cost())
-        stored = all(stage.result.stored for each in found for stage in each.stages)
-        report = replace(one.report, cost=SystemCost.of(cost, stored, found[0].parameters))
-        if one.scores is None:
-            return replace(one, report=report)
-        claims = one.scores.claim_ids
-        others = [
-            scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, claims)
-            for each in found[1:]
-        ]
-        scores = mean_scores([one.scores, *others])
-        languages = language_table(scores, dataset.claims)
-        report = replace(report, languages=languages, macro=macro(languages))
-        if settings.repeats:
-            bounds = score_intervals(
-                scores, dataset, settings.bounded, settings.repeats, settings.seed
-            )
-            report = replace(report, intervals=bounds)
-        return ScoredSystem(report, found[0].result.run, scores)
-
-    def report(self, report: Report, rows: Sequence[Row]) -> Report:
-        """Add the cells to the report of the systems, with tests and the published cells."""
-        dataset, settings = self.runner.reported, self.settings
-        systems = {name: one.report for name, one in self.cells.items()}
-        report = replace(
-            report,
-            systems={**report.systems, **systems},
-            notes=(*report.notes, *(f"Styles: {note}" for note in self.notes)),
-            not_run=(*report.not_run, *self.not_run),
-        )
-        if not (dataset.golds and settings.repeats):
-            return report
-        scored = {name: one for row in rows for name, one in row.stages.items()} | self.cells
-        tests = run_tests(scored, self.families, dataset, settings.repeats, settings.seed)
-        # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = {
-            name: replace(one, report=replace(one.report, style=self.styles[name]))
-            for name, one in self.cells.items()
-        }
-        beside = published_beside(papers, report, dataset, settings.repeats, settings.seed)
-        return replace(beside, tests=(*report.tests, *tests))
+            notes.append("Rewritten sources have no title.")
+        return notes
 
 
 def add_styles(
@@ -293,26 +170,116 @@ def add_styles(
     table, CSV, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
     the report, what is to be shown, and the tables for W&B.
     """
-    grid = _Grid(runner, options, settings)
-    wanted = [row for row in rows if _has_grid(row)]
+    dataset, wanted = runner.reported, [row for row in rows if _has_grid(row)]
+    read: dict[bool, StyleViews] = {}
+    cells: dict[str, ScoredSystem] = {}
+    families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
     for row in watched(wanted, "styles", len(wanted)):
-        grid.add(row)
-    for one in grid.cells.values():
-        if one.report.runs:
-            write_runs(one.run.top(WRITTEN), runner.reported, out / one.report.runs)
-            write_submissions(one.run, runner.reported, out / one.report.runs)
-    report = grid.report(report, rows)
-    found = StyleGrid.of(report)
-    if found is None:
+        own = {}
+        try:
+            key = _reads_originals(row, runner.runtime)
+            if key not in read:
+                read[key] = StyleViews.read(dataset, options, row.form)
+            notes |= dict.fromkeys(read[key].notes(dataset, options, row.form))
+            for claims, sources in options.cells():
+                name = cell_name(row.name, claims, sources)
+                own[name] = _cell(row, name, read[key], claims, sources, runner, options, settings)
+        except (UserError, MemoryError, RuntimeError) as error:
+            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
+            failed = not_run_row(row.planned.system, row.form, error)
+            not_run.append(replace(failed, system=f"{failed.system}: styles"))
+            continue
+        for one in own.values():
+            if one.report.runs:
+                write_runs(one.run.top(WRITTEN), dataset, out / one.report.runs)
+                write_submissions(one.run, dataset, out / one.report.runs)
+        cells |= own
+        if own:
+            title = f"{row.name}: every cell against S0C0"
+            families.append(Family.against(title, row.name, list(own)))
+    report = replace(
+        report,
+        systems={**report.systems, **{name: one.report for name, one in cells.items()}},
+        notes=(*report.notes, *(f"Styles: {note}" for note in notes)),
+        not_run=(*report.not_run, *not_run),
+    )
+    if dataset.golds and settings.repeats:
+        scored = {name: one for row in rows for name, one in row.stages.items()} | cells
+        tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
+        # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
+        papers = {
+            name: one.with_report(style=name.rpartition(".")[2]) for name, one in cells.items()
+        }
+        report = published_beside(papers, report, dataset, settings.repeats, settings.seed)
+        report = replace(report, tests=(*report.tests, *tests))
+    grid = StyleGrid.of(report)
+    if grid is None:
         return report, [], {}
     title = f"Styles: {report.dataset}, {report.split}"
-    write_grid(found, out / FOLDER, title)
-    parts = [*grid.notes, *grid_parts(found, wide=True), *comparison_parts(found)]
+    write_grid(grid, out / FOLDER, title)
+    parts = [*notes, *grid_parts(grid, wide=True), *comparison_parts(grid)]
     write_markdown(out / FOLDER, title, parts)
-    tables = {f"styles {name}": table for name, table in grid_tables(found).items()}
-    return report, ["Styles:", *grid.notes, *grid_parts(found)], tables
+    tables = {f"styles {name}": table for name, table in grid_tables(grid).items()}
+    return report, ["Styles:", *notes, *grid_parts(grid)], tables
 
 
 def _has_grid(row: Row) -> bool:
     behind = row.planned.checkpoint is not None and bool(row.planned.system.stages)
     return row.planned.varied is None and not behind
+
+
+def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
+    """Tell which text of foreign claims is rewritten. Raises `UserError` where parts differ."""
+    first, wanted = row.planned.system.first, row.planned.system.claims or row.form
+    parts = first.parts if isinstance(first, RouteNode) else (first,)
+    if len({part.form_of(wanted, runtime) == "original" for part in parts}) > 1:
+        raise UserError(f"{row.name}: some of its parts read translations and some do not")
+    return row.form == "original"
+
+
+def _cell(
+    row: Row,
+    name: str,
+    views: StyleViews,
+    claims: str,
+    sources: str,
+    runner: SystemRunner,
+    options: StyleOptions,
+    settings: Scoring,
+) -> ScoredSystem:
+    """Run and score a cell: of several versions a claim has the mean of its scores."""
+    dataset, system = runner.reported, row.planned.system
+    results = [
+        runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))
+        for of_sources in views.sources[sources]
+        for of_claims in views.claims[claims]
+    ]
+    one = score_system(name, results[0], dataset, replace(settings, repeats=0))
+    cost = sum((each.cost for each in results), Cost())
+    stored = all(stage.result.stored for each in results for stage in each.stages)
+    texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
+    lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
+    by_rules = any(text.by == RULES for text in texts.values())
+    one = one.with_report(
+        model=row.stages[row.name].report.model,
+        style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
+        cost=SystemCost.of(cost, stored, results[0].parameters),
+        failures={**one.report.failures, **{why: count for why, count in lost.items() if count}},
+        rewrites=str(options.texts or RULES),
+        # Of several versions there is no one run; without golds it is the first one's.
+        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or one.scores is None else "",
+    )
+    if one.scores is None:
+        return one
+    others = [
+        scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, one.scores.claim_ids)
+        for each in results[1:]
+    ]
+    scores = mean_scores([one.scores, *others])
+    languages = language_table(scores, dataset.claims)
+    one = replace(one.with_report(languages=languages, macro=macro(languages)), scores=scores)
+    if not settings.repeats:
+        return one
+    repeats, seed = settings.repeats, settings.seed
+    bounds = score_intervals(scores, dataset, settings.bounded, repeats, seed)
+    return one.with_report(intervals=bounds)

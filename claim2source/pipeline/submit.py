@@ -31,10 +31,10 @@ def load_reported(
     dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
 ) -> Dataset:
     """Load the split to report on, and say what of it cannot be scored, before anything is run."""
-    found = load(dataset, split, languages, lenient=lenient)
-    for note in unjudged(found):
+    reported = load(dataset, split, languages, lenient=lenient)
+    for note in unjudged(reported):
         log.warning("%s", note)
-    return found
+    return reported
 
 
 def year_of(dataset: Dataset) -> Year:
@@ -56,20 +56,29 @@ def require_submittable(
     """
     if file is None:
         return
-    good = file.suffix.casefold() == ".zip"
-    require(good, "submit", str(file), "a file whose name ends in .zip")
-    shown = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
-    several = f"one system and claim form; here are {len(rows)} ({shown}): {how}"
-    require(len(rows) == 1, "submit", str(file), several)
+    require_zip(file, rows, how)
     year = year_of(dataset)
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
-    allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; there are some in {foreign}"
-    require(not foreign, "submit", str(file), allowed)
-    sources = len(dataset.sources)
-    allowed = f"{SUBMITTED} sources a claim; the pool has {sources}"
-    require(sources >= SUBMITTED, "submit", str(file), allowed)
+    for good, allowed in (
+        (not foreign, f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"),
+        (
+            len(dataset.sources) >= SUBMITTED,
+            f"{SUBMITTED} sources a claim; the pool has {len(dataset.sources)}",
+        ),
+    ):
+        require(good, "submit", str(file), allowed)
     for written in _parts(dataset, year).values():
         _claim_of(written, year)
+
+
+def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
+    """Raise `UserError` unless one row is submitted, to a zip that may be written."""
+    named = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    for good, allowed in (
+        (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
+        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({named}): {how}"),
+    ):
+        require(good, "submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
         raise InputError.at(file, why="would be replaced, but is no submission of ours")
@@ -85,7 +94,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         return []
     year, pool = year_of(dataset), [source.id for source in dataset.sources]
     runs = dict(by_language(run, dataset)) if year == 2026 else {"": run}
-    said, short = [], 0
+    named, short = [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for part, written in _parts(dataset, year).items():
@@ -99,15 +108,15 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
             write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
             check_submission(path, year, claim_of, set(pool), SUBMITTED)
             files.append(path)
-            said.append(f"{path.name} ({len(written)} claims)")
+            named.append(f"{path.name} ({len(written)} claims)")
         zip_submission(files, file)
-    found = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(said)}."]
+    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(named)}."]
     if short:
-        found.append(
+        notes.append(
             f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
             "behind them in the submission, and in no run."
         )
-    return found
+    return notes
 
 
 def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
@@ -115,21 +124,21 @@ def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     if year == 2025:
         prefix = f"{dataset.split}-"
         return {"": {claim.id: claim.id.removeprefix(prefix) for claim in dataset.claims}}
-    found: dict[str, dict[str, str]] = {}
+    parts: dict[str, dict[str, str]] = {}
     for lang in dataset.languages:
         own: IdWriter = written_index(dataset.split, lang)
-        found[lang] = {c.id: own(c.id) for c in dataset.claims if c.lang == lang}
-    return found
+        parts[lang] = {c.id: own(c.id) for c in dataset.claims if c.lang == lang}
+    return parts
 
 
 def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
     """Turn claim -> id around. Raises `InputError` where two claims have the same id."""
-    found: dict[str, str] = {}
+    claims: dict[str, str] = {}
     for claim, name in written.items():
-        if found.setdefault(name, claim) != claim:
-            why = f"{name!r} would stand for both {found[name]!r} and {claim!r}"
+        if claims.setdefault(name, claim) != claim:
+            why = f"{name!r} would stand for both {claims[name]!r} and {claim!r}"
             raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)
-    return found
+    return claims
 
 
 def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:

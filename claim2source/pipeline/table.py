@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
-from claim2source.core.report import MAIN_METRIC, Report, TrainingReport
+from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
+from claim2source.evaluation.families import Family
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.declared import declared_families
-from claim2source.pipeline.evaluate import METRICS, Scoring, add_tests
-from claim2source.pipeline.evaluate_systems import (
-    ALL_FORMS,
-    distinct_forms,
-    rows_report,
-    run_rows,
-    scored_rows,
+from claim2source.pipeline.evaluate import (
+    METRICS,
+    ScoredSystem,
+    Scoring,
+    add_tests,
+    make_report,
+    with_depth_notes,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.plan import Planned, cells_of, checkpoints_of, plan
-from claim2source.pipeline.rows import Row
+from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
+from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.systems.nodes import DenseNode
+from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import is_simulated
-from claim2source.systems.system import DEPTH, RunSettings, SystemRunner
-from claim2source.text import Rendering
-from claim2source.text.views import read_rewrites
+from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
+from claim2source.text import ClaimForm, Rendering
+from claim2source.text.views import distinct_forms, read_rewrites
 
 PROGRAM = "eval/evaluate.py"
 
@@ -64,7 +64,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         val: the claims of train that something is chosen on: a part `carved` out as in training,
             all of `train` (only for models that were not trained on it), or `auto`: carved for a
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
-        rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each claim.
+        rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each
+            reported claim; settings are chosen without it.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         label: name by which published tables know the checkpoint, such as GritLM-F; none: a
@@ -108,7 +109,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         for metric in self.metrics:
             cutoff(metric)
         for form in self.claims:
-            require_one_of("claims", form, ALL_FORMS)
+            require_one_of("claims", form, get_args(ClaimForm))
         one = len(self.checkpoint) == 1
         require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
@@ -128,12 +129,12 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
-    def planned(self) -> list[Planned]:
-        """List what is evaluated. Raises `UserError`."""
+    def planned(self, forms: Sequence[ClaimForm] = ()) -> list[Planned]:
+        """List what is evaluated over claim forms; none: each system's own. Raises `UserError`."""
         shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
         files = self.systems or ([] if self.checkpoint else shipped)
         sources = (self.rendering or Rendering()).sources
-        return plan(
+        planned = plan(
             read_systems(files, shipped),
             read_systems([self.stages] if self.stages else [], shipped),
             checkpoints_of(self.checkpoint, self.label),
@@ -143,6 +144,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             vary=self.vary,
             run=self.run,
         )
+        return over_forms(planned, forms)
 
     def run_settings(self, train_split: str | None = None) -> RunSettings:
         """Say how systems are run, and on which split settings are chosen."""
@@ -166,54 +168,54 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     top `report.json` holds all rows, with what did not run, the tests and the published numbers.
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
-    require_output(config.out)
+    # Plan, and refuse what cannot be done before anything is run.
+    out, scoring = config.out, config.scoring
+    require_output(out)
     require_tracking(config.wandb)
-    planned, scoring, settings = config.planned(), config.scoring, config.run_settings(train_split)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
+    forms, notes = distinct_forms(config.claims, dataset.claims)
+    planned, settings = config.planned(forms), config.run_settings(train_split)
     if config.rewrites and settings.rewrites.keys().isdisjoint(c.id for c in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
-    forms, notes = distinct_forms(config.claims, dataset)
-    cells = cells_of(planned, forms)
-    names = [one.system.name + (f".{form}" if form else "") for one, form in cells]
+    names = [one.system.name + (f".{one.form}" if one.form else "") for one in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     simulated = any(is_simulated(entry) for one in planned for entry in one.system.stages)
     allowed = "none of a simulated stage, or of one that is handed the golds"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
 
+    # Run and score.
     runner = SystemRunner(dataset, settings)
-    rows, not_run = run_rows(cells, runner, scoring, config.out, PROGRAM)
+    rows, not_run = run_rows(planned, runner, scoring, out, PROGRAM)
     if deeper := [metric for metric in config.metrics if metric not in scoring.metrics]:
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
     report = rows_report(rows, not_run, dataset, name=config.dataset, program=PROGRAM, notes=notes)
     report = replace(report, training=_training(config.checkpoint))
+
+    # Test, with the published numbers beside ours.
     if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
-        report = _tested(report, rows, dataset, scoring)
+        families, untested = declared_families(rows)
+        scored = scored_rows(rows)
+        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+        report = replace(report, notes=(*report.notes, *untested))
     parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
     if len(rows) == 1:
         parts += rows[0].parts
     if config.styles is not None:
-        report, more, grids = add_styles(report, rows, runner, config.styles, scoring, config.out)
+        report, more, grids = add_styles(report, rows, runner, config.styles, scoring, out)
         parts, tables = parts + more, tables | grids
-    if config.submit is not None and rows:
-        parts += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
 
+    # Write.
+    if rows:
+        parts += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
     title = f"{config.dataset}, {config.split}"
-    write_markdown(config.out, title, parts)
+    write_markdown(out, title, parts)
     # Last: when it lies there, all that it names does too.
-    report.write(config.out)
+    report.write(out)
     program = Path(PROGRAM).stem
-    log_tables(config.wandb, tables, folder=config.out, program=program, config=as_plain(config))
+    log_tables(config.wandb, tables, folder=out, program=program, config=as_plain(config))
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
     return f"{title}\n{render(parts)}"
-
-
-def _tested(report: Report, rows: Sequence[Row], dataset: Dataset, scoring: Scoring) -> Report:
-    """Add the tests of what ran, in declared families, and the published numbers."""
-    families, untested = declared_families(rows)
-    scored = scored_rows(rows)
-    report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
-    return replace(report, notes=(*report.notes, *untested))
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -225,3 +227,161 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
     except InputError:
         return None  # it has not ended, or an older version wrote it
+
+
+def evaluate_systems(
+    systems: Mapping[str, System] | str | Path,
+    dataset: Dataset,
+    forms: Sequence[ClaimForm] = ("original",),
+    settings: RunSettings | None = None,
+    *,
+    repeats: int = 10_000,
+    seed: int = 0,
+) -> Report:
+    """Run systems over claim forms and score every stage; `systems` is a YAML file or a mapping.
+
+    A system that cannot run is listed in the report's `not_run`, with the reason.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> grid = {"BM25": {}, "BM25-b1": {"b": 1.0}}
+        >>> systems = {k: c2s.make_system(k, {"retrieve": {"bm25": v}}) for k, v in grid.items()}
+        >>> report = c2s.evaluate_systems(systems, c2s.load("demo", "dev"), repeats=100)
+        >>> list(report.systems)
+        ['BM25.original', 'BM25-b1.original']
+    """
+    named = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
+    distinct, notes = distinct_forms(forms, dataset.claims)
+    planned = (Planned(replace(system, name=name)) for name, system in named.items())
+    runner = SystemRunner(dataset, settings)
+    scoring = Scoring(repeats=repeats, seed=seed)
+    rows, not_run = run_rows(over_forms(planned, distinct), runner, scoring)
+    return rows_report(rows, not_run, dataset, notes=notes)
+
+
+def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
+    """List the stages of all rows by their names."""
+    return {name: one for row in rows for name, one in row.stages.items()}
+
+
+def rows_report(
+    rows: Sequence[Row],
+    not_run: Sequence[NotRun],
+    dataset: Dataset,
+    *,
+    name: str | None = None,
+    program: str = "",
+    notes: Sequence[str] = (),
+) -> Report:
+    """Put rows into a report; at its top are the scores of the only one, or of the chosen one."""
+    scored = scored_rows(rows)
+    on_chosen = [row for row in rows if row.planned.is_chosen]
+    alone = [row.name for row in on_chosen if not row.planned.on]
+    alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
+    reports = {name: one.report for name, one in scored.items()}
+    main = alone[0] if len(alone) == 1 else None
+    report = make_report(dataset, reports, main, name=name, program=program)
+    # First stages are asked for more than any metric needs; later ones may cut the lists.
+    cut = scored_rows([row for row in rows if row.planned.system.stages])
+    report = with_depth_notes(report, cut, dataset)
+    chosen = {one.name for row in on_chosen if (one := row.planned.checkpoint)}
+    of_rows = [
+        f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
+    ]
+    return replace(
+        report,
+        chosen=chosen.pop() if len(chosen) == 1 else None,
+        not_run=tuple(not_run),
+        notes=(*report.notes, *notes, *of_rows),
+    )
+
+
+Pairs = dict[str, list[tuple[str, str]]]
+
+
+def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
+    """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
+
+    Over one claim form: first stages against BM25, hybrids against both of their parts, other
+    BM25s against the papers', every epoch against step 0, each stage against the one before, and
+    each variation against the system as it is. A system's other forms are tested against its
+    original claims, or against its own form where it has one. Simulated stages, and what follows
+    them, are in no test.
+    """
+    rows = [row for row in rows if row.stages[row.name].report.macro]
+    pairs: Pairs = {}
+    untested: list[str] = []
+    for row in rows:
+        for family, pair in _pairs_of(row, rows, untested):
+            known = pairs.setdefault(family, [])
+            known += [pair] if pair not in known and pair[0] != pair[1] else []
+    families = [Family(name, tuple(found)) for name, found in pairs.items() if found]
+    listed = ", ".join(dict.fromkeys(untested))
+    notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []
+    return families, notes
+
+
+def _pairs_of(
+    row: Row, rows: Sequence[Row], untested: list[str]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the tests of one system over one claim form: family, system and baseline."""
+    for before, after in zip(row.real, row.real[1:], strict=False):
+        yield "Each stage against the one before", (after, before)
+    if len(row.real) > 2:
+        yield "Each stage against the one before", (row.real[-1], row.real[0])
+    if row.name not in row.real:
+        return
+    same = [one for one in rows if one.form == row.form and one.name in one.real]
+
+    def among(fits: Callable[[Row], bool]) -> str | None:
+        return next((one.name for one in same if fits(one)), None)
+
+    planned, first = row.planned, row.planned.system.first
+    if planned.varied is not None:
+        if base := among(lambda one: one.planned.system.name == planned.varied):
+            yield "One setting at a time", (row.name, base)
+        return
+    own = [one for one in rows if one.planned.system.name == planned.system.name]
+    base_form = next((one for one in own if one.form == "original"), own[0])
+    if base_form is not row and base_form.name in base_form.real:
+        yield "Other claim forms against original claims", (row.name, base_form.name)
+    if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
+        zero = among(
+            lambda one: (
+                (other := one.planned.checkpoint) is not None
+                and other.is_step_0
+                and other.run == checkpoint.run
+                and one.planned.on == planned.on
+                and one.planned.varied is None
+            )
+        )
+        if zero:
+            behind = f", {planned.on[1:]}" if planned.on else ""
+            yield f"Every epoch against step 0{behind}", (row.name, zero)
+    if planned.system.stages:
+        return
+    if isinstance(first, HybridNode):
+        if part := among(lambda one: one.planned.system.name == first.dense.name):
+            yield "Hybrids against their dense part", (row.name, part)
+        else:
+            untested.append(f"{planned.system.name} ({first.dense.shown})")
+        if part := among(lambda one: one.planned.system.name == first.sparse.name):
+            yield "Hybrids against their sparse part", (row.name, part)
+    elif isinstance(first, BM25Node):
+        if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
+            yield "Other BM25s against the papers'", (row.name, papers)
+    elif base := _nearest_bm25(same, row):
+        yield "Dense systems against BM25", (row.name, base)
+
+
+def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
+    """Find the first BM25 over like sources, plain before fitted; where there is none, any."""
+    rich = row.stages[row.name].report.sources != "title_abstract"
+    candidates = [
+        ((first.bm25.metadata is not rich, first.is_fit), place, one.name)
+        for place, one in enumerate(rows)
+        if isinstance(first := one.planned.system.first, BM25Node)
+        and not one.planned.system.stages
+        and one.planned.varied is None
+    ]
+    return min(candidates)[2] if candidates else None

@@ -84,17 +84,17 @@ def choices_parts(report: Report) -> list[Part]:
             lines.append(f"- {name}: {'; '.join(texts)}")
     head = "Chosen on claims that nothing is reported on:\n"
     parts: list[Part] = [head + "\n".join(lines)] if lines else []
-    found: dict[str, TextTable | None] = {}
+    tables: dict[str, TextTable | None] = {}
     shown: list[Choice] = []
     for name, choices in named:
         # A hybrid's BM25 may be a system of its own: one table is enough.
         for choice in (one for one in choices if one.tried and one not in shown):
             shown.append(choice)
             title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
-            found[title] = tried_table(choice)
-    found["Compared by the training on val:"] = tried_table(trained) if trained else None
-    found["Scores on val:"] = val_table(report.systems)
-    return parts + [part for title, table in found.items() if table for part in (title, table)]
+            tables[title] = tried_table(choice)
+    tables["Compared by the training on val:"] = tried_table(trained) if trained else None
+    tables["Scores on val:"] = val_table(report.systems)
+    return parts + [part for title, table in tables.items() if table for part in (title, table)]
 
 
 def tests_parts(report: Report) -> list[Part]:
@@ -126,7 +126,7 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
     """Name the tables of a report, for W&B."""
     costs = {system.name: system.cost for system in report.systems.values()}
     intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
-    found = {
+    tables = {
         "scores": overview_table(report) if wide else report.score_table(title),
         "intervals": intervals[0] if wide and intervals else None,
         "not run": report.not_run_table(),
@@ -136,8 +136,8 @@ def report_tables(report: Report, title: str = "system", wide: bool = False) -> 
     # The one table among the paragraphs on published numbers.
     for part in published_parts(report.systems):
         if isinstance(part, TextTable):
-            found["Published"] = part
-    return {name: table for name, table in found.items() if table is not None}
+            tables["Published"] = part
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def write_markdown(folder: Path, heading: str, parts: Sequence[Part]) -> None:

@@ -12,7 +12,7 @@ from claim2source.core.run import Cost, Failure, IndexNotes, Result
 from claim2source.io.store import Store
 
 # Counted up when a stored result would hold something else.
-_FORMAT = 2
+_FORMAT = 3
 
 
 def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:

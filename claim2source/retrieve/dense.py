@@ -14,6 +14,7 @@ import numpy as np
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory, reset_peak_memory
+from claim2source.core.progress import Progress
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
@@ -38,7 +39,12 @@ class TextEncoder(Protocol):
     settings: Any
 
     def encode(
-        self, texts: Sequence[str], side: Side, *, store: Store | None, progress: str | None
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None,
+        progress: str | Progress | None,
     ) -> tuple[np.ndarray, Cost]:
         """Vectors [texts, dimensions] float32 and what they cost."""
         ...

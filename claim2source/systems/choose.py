@@ -28,7 +28,6 @@ from claim2source.metrics.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.retrieve.fuse import Fusion
-from claim2source.systems.when import MARGIN, WhenConfig
 
 # As deep as the metrics that settings are chosen by.
 CUT = 5
@@ -68,8 +67,6 @@ ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 
-# The default asks about no claim; each further one asks about more.
-MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 Setting = TypeVar("Setting")
 SEEN, UNSEEN = "seen", "unseen"
 
@@ -294,8 +291,8 @@ def settle(
     scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
     strata = language_strata(weighing.data.claims, weighing.claim_ids)
     family = Family.against("analyses", names[0], names[1:])
-    found = compare_family(scores, family, weighing.groups, strata)
-    verdicts = ["given", *(one.verdict for one in found.comparisons)]
+    tested = compare_family(scores, family, weighing.groups, strata)
+    verdicts = ["given", *(one.verdict for one in tested.comparisons)]
     better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
     chosen, choice = parts[max(better, key=lambda place: parts[place][1].score, default=0)]
     trials = []
@@ -457,32 +454,3 @@ def fusion_distance(config: FusionConfig) -> float:
     changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
     changed -= config.alpha != plain.alpha
     return changed + abs(middle) / len(alphas)
-
-
-def choose_margin(
-    before: Run,
-    after: Run,
-    data: Dataset,
-    when: WhenConfig | None = None,
-    earlier: Run | None = None,
-    margins: Sequence[float] = MARGINS,
-    rule: Rule = "one_se",
-) -> tuple[float, Choice]:
-    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
-
-    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
-    the best one by more than one standard error. With `when.disagree` claims whose first source
-    the stage before has changed, from `earlier`, are asked about as well.
-    """
-    weighing = weigh(data)
-    old, new = weighing.of(before), weighing.of(after)
-    tried, shares = {}, {}
-    for margin in sorted(margins):
-        condition = WhenConfig(margin, when.disagree if when is not None else False)
-        kept = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
-        asked = np.array([why is None for why in kept])
-        tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
-    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
-    both = f"asks about {shares[chosen]:.1%} of these claims"
-    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
-    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

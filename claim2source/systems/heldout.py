@@ -19,6 +19,8 @@ from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
 from claim2source.systems.choose import Weighing, weigh
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.text import ClaimForm
 
 log = logging.getLogger(__name__)
 
@@ -70,77 +72,6 @@ class SelectionData:
         return weigh(self.val if data is None else data, self.seen, self.seen_share, language)
 
 
-def selection_data(
-    dataset: str,
-    reported: str,
-    choosing: ChoosingOn,
-    manifest: Manifest | RerankerManifest | None,
-) -> SelectionData:
-    """Load train, and the claims on which a fusion with this model's scores may be chosen.
-
-    A checkpoint's manifest says how its val was carved. One that was trained from another
-    checkpoint knows the claims of both, where both trainings were on these data. Raises
-    `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no claim
-    with a gold is left.
-    """
-    found = _held_out(dataset, reported, choosing, manifest)
-    base = None if manifest is None else manifest_of_base(manifest)
-    known = None if base is None else _held_out_of_base(dataset, reported, choosing.lenient, base)
-    if known is None or known.val is known.train:
-        return found
-    if choosing.val == "train":
-        raise UserError(_KNOWS_TRAIN)
-    return known_to_none([found, known])
-
-
-def _held_out_of_base(
-    dataset: str, reported: str, lenient: bool, base: Manifest | RerankerManifest
-) -> SelectionData | None:
-    """Find the claims that a model's base held out; None where it was trained on other data."""
-    try:
-        known = selection_data(dataset, reported, ChoosingOn(lenient=lenient), base)
-    except NothingToChooseOn:
-        return None
-    return None if known.note else known
-
-
-def _held_out(
-    dataset: str,
-    reported: str,
-    choosing: ChoosingOn,
-    manifest: Manifest | RerankerManifest | None,
-) -> SelectionData:
-    """Find the claims that the last training of a model held out; all of train without one."""
-    data = DataRecord() if manifest is None else manifest.data
-    trained = manifest is not None and manifest.weights.kind != "base"
-
-    if trained and None not in (choosing.split, data.train_split):
-        allowed = f"{data.train_split}, as the checkpoint's manifest says"
-        require(choosing.split == data.train_split, "train_split", choosing.split, allowed)
-    split = choosing.split or data.train_split or TRAIN_SPLIT
-    share = VAL_SHARE if data.val_share is None else data.val_share
-    seed = VAL_SEED if data.val_seed is None else data.val_seed
-    # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
-    unsaid = VAL_SHARE if data.val_share is None else 0.0
-    seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
-    if choosing.val == "train" and trained:
-        raise UserError(_KNOWS_TRAIN)
-    train = load_train(dataset, reported, split, choosing.lenient)
-    if choosing.val == "train" or (choosing.val == "auto" and not trained):
-        return SelectionData(train, train)
-    # A run on some languages carved its val out of those alone.
-    carved_from = train
-    if data.languages:
-        carved_from = load(dataset, split, data.languages, lenient=choosing.lenient)
-    found = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
-    note = ""
-    if trained and data.val_sha256 != found.val.fingerprint:
-        note = "the val carved here is not the one training held out: the data differ"
-    if not found.val.golds:
-        raise NothingToChooseOn(f"{dataset}: no claim of val has a gold to choose by")
-    return replace(found, train=train, note=note)
-
-
 def carve(
     whole: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
 ) -> SelectionData:
@@ -153,45 +84,31 @@ def carve(
     return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
-def unknown_claims(
-    dataset: str,
-    reported: str,
-    choosing: ChoosingOn,
-    manifests: Iterable[Manifest | RerankerManifest | None],
-) -> SelectionData:
-    """Load the claims that none of several models was trained on: all of train where none was.
-
-    Raises as `selection_data` does.
-    """
-    found = [selection_data(dataset, reported, choosing, one) for one in manifests]
-    return known_to_none(found or [selection_data(dataset, reported, choosing, None)])
-
-
-def known_to_none(found: Sequence[SelectionData]) -> SelectionData:
+def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
     """Leave the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
     """
-    first = next((one for one in found if one.val is not one.train), found[0])
-    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in found))
-    kept = [claim for claim in first.val.claims if claim.id in shared]
-    if not any(claim.golds for claim in kept):
+    first = next((one for one in selections if one.val is not one.train), selections[0])
+    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in selections))
+    unknown = [claim for claim in first.val.claims if claim.id in shared]
+    if not any(claim.golds for claim in unknown):
         raise NothingToChooseOn("no claim of train is unknown to all of the models")
-    val = first.val if len(kept) == len(first.val.claims) else first.val.with_claims(kept)
-    notes = dict.fromkeys(one.note for one in found if one.note)
+    val = first.val if len(unknown) == len(first.val.claims) else first.val.with_claims(unknown)
+    notes = dict.fromkeys(one.note for one in selections if one.note)
     return replace(first, val=val, note="; ".join(notes))
 
 
-def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:
+def one_val(language: str, selections: Mapping[str, SelectionData]) -> SelectionData:
     """Return the claims that none of several systems was trained on, to choose among them.
 
     Systems without trained weights have all of train; of trained ones, each must have held out the
     same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
     language with a gold is left.
     """
-    held_out = {name: one for name, one in found.items() if one.val is not one.train}
-    selection = next(iter((held_out or found).values()))
+    held_out = {name: one for name, one in selections.items() if one.val is not one.train}
+    selection = next(iter((held_out or selections).values()))
     for name, one in held_out.items():
         if one.val.fingerprint != selection.val.fingerprint:
             raise UserError(
@@ -202,20 +119,6 @@ def one_val(language: str, found: Mapping[str, SelectionData]) -> SelectionData:
     if not mine.golds:
         raise NothingToChooseOn(f"routes.{language}: no {language} claim of val has a gold")
     return selection
-
-
-def load_train(dataset: str, reported: str, split: str | None, lenient: bool = False) -> Dataset:
-    """Load the split that settings are chosen on. Raises `NothingToChooseOn`."""
-    split = split or TRAIN_SPLIT
-    if split == reported:
-        raise NothingToChooseOn(
-            f"split: {reported!r} is what settings are chosen on, not reported on"
-        )
-    try:
-        train = load(dataset, split, lenient=lenient)
-    except InputError as error:
-        raise NothingToChooseOn(str(error)) from None
-    return with_golds(train, dataset)
 
 
 class HeldOut:
@@ -260,30 +163,113 @@ class HeldOut:
         return made
 
     def train(self, split: str | None = None) -> Dataset:
-        """Load the claims for what has no weights: all of train, or of the split that is named."""
-        if self.given is not None:
-            return with_golds(self.given, self.dataset)
-        split = self.choosing.split or split
-        lenient = self.choosing.lenient
-        return self.once(split, lambda: load_train(self.dataset, self.reported, split, lenient))
+        """Load the claims for what has no weights: all of train, or of the split that is named.
 
-    def claims(self, manifests: Iterable[Manifest | RerankerManifest | None]) -> SelectionData:
+        Raises `NothingToChooseOn` where it is the reported one, is not there, or has no golds.
+        """
+        if self.given is not None:
+            return self._with_golds(self.given)
+        split = self.choosing.split or split or TRAIN_SPLIT
+        return self.once(split, lambda: self._load(split))
+
+    def _load(self, split: str) -> Dataset:
+        if split == self.reported:
+            raise NothingToChooseOn(
+                f"split: {split!r} is what settings are chosen on, not reported on"
+            )
+        try:
+            train = load(self.dataset, split, lenient=self.choosing.lenient)
+        except InputError as error:
+            raise NothingToChooseOn(str(error)) from None
+        return self._with_golds(train)
+
+    def _with_golds(self, data: Dataset) -> Dataset:
+        if not data.golds:
+            raise NothingToChooseOn(
+                f"{self.dataset}: no claim of {data.split!r} has a gold to choose by"
+            )
+        return data
+
+    def claims(self, manifests: Iterable[Trained | None]) -> SelectionData:
         """Load the claims that none of several models knows; all of train where none is trained.
 
-        Raises as `selection_data` does.
+        A checkpoint's manifest says how its val was carved. One that was trained from another
+        checkpoint knows the claims of both, where both trainings were on these data. Raises
+        `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no
+        claim with a gold is left.
         """
         if self.given is not None:
             return SelectionData(self.given, self.given, labels=self.labels)
-        models = list(manifests)
-        dataset, reported, choosing = self.dataset, self.reported, self.choosing
-        return self.once(models, lambda: unknown_claims(dataset, reported, choosing, models))
+        models = list(manifests) or [None]
+        return self.once(models, lambda: known_to_none([self._unknown_to(one) for one in models]))
+
+    def _unknown_to(self, manifest: Trained | None) -> SelectionData:
+        """Find the claims that a model, and what it was trained from, held out."""
+        selection = self._held_out_by(manifest)
+        base = None if manifest is None else manifest_of_base(manifest)
+        if base is None:
+            return selection
+        own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
+        try:
+            known = own._unknown_to(base)
+        except NothingToChooseOn:
+            return selection
+        if known.note or known.val is known.train:
+            return selection  # the base was trained on other data, or not at all
+        if self.choosing.val == "train":
+            raise UserError(_KNOWS_TRAIN)
+        return known_to_none([selection, known])
+
+    def _held_out_by(self, manifest: Trained | None) -> SelectionData:
+        """Find the claims that the last training of a model held out; all of train without one."""
+        data, choosing = DataRecord() if manifest is None else manifest.data, self.choosing
+        trained = manifest is not None and manifest.weights.kind != "base"
+        if trained and None not in (choosing.split, data.train_split):
+            allowed = f"{data.train_split}, as the checkpoint's manifest says"
+            require(choosing.split == data.train_split, "train_split", choosing.split, allowed)
+        if choosing.val == "train" and trained:
+            raise UserError(_KNOWS_TRAIN)
+        train = self.train(data.train_split)
+        if choosing.val == "train" or (choosing.val == "auto" and not trained):
+            return SelectionData(train, train)
+        share = VAL_SHARE if data.val_share is None else data.val_share
+        seed = VAL_SEED if data.val_seed is None else data.val_seed
+        # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
+        unsaid = VAL_SHARE if data.val_share is None else 0.0
+        seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
+        carved_from = train
+        if data.languages:  # of these alone val was carved
+            split = choosing.split or data.train_split or TRAIN_SPLIT
+            carved_from = load(self.dataset, split, data.languages, lenient=choosing.lenient)
+        selection = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
+        note = ""
+        if trained and data.val_sha256 != selection.val.fingerprint:
+            note = "the val carved here is not the one training held out: the data differ"
+        if not selection.val.golds:
+            raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
+        return replace(selection, train=train, note=note)
 
 
-def with_golds(data: Dataset, name: str) -> Dataset:
-    """Return the data. Raises `NothingToChooseOn` where no claim has a gold."""
-    if not data.golds:
-        raise NothingToChooseOn(f"{name}: no claim of {data.split!r} has a gold to choose by")
-    return data
+@dataclass(frozen=True)
+class Fitting:
+    """Hold what a system is fitted with: claims held out, the claim form, the reported languages.
+
+    `form` is none where every part is run with its own.
+    """
+
+    held_out: HeldOut
+    runtime: SystemRuntime
+    languages: tuple[str, ...] = ()
+    form: ClaimForm | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """Return how a setting is chosen."""
+        return self.held_out.choosing.rule
+
+    def once(self, made_of: object, make: Callable[[], Made]) -> Made:
+        """Choose a setting, once for equal parts, form and texts, whatever they are called."""
+        return self.held_out.once((made_of, self.form, self.runtime.models), make)
 
 
 class TrainedOn(Protocol):

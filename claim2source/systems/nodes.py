@@ -2,48 +2,289 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
-from claim2source.core.config import require
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, join_results
 from claim2source.core.stage import Claims, Index, as_claims
 from claim2source.models import Manifest, ModelConfig
-from claim2source.retrieve import BM25Config, FusionConfig, fuse
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, IndexConfig, fuse
+from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex
 from claim2source.retrieve.fuse import score_missing
+from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
     CUT,
     FUSION_GRID,
+    Grid,
     choose,
+    choose_bm25,
+    choose_fielded,
     choose_fusion,
 )
-from claim2source.systems.heldout import one_val
-from claim2source.systems.leaves import (
-    PAPERS_LABEL,
-    BM25Node,
-    DenseNode,
-    FieldedNode,
-    Fitting,
-    Node,
-    RunNode,
-    Unwritten,
-)
+from claim2source.systems.heldout import Fitting, one_val
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.text import ClaimForm, SourceForm
+from claim2source.text import ClaimForm, Rendering, SourceForm
+from claim2source.text.views import PassageConfig
 
+PAPERS_LABEL = "bm25"
 DEFAULT = "default"
 FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
-# The BM25 of the papers' hybrids, whatever sources the dense part reads.
-PAPERS_BM25 = BM25Config("whitespace", k1=1.2, b=1.0)
 # In place of a model's name: the checkpoint that the program is given.
 CHECKPOINT = "checkpoint"
 NO_CHECKPOINT = (
     f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
 )
 _DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """Hold what all nodes have: the name and label of the system that it is, and its claim form.
+
+    `unsupported` says why it cannot run, `advice` what to do where weights are missing.
+    """
+
+    name: str = ""
+    label: str | None = None
+    claims: ClaimForm | None = None
+    unsupported: str | None = None
+    advice: str | None = None
+
+    kind = "node"
+
+    @property
+    def shown(self) -> str:
+        """Return the node's name, or its kind where it has none."""
+        return self.name or self.kind
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """List the nodes that this one is made of."""
+        return ()
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether anything of the node is chosen on held-out claims."""
+        return any(part.is_fit for part in self.parts)
+
+    @property
+    def main_model(self) -> ModelConfig | None:
+        """Return the dense model that the node is known by; None without one."""
+        return None
+
+    def walk(self) -> Iterator[Any]:
+        """Yield the node and, after it, everything that it is made of."""
+        yield self
+        for part in self.parts:
+            yield from part.walk()
+
+    def require_supported(self) -> None:
+        """Raise `UserError` where the node cannot run."""
+        if self.unsupported is not None:
+            raise UserError(self.unsupported)
+
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+        """Return the claim form that the node is run with where `form` is wanted."""
+        return self.claims or form or "original"
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose what is to be chosen, off the reported claims; `train_split` names train."""
+        self.require_supported()
+        return self, []
+
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
+        """Name the representation of sources that is read: that of a plain system."""
+        return "title_abstract"
+
+    def label_of(self) -> str:
+        """Return the name by which reports and published tables know it."""
+        return self.label if self.label is not None else self.own_label()
+
+    def own_label(self) -> str:
+        """Return the label of a node that was given none."""
+        return self.shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridNode(Node):
+    """Hold what all BM25s have: a `grid`, of which settings are chosen on all of train."""
+
+    grid: Grid = ()
+    fitted: bool = False
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether settings are chosen."""
+        return bool(self.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Node(GridNode):
+    """Rank by BM25."""
+
+    bm25: BM25Config = field(default_factory=BM25Config)
+
+    kind = "bm25"
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose settings on all of train; `train_split` names it."""
+        self.require_supported()
+        if not self.grid or self.fitted:
+            return self, []
+        form = self.form_of(fitting.form, fitting.runtime)
+        base = replace(self.bm25, claims=form)
+        fitting = replace(fitting, form=form)
+        bm25, choice = fitting.once(
+            (base, self.grid, train_split),
+            lambda: choose_bm25(fitting.held_out.train(train_split), base, self.grid, fitting.rule),
+        )
+        return replace(self, bm25=bm25, fitted=True), [choice]
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources."""
+        form = self.form_of(form, runtime)
+        return BM25(replace(self.bm25, claims=form), store=runtime.store).index(sources)
+
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
+        """Name the representation of sources that is read."""
+        return self.bm25.sources
+
+    def own_label(self) -> str:
+        """Return the label of a node that was given none."""
+        if self.grid:
+            return "bm25-tuned"
+        # A name alone does not make it the papers'.
+        return "bm25-own" if self.shown.casefold() == PAPERS_LABEL else self.shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldedNode(GridNode):
+    """Rank tweets by BM25 over text and hashtags; a claim's candidates are its own index."""
+
+    fielded: FieldedConfig = field(default_factory=FieldedConfig)
+
+    kind = "fielded"
+
+    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+        """Choose settings on all of train; `train_split` names it."""
+        self.require_supported()
+        if not self.grid or self.fitted:
+            return self, []
+        fitting = replace(fitting, form="original")
+        base, made_of = self.fielded, (self.fielded, self.grid, train_split)
+        known = fitting.held_out.shared(made_of)
+        fielded, choice = fitting.once(
+            made_of,
+            lambda: choose_fielded(
+                fitting.held_out.train(train_split), base, self.grid, fitting.rule, known
+            ),
+        )
+        return replace(self, fielded=fielded, fitted=True), [choice]
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources."""
+        return FieldedIndex(sources, self.fielded)
+
+    def own_label(self) -> str:
+        """Return the label of a node that was given none: with what is changed."""
+        if self.grid:
+            return "fielded-bm25-tuned"
+        given, plain = asdict(self.fielded), asdict(FieldedConfig())
+        return "+".join(
+            ["fielded-bm25", *(f"{k}-{given[k]}" for k in given if given[k] != plain[k])]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseNode(Node):
+    """Rank by a dense model's vectors; a checkpoint has its own rendering.
+
+    `other_sources` takes the place of the sources that it was trained with.
+    """
+
+    model: ModelConfig
+    sources_form: SourceForm = "title_abstract"
+    rendering: Rendering | None = None
+    passages: PassageConfig | None = None
+    vectors: IndexConfig | None = None
+    other_sources: SourceForm | None = None
+
+    kind = "dense"
+
+    @property
+    def main_model(self) -> ModelConfig | None:
+        """Return the model."""
+        return self.model
+
+    def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
+        """Return the claim form that is wanted; without one, the checkpoint's own."""
+        return self.claims or form or self._own(runtime).claims
+
+    def _own(self, runtime: SystemRuntime) -> Rendering:
+        """Return a checkpoint's own rendering, else the node's."""
+        self.require_supported()
+        if self.rendering is not None:
+            own = runtime.pool.load(self.model).rendering_for(self.rendering)
+        else:
+            known = runtime.pool.facts(self.model).rendering
+            own = known or Rendering("original", self.sources_form)
+        return own if self.other_sources is None else replace(own, sources=self.other_sources)
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        """Index sources: they are encoded by the first search."""
+        encoder = runtime.pool.load(self.model).encoder
+        # A checkpoint's sources are as it was trained; the claims' form is what is compared.
+        retriever = Dense(
+            encoder,
+            rendering=replace(self._own(runtime), claims=self.form_of(form, runtime)),
+            store=runtime.store,
+            index=self.vectors,
+            passages=self.passages,
+            progress=runtime.progress,
+        )
+        return retriever.index(sources)
+
+    def sources(self, runtime: SystemRuntime) -> SourceForm:
+        """Name the representation of sources that is read."""
+        return self._own(runtime).sources
+
+    def own_label(self) -> str:
+        """Return the model's name."""
+        return self.model.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNode(Node):
+    """Rank as files of another program do."""
+
+    run: SavedRunConfig
+
+    kind = "run"
+
+    def index(
+        self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
+    ) -> Index:
+        """Read the files."""
+        return SavedRun(self.run).index(sources)
+
+
+class Unwritten:
+    """Refuse to be written: a system is not an index in a folder."""
+
+    def save(self, folder: str | Path) -> None:
+        """Refuse: `eval/index.py` writes an index."""
+        raise UserError(f"{folder}: a system is not written; eval/index.py makes an index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +359,6 @@ class HybridNode(Node):
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> HybridNodeIndex:
         """Index sources by both parts."""
-        self.require_supported()
         form = self.claims or form
         dense = self.dense.index(sources, runtime, form)
         sparse = self.sparse.index(sources, runtime, self.form_of(form, runtime))
@@ -128,10 +368,8 @@ class HybridNode(Node):
         """Name the representation of sources that the dense part reads."""
         return self.dense.sources(runtime)
 
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        if self.label is not None:
-            return self.label
+    def own_label(self) -> str:
+        """Return the label of a node that was given none."""
         sparse = self.sparse.label_of()
         kind = "tuned-hybrid" if self.is_fit else "hybrid"
         # Fused with another BM25 than the papers' it is not their hybrid.
@@ -190,10 +428,10 @@ class RouteNode(Node):
     @property
     def parts(self) -> tuple[AnyNode, ...]:
         """List all candidates, each once."""
-        found: list[AnyNode] = []
+        parts: list[AnyNode] = []
         for nodes in self.routes.values():
-            found += [node for node in nodes if node not in found]
-        return tuple(found)
+            parts += [node for node in nodes if node not in parts]
+        return tuple(parts)
 
     @property
     def is_fit(self) -> bool:
@@ -203,9 +441,9 @@ class RouteNode(Node):
     def candidates(self, language: str) -> tuple[AnyNode, ...]:
         """List a language's candidates. Raises `ConfigError` where it has none."""
         nodes = self.routes.get(language) or self.routes.get(DEFAULT)
-        allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
-        require(nodes is not None, "routes", ", ".join(self.routes), allowed)
-        assert nodes is not None
+        if nodes is None:
+            allowed = f"a system for {language!r} claims, or for {DEFAULT!r}"
+            raise ConfigError("routes", ", ".join(self.routes), allowed)
         return nodes
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
@@ -239,7 +477,6 @@ class RouteNode(Node):
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
     ) -> Index:
         """Index sources: a part's index is made for its own claims, and not held."""
-        self.require_supported()
         return _RouteIndex(self, sources, runtime, self.claims or form)
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
@@ -247,10 +484,8 @@ class RouteNode(Node):
         forms = {part.sources(runtime) for part in self.parts}
         return forms.pop() if len(forms) == 1 else "title_abstract"
 
-    def label_of(self) -> str:
-        """Return the name by which reports and published tables know it."""
-        if self.label is not None:
-            return self.label
+    def own_label(self) -> str:
+        """Return the label of a node that was given none."""
         found = {
             language: "|".join(part.label_of() for part in parts)
             for language, parts in self.routes.items()
@@ -327,3 +562,17 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         trials=True,
         note=selection.note,
     )
+
+
+def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
+    """Rebuild a tree with every node changed, the parts before what they are parts of."""
+    if isinstance(node, HybridNode):
+        sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
+        node = replace(node, sparse=sparse, dense=dense)
+    elif isinstance(node, RouteNode):
+        routes = {
+            language: tuple(rebuilt(part, change) for part in parts)
+            for language, parts in node.routes.items()
+        }
+        node = replace(node, routes=routes)
+    return change(node)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 
-from claim2source.core.config import Between, Settings, make, options_of, require
+from claim2source.core.config import Between, Settings, make, options_of, require, require_one_of
 from claim2source.core.config_yaml import YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.shipped import shipped
@@ -103,11 +103,6 @@ class _Beside(Settings):
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
     index: IndexConfig | None = None
-
-
-@dataclass(frozen=True)
-class _Common(Settings):
-    claims: ClaimForm | None = None
 
 
 Systems = dict[str, System]
@@ -278,40 +273,49 @@ class _Reader:
             )
         routes = {DEFAULT: several}
         for language, given in (entry.routes or {}).items():
-            allowed = "a language, such as de; `retrieve` is for the others"
-            require(language != DEFAULT, f"routes.{language}", given, allowed)
+            if language == DEFAULT:
+                allowed = "a language, such as de; `retrieve` is for the others"
+                raise ConfigError(f"routes.{language}", given, allowed)
             routes[language] = self._several(given, f"routes.{language}")
         for language, nodes in routes.items():
-            nested = any(isinstance(node, RouteNode) for node in nodes)
-            require(not nested, f"routes.{language}", language, "a node without routes of its own")
+            if any(isinstance(node, RouteNode) for node in nodes):
+                allowed = "a node without routes of its own"
+                raise ConfigError(f"routes.{language}", language, allowed)
         return RouteNode(name=name, routes=routes)
 
     def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = given if isinstance(given, list) else [given]
         made = tuple(self._node(one, key) for one in nodes)
-        distinct = all(one not in made[:i] for i, one in enumerate(made))
-        require(bool(made) and distinct, key, given, "a node, or a list of different ones")
+        if not made or any(one in made[:i] for i, one in enumerate(made)):
+            raise ConfigError(key, given, "a node, or a list of different ones")
         return made
 
     def _node(self, given: Any, key: str) -> AnyNode:
         if isinstance(given, str):
-            allowed = f"{', '.join(f'{{{kind}: ..}}' for kind in KINDS)}, or the name of a system"
-            require(given in self.entries, key, given, allowed)
+            if given not in self.entries:
+                known = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
+                raise ConfigError(key, given, f"{known}, or the name of a system")
             return self._shared(given, key)
-        require(isinstance(given, Mapping), key, given, f"one of {', '.join(KINDS)}, or a name")
-        kinds = [kind for kind in KINDS if kind in given]
-        require(len(kinds) == 1, key, given, f"exactly one of {', '.join(KINDS)}")
-        (kind,) = kinds
-        value = given[kind]
-        common: _Common = make(_Common, _of(given, _Common), f"{key}.")
-        rest = {name: one for name, one in given.items() if name not in (kind, "claims")}
-        node = getattr(self, f"_{kind}")(value, rest, f"{key}.")
-        return replace(node, claims=common.claims)
+        if not isinstance(given, Mapping):
+            raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
+        kind, *others = [kind for kind in KINDS if kind in given] or [""]
+        if not kind or others:
+            raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
+        if (claims := given.get("claims")) is not None:
+            require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
+        beside = {name: one for name, one in given.items() if name not in (kind, "claims")}
+        make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
+        if make_node is not None:
+            return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
+        for name, one in beside.items():
+            raise ConfigError(f"{key}.{name}", one, "none here")
+        return replace(_leaf(kind, given[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared(self, name: str, key: str) -> AnyNode:
         """Return the first stage of a system, with what the system says of it."""
         system = self.system(name)
-        require(not system.stages, key, name, "a system without stages")
+        if system.stages:
+            raise ConfigError(key, name, "a system without stages")
         return replace(
             system.first,
             name=name,
@@ -321,55 +325,50 @@ class _Reader:
             advice=system.advice or system.first.advice,
         )
 
-    def _bm25(self, value: Any, rest: Mapping[str, Any], key: str) -> BM25Node:
-        _none_of(rest, key)
-        config, grid = _of_grid(BM25Config, value, f"{key}bm25", BM25_GRID)
-        return BM25Node(bm25=config, grid=grid)
-
-    def _fielded(self, value: Any, rest: Mapping[str, Any], key: str) -> FieldedNode:
-        _none_of(rest, key)
-        config, grid = _of_grid(FieldedConfig, value, f"{key}fielded", FIELDED_GRID)
-        return FieldedNode(fielded=config, grid=grid)
-
-    def _dense(self, value: Any, rest: Mapping[str, Any], key: str) -> DenseNode:
-        settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
-        missing = settings.get("name", CHECKPOINT) == CHECKPOINT
-        settings = {"name": CHECKPOINT, **settings}
-        model = make(ModelConfig, settings, f"{key}dense.")
-        beside = make(_Beside, rest, key)
-        return DenseNode(
-            model=model,
-            sources_form=beside.sources,
-            rendering=beside.rendering,
-            passages=beside.passages,
-            vectors=beside.index,
-            unsupported=NO_CHECKPOINT if missing else None,
-        )
-
-    def _run(self, value: Any, rest: Mapping[str, Any], key: str) -> RunNode:
-        _none_of(rest, key)
-        if isinstance(value, str):
-            value = {"files": {ALL: value}}
-        settings = _mapping(value, f"{key}run")
-        known = {one.name for one in fields(SavedRunConfig)}
-        if not known & set(settings):  # files by language
-            settings = {"files": dict(settings)}
-        return RunNode(run=make(SavedRunConfig, settings, f"{key}run."))
-
-    def _hybrid(self, value: Any, rest: Mapping[str, Any], key: str) -> HybridNode:
-        two = isinstance(value, list) and len(value) == 2
-        require(two, f"{key}hybrid", value, "a list of two nodes: the sparse and the dense one")
+    def _hybrid(self, value: Any, beside: Mapping[str, Any], key: str) -> HybridNode:
+        if not isinstance(value, list) or len(value) != 2:
+            allowed = "a list of two nodes: the sparse and the dense one"
+            raise ConfigError(f"{key}hybrid", value, allowed)
         parts = [self._node(one, f"{key}hybrid.{place}") for place, one in enumerate(value)]
-        nested = any(isinstance(part, RouteNode) for part in parts)
-        require(not nested, f"{key}hybrid", value, "parts without routes: give these to the system")
-        settings = dict(rest)
+        if any(isinstance(part, RouteNode) for part in parts):
+            allowed = "parts without routes: give these to the system"
+            raise ConfigError(f"{key}hybrid", value, allowed)
+        settings = dict(beside)
         if fits := settings.get("alpha") == FIT:
             del settings["alpha"]
-            allowed = "nothing with `alpha: fit`, which chooses it"
             for name, one in settings.items():
-                require(False, f"{key}{name}", one, allowed)
+                allowed = "nothing with `alpha: fit`, which chooses it"
+                raise ConfigError(f"{key}{name}", one, allowed)
         fusion = make(FusionConfig, settings, key)
         return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
+
+
+def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
+    settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
+    missing = settings.get("name", CHECKPOINT) == CHECKPOINT
+    others = make(_Beside, beside, key)
+    return DenseNode(
+        model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
+        sources_form=others.sources,
+        rendering=others.rendering,
+        passages=others.passages,
+        vectors=others.index,
+        unsupported=NO_CHECKPOINT if missing else None,
+    )
+
+
+def _leaf(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
+    """Make a node that has no settings beside its own."""
+    if kind == "bm25":
+        bm25, grid = _of_grid(BM25Config, value, key, BM25_GRID)
+        return BM25Node(bm25=bm25, grid=grid)
+    if kind == "fielded":
+        fielded, grid = _of_grid(FieldedConfig, value, key, FIELDED_GRID)
+        return FieldedNode(fielded=fielded, grid=grid)
+    settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
+    if not {one.name for one in fields(SavedRunConfig)} & set(settings):  # files by language
+        settings = {"files": dict(settings)}
+    return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
 
 def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
@@ -378,7 +377,8 @@ def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made,
     lists = dict(usual) if given.get("k1") == FIT else {}
     lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
     for name, values in lists.items():
-        require(bool(values), f"{key}.{name}", list(values), "one or more values")
+        if not values:
+            raise ConfigError(f"{key}.{name}", list(values), "one or more values")
     given |= {name: values[0] for name, values in lists.items()}
     for name, values in lists.items():
         for one in values:
@@ -388,21 +388,11 @@ def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made,
     return make(kind, given, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
-def _of(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
-    return {name: one for name, one in given.items() if name in names}
-
-
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     value = {} if value is None else value
-    require(isinstance(value, Mapping), key, value, "its settings")
-    assert isinstance(value, Mapping)
+    if not isinstance(value, Mapping):
+        raise ConfigError(key, value, "its settings")
     return value
-
-
-def _none_of(rest: Mapping[str, Any], key: str) -> None:
-    for name, value in rest.items():
-        require(False, f"{key}{name}", value, "none here")
 
 
 def read_staged(file: Path, name: str | None = None) -> System:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim
 from claim2source.io.store import Store
 from claim2source.models import Manifest, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_models
-from claim2source.text import ClaimForm, Rendering
-from claim2source.text.views import with_claim_texts
+from claim2source.text import Rendering
 
 
 @dataclass(frozen=True)
@@ -70,32 +67,17 @@ class ModelPool:
             self.load(model)
         return self._facts[repr(model)]
 
-    def known_facts(self, model: ModelConfig) -> ModelFacts | None:
-        """Return the facts of a model that was loaded; None for another."""
-        return self._facts.get(repr(model))
-
 
 @dataclass(frozen=True)
 class SystemRuntime:
-    """Say what systems run with.
-
-    `models` is a folder of models by the last part of their name, `rewrites` a text appended to
-    each claim.
-    """
+    """Say what systems run with; `models` is a folder of models by the last part of their name."""
 
     store: Store | None = None
     models: Path | None = None
     device: str | None = None
     progress: bool = True
-    rewrites: Mapping[str, str] = field(default_factory=dict)
     pool: ModelPool = field(default_factory=ModelPool, compare=False)
 
     def __post_init__(self) -> None:
         if (self.pool.folder, self.pool.device) != (self.models, self.device):
             object.__setattr__(self, "pool", ModelPool(self.models, self.device))
-
-    def claims(self, claims: Sequence[Claim], form: ClaimForm) -> Sequence[Claim]:
-        """Append the rewritings to claims."""
-        if not self.rewrites:
-            return claims
-        return with_claim_texts(claims, self.rewrites, form, append=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Index
 from claim2source.io.store import Store
+from claim2source.models import ModelConfig
 from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.systems.change import with_checkpoint
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
     DEFAULT,
@@ -29,9 +29,9 @@ from claim2source.systems.nodes import (
     RouteNode,
 )
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stage_choices import fit_stages
 from claim2source.systems.stages import (
-    applied,
+    apply_stages,
+    fit_stages,
     is_fit,
     label_of_stage,
     load_stages,
@@ -142,16 +142,22 @@ class System:
         """Name the models of its stages, any of which may have been trained on claims."""
         return [model for _, stage in self.loaded_stages() for model in models_of(stage)]
 
-    def on_checkpoint(self, path: str, routes: Mapping[str, str] | None = None) -> System:
+    def on_checkpoint(
+        self,
+        path: str,
+        routes: Mapping[str, str] | None = None,
+        read_as: DenseNode | None = None,
+    ) -> System:
         """Put a checkpoint in the place of the dense model, for some languages another.
 
-        Raises `ConfigError` where the system has no dense model.
+        `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
+        the system has no dense model.
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
             bare = replace(first, label=None, unsupported=None, advice=None)
             first = RouteNode(routes={DEFAULT: (bare,)})
-        first = with_checkpoint(first, path, routes)
+        first = _with_checkpoint(first, path, routes, read_as)
         # With other checkpoints it is no longer what its label says.
         return replace(self, first=first, label=None, unsupported=None, advice=None)
 
@@ -175,7 +181,59 @@ class System:
             first, choices = self.first.fit(fitting)
             own = first.form_of(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
-        return fitted.fit_stages(held_out) if any(map(is_fit, self.stages)) else fitted
+        if not any(map(is_fit, self.stages)):
+            return fitted
+        # The stages are fitted on claims that no model of the system knows.
+        selection = choosing_claims(fitted.system, runtime, held_out)
+        known = selection.labels
+        judged = selection.val.with_claims(
+            claim for claim in selection.val.claims if claim.golds or claim.id in known
+        )
+        bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
+        result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
+        before = [(one.name, one.result) for one in result.stages]
+        rule = held_out.choosing.rule
+        stages, more = fit_stages(self.stages, before, judged, selection, runtime, rule)
+        system = replace(fitted.system, stages=stages)
+        return replace(fitted, system=system, choices=(*choices, *more))
+
+
+def _with_checkpoint(
+    node: AnyNode,
+    path: str,
+    routes: Mapping[str, str] | None = None,
+    read_as: DenseNode | None = None,
+) -> AnyNode:
+    """Put a checkpoint in the place of a node's dense models, for some languages another.
+
+    `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where the
+    node has no dense model, or where val chooses among several.
+    """
+    # With another model it is no longer what its label says.
+    bare = replace(node, label=None, unsupported=None, advice=None)
+    if isinstance(bare, HybridNode):
+        return replace(bare, dense=_with_checkpoint(bare.dense, path, None, read_as))
+    if isinstance(bare, RouteNode):
+        taken, others = {}, routes or {}
+        for language in dict.fromkeys((*bare.routes, *others)):
+            own, parts = others.get(language, path), bare.candidates(language)
+            if len(parts) != 1:
+                allowed = f"none: val chooses among several for {language}"
+                raise ConfigError("checkpoint", path, allowed)
+            part = _with_checkpoint(parts[0], own, None, read_as)
+            taken[language] = (replace(part, name=part.name or f"of {own}"),)
+        return replace(bare, routes=taken)
+    if not isinstance(bare, DenseNode):
+        allowed = f"none: the first stage {node.shown} has no dense model"
+        raise ConfigError("checkpoint", path, allowed)
+    if read_as is None:
+        return replace(bare, model=bare.model.for_checkpoint(Path(path)), rendering=None)
+    return replace(
+        bare,
+        model=replace(read_as.model, name=path),
+        sources_form=read_as.sources_form,
+        rendering=read_as.rendering,
+    )
 
 
 @dataclass(frozen=True)
@@ -195,29 +253,6 @@ class FittedSystem:
         """Index sources; the first search builds it."""
         return SystemIndex(self, sources)
 
-    def fit_stages(self, held_out: HeldOut) -> FittedSystem:
-        """Choose what its stages leave to be fitted, on claims that no model of it knows."""
-        selection = choosing_claims(self.system, self.runtime, held_out)
-        known = selection.labels
-        judged = selection.val.with_claims(
-            c for c in selection.val.claims if c.golds or c.id in known
-        )
-        bare = replace(self, system=replace(self.system, stages=(), depth=self._depth()))
-        found = bare.index(judged.sources).search(judged.claims)
-        stages, choices = fit_stages(
-            self.system.stages,
-            [(one.name, one.result) for one in found.stages],
-            judged,
-            selection,
-            self.runtime,
-            held_out.choosing.rule,
-        )
-        system = replace(self.system, stages=stages)
-        return replace(self, system=system, choices=(*self.choices, *choices))
-
-    def _depth(self) -> int:
-        return self.system.first_depth(DEPTH)
-
 
 class SystemIndex:
     """Search the sources that a fitted system has indexed, and apply its stages."""
@@ -234,14 +269,15 @@ class SystemIndex:
             index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
             self._index = index
             result = index.search(claims, system.first_depth(k))
-            stages = first_stages(system.first, result)
-            read = runtime.claims(claims, fitted.form)
-            stages += applied(system.stages, stages, read, self.sources, runtime)
+            kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
+            stages = [*result.parts, (kind, result)]
+            stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
             cost = cost.over_same(one.cost)
-        languages = dict.fromkeys(claim.lang for claim in claims)
+        models = _models(system.first, dict.fromkeys(claim.lang for claim in claims))
+        main = system.first.main_model
         return SystemResult(
             system.name,
             fitted.form,
@@ -249,15 +285,9 @@ class SystemIndex:
             tuple(StageResult(*stage) for stage in stages),
             cost,
             fitted.choices,
-            _parameters(system.first, languages, runtime) or None,
-            _untrained_base(system.first, runtime),
+            sum(runtime.pool.facts(model).parameters for model in models) or None,
+            None if main is None else runtime.pool.facts(main).untrained_base,
         )
-
-
-def first_stages(first: AnyNode, result: Result) -> list[tuple[str, Result]]:
-    """Name the results of a first stage: its parts', then its own."""
-    name = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(first.kind, RETRIEVE)
-    return [*result.parts, (name, result)]
 
 
 @dataclass(frozen=True)
@@ -265,8 +295,8 @@ class RunSettings:
     """Say how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each claim, read from
-    `rewrites_file`; `depth` the sources kept per claim.
+    the last part of their name; `rewrites` a text appended to each reported claim,
+    read from `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
@@ -279,10 +309,6 @@ class RunSettings:
     progress: bool = True
     rewrites_file: str | None = None
 
-    def runtime(self) -> SystemRuntime:
-        """Make what systems run with."""
-        return SystemRuntime(self.store, self.models, self.device, self.progress, self.rewrites)
-
 
 class SystemRunner:
     """Run systems on one split: each is fitted once for a claim form.
@@ -292,8 +318,9 @@ class SystemRunner:
 
     def __init__(self, dataset: Dataset, settings: RunSettings | None = None) -> None:
         self.reported, self.settings = dataset, settings or RunSettings()
-        self.runtime = self.settings.runtime()
-        self.held_out = HeldOut(self.settings.dataset, dataset.split, self.settings.choosing)
+        given = self.settings
+        self.runtime = SystemRuntime(given.store, given.models, given.device, given.progress)
+        self.held_out = HeldOut(given.dataset, dataset.split, given.choosing)
         self._fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = {}
         self._last: SystemIndex | None = None
 
@@ -358,20 +385,12 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
 
-def _taken(node: AnyNode, languages: Iterable[str]) -> list[AnyNode]:
-    """List the leaves that rank claims of these languages; of a hybrid its dense part's."""
+def _models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
+    """List the dense models that rank claims of these languages."""
     if isinstance(node, RouteNode):
         parts = [node.candidates(language)[0] for language in languages]
         distinct = [part for i, part in enumerate(parts) if part not in parts[:i]]
-        return [leaf for part in distinct for leaf in _taken(part, languages)]
-    return _taken(node.dense, languages) if isinstance(node, HybridNode) else [node]
-
-
-def _parameters(node: AnyNode, languages: Iterable[str], runtime: SystemRuntime) -> int:
-    leaves = [leaf for leaf in _taken(node, languages) if isinstance(leaf, DenseNode)]
-    return sum(runtime.pool.facts(leaf.model).parameters for leaf in leaves)
-
-
-def _untrained_base(node: AnyNode, runtime: SystemRuntime) -> str | None:
-    model = node.main_model
-    return None if model is None else runtime.pool.facts(model).untrained_base
+        return [model for part in distinct for model in _models(part, languages)]
+    if isinstance(node, HybridNode):
+        return _models(node.dense, languages)
+    return [] if node.main_model is None else [node.main_model]

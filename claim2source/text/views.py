@@ -108,6 +108,20 @@ def why_same_forms(claims: Iterable[Claim]) -> str | None:
     return "no claim has a translation" if foreign else "all claims are English"
 
 
+def distinct_forms(
+    asked: Sequence[str], claims: Iterable[Claim]
+) -> tuple[list[ClaimForm], list[str]]:
+    """List the claim forms that differ here, with a note on those that are left out."""
+    forms = [form for form in _CLAIM_FORMS if form in asked]
+    if (why := why_same_forms(claims)) is None:
+        return forms, []
+    others = [form for form in forms if form in FORMS[1:]]
+    note = f"{' and '.join(others)}: the same as original here, since {why}."
+    distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
+    distinct += [form for form in forms if form == "paired"]
+    return distinct, [note] if others else []
+
+
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
     """Render a source; empty fields leave no label behind.
 

@@ -18,7 +18,7 @@ from claim2source.models.reranker_manifest import manifest_of
 from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView, known
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
-from claim2source.systems.heldout import SelectionData, unknown_claims
+from claim2source.systems.heldout import HeldOut, SelectionData
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.system import RunSettings, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
@@ -308,7 +308,7 @@ def known_claims(
     models = [view.model for view in views.values()] + candidates.models
     names = [model.name for model in models if model is not None] + candidates.system.models()
     manifests = map(manifest_of, dict.fromkeys(names))
-    return unknown_claims(settings.dataset, reported, settings.choosing, manifests)
+    return HeldOut(settings.dataset, reported, settings.choosing).claims(manifests)
 
 
 def gather(

@@ -35,7 +35,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
-from claim2source.engines.growing import opened
+from claim2source.engines.growing import open_for_writing
 from claim2source.engines.rows import Rows, half, stamp_of
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
@@ -112,7 +112,7 @@ def made_up(count: int, seed: int, dense: Dense, sentences: bool) -> Iterator[Ro
 
 def build(folder: Path, count: int, config: Config, dense: Dense) -> Measured:
     """Make the index; measure it."""
-    engine = opened(folder, dense, sentences=config.sentences)
+    engine = open_for_writing(folder, dense, sentences=config.sentences)
     reset_peak_memory()
     memory, watch = {"before": peak_memory()}, Watch()
     with Progress("papers", count) as bar:

@@ -7,7 +7,11 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 
+import pytest
+
+from claim2source.core.progress import Progress
 from tests.shared_data import REPOSITORY
 
 CODE = """
@@ -43,3 +47,22 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_none_in_a_pipe() -> None:
     os.close(ours)
     assert "\rtexts:   0%" in bar and "old" not in bar
     assert (piped.stdout, piped.stderr) == ("result\nresult\nresult\n1\n", "")
+
+
+def test_lines_say_what_is_done_and_the_time_that_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with Progress("papers", 1000) as bar:
+        for done, texts in ((40, 10), (20, 10), (0, 5)):
+            # Texts of another kind stand for 100 papers; what needs no work counts at the end.
+            with bar.part(100, 50) as part:
+                for _ in range(done):
+                    clock[0] += 1
+                    part.update(1)
+                part.update(texts if done else 0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "papers: 20 of 1000, 8 min left"  # ten seconds after the begin
+    assert lines[1].startswith("papers: 100 of 1000, ") and bar.done == 300
+    assert len(lines) == 3

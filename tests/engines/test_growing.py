@@ -13,7 +13,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_engine
-from claim2source.engines.growing import OpenStore, opened, re_encoded, swapped
+from claim2source.engines.growing import OpenStore, open_for_writing, re_encode, undo_re_encoding
 from claim2source.engines.rows import MOST, SPLIT, split
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
@@ -75,12 +75,12 @@ def test_what_is_new_or_changed_is_encoded_and_nothing_else(
         yield from PAPERS[:5]
         raise KeyboardInterrupt
 
-    engine = opened(tmp_path / "idx", dense)
+    engine = open_for_writing(tmp_path / "idx", dense)
     with pytest.raises(KeyboardInterrupt):
         grow(engine, stopping(), dense, batch=2)
     engine.close()
     assert len(encoded) == 5 and encoded.count("vaccine works") == 1  # their one sentence
-    engine = opened(tmp_path / "idx", dense)
+    engine = open_for_writing(tmp_path / "idx", dense)
     grown = grow(engine, PAPERS, dense, batch=2)
     assert str(grown) == "5 added, 0 changed, 4 unchanged; 9 papers in the index"
     assert len(encoded) == 10
@@ -108,7 +108,7 @@ def test_another_model_or_analysis_is_refused(
     with pytest.raises(UserError, match="another model made this index"):
         grow_engine(tmp_path / "idx", SOURCES, other.encoder)
     with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
-        opened(tmp_path / "idx", dense, BM25Config(language="de"))
+        open_for_writing(tmp_path / "idx", dense, BM25Config(language="de"))
     with pytest.raises(UserError, match="give it its model"):
         engine.search("a")
     engine.use(dense.encoder)
@@ -136,7 +136,7 @@ def test_retractions_are_noted_without_encoding_and_stay(
 ) -> None:
     papers = [replace(paper, doi=f"10.1/{i}") for i, paper in enumerate(PAPERS)]
     papers[8] = replace(papers[8], retracted="retracted notice of 10.1/7")
-    engine = opened(tmp_path / "idx", dense)
+    engine = open_for_writing(tmp_path / "idx", dense)
     grow(engine, papers, dense)
     assert engine.fetch(["s7"])["s7"].retracted == "retracted, 10.1/8"
     vectors = {
@@ -184,21 +184,21 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
 
     other.encoder.encode = counting  # type: ignore[method-assign, assignment]
     with pytest.raises(StoppingError):
-        re_encoded(engine, other, batch=2)
+        re_encode(engine, other, batch=2)
     engine.close()
     assert reader.search("paper a", 9).scored("0") == before
-    made = re_encoded(engine, other, batch=2)
+    made = re_encode(engine, other, batch=2)
     engine.close()
     assert sum(calls[3::2]) == 7  # the first two were encoded before
     expected = open_engine(tmp_path / "new").search("paper a", 9).scored("0")
     assert made.search("paper a", 9).scored("0") == expected != before
     # Who has it open sees it, and sees it go.
     assert reader.search("paper a", 9).scored("0") == expected
-    assert swapped(engine).model == dense.model
+    assert undo_re_encoding(engine).model == dense.model
     engine.close()
     assert reader.search("paper a", 9).scored("0") == before
     with pytest.raises(UserError, match="this model made it already"):
-        re_encoded(engine, dense)
+        re_encode(engine, dense)
     engine.close()
 
 

@@ -19,7 +19,7 @@ from claim2source.evaluation.compare import read_scored
 from claim2source.io.trec import read_run
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim
-from claim2source.systems.when import WhenConfig
+from claim2source.systems.stages import WhenConfig
 from eval.evaluate import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

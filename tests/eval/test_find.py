@@ -20,7 +20,7 @@ from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
 from claim2source.engines.files import files_of
-from claim2source.engines.growing import grow, opened
+from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT
 from claim2source.find.finder import Finder
@@ -71,7 +71,7 @@ def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("find") / "idx"
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
-    engine = opened(folder, dense)
+    engine = open_for_writing(folder, dense)
     grow(engine, PAPERS, dense)
     engine.close()
     return str(folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,36 @@ def test_a_blind_arabic_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
     assert report["map"] is None and report["split"] == "test" and not report["languages"]
     lines = (tmp_path / "out" / "System 0" / "evidence.trec").read_text().splitlines()
     assert [line.split("\t")[2] for line in lines] == ["2"]
+
+
+def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Path) -> None:
+    blind = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
+    path, file = write_rumors(tmp_path / "test.json", blind), tmp_path / "s.zip"
+    two = PLAIN | {"B": {"retrieve": {"fielded": {"boost": 0.0}}}}
+    simulated = {
+        "S": {"retrieve": {"fielded": {}}, "stages": [{"verify": "stance", "by": "cosine"}]}
+    }
+    simulated["S"]["stages"][0]["simulated"] = True
+    for words, systems, error in (
+        ((f"--submit={file}",), two, "here are 2 (System 0, B): choose with --only"),
+        ((f"--submit={tmp_path / 's.tar'}",), PLAIN, "allowed: a file whose name ends in .zip"),
+        ((f"--submit={file}",), simulated, "none of a simulated stage"),
+    ):
+        with pytest.raises(UserError, match=re.escape(error)):
+            run(tmp_path / "no", path, *words, systems=systems)
+    assert not (tmp_path / "no").exists() and not file.exists()
+    # A zip of ours is written anew, and holds what stands in the system's folder.
+    for _ in range(2):
+        run(tmp_path / "out", path, f"--submit={file}", "--only=B", systems=two)
+    own = {one.name: one.read_bytes() for one in (tmp_path / "out" / "B").iterdir()}
+    with zipfile.ZipFile(file) as packed:
+        assert {name: packed.read(name) for name in packed.namelist()} == own
+    assert sorted(own) == ["evidence.trec", "verification.json"]
+    said = "2024 Task 5" in (text := (tmp_path / "out" / "report.md").read_text(encoding="utf-8"))
+    assert said and "3 rumours, 3 of them without a verdict" in text
+    file.write_text("mine")
+    with pytest.raises(UserError, match="is no submission of ours"):
+        run(tmp_path / "out", path, f"--submit={file}", systems=PLAIN)
 
 
 def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from claim2source.datasets import load
 from claim2source.models.seq2seq import Seq2Seq, Seq2SeqConfig, translations
 from claim2source.text.translate import Foreign
 from eval.translate import main
-from tests.pipeline.test_translate import QUERIES, data_set
+from tests.eval.test_translate import QUERIES, data_set
 
 WORDS = "masken die impfung senken risiko masks the vaccine lower risk".split()
 

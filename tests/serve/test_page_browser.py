@@ -14,7 +14,7 @@ from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
-from claim2source.engines.growing import grow, opened
+from claim2source.engines.growing import grow, open_for_writing
 from claim2source.find.calibrate import calibrate
 from claim2source.io.posts import Post
 from claim2source.retrieve import Dense
@@ -44,7 +44,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     folder, data = tmp_path_factory.mktemp("page") / "idx", load("demo", "train")
     papers = [Paper(source) for source in data.sources[:80]]
     dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
-    engine = opened(folder, dense)
+    engine = open_for_writing(folder, dense)
     grow(engine, [*papers, EVIL_PAPER], dense)
     engine.note(abstain=calibrate(engine, data).plain())
     engine.close()

@@ -12,11 +12,12 @@ import torch
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
-from claim2source.pipeline.evaluate_systems import distinct_forms, evaluate_systems
+from claim2source.pipeline.table import evaluate_systems
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import RunSettings, System
 from claim2source.text import Rendering
+from claim2source.text.views import distinct_forms
 from tests.models.mistral import INSTRUCTION, save_mistral
 from tests.shared_data import REPOSITORY
 
@@ -128,8 +129,8 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
     claims = (replace(ENGLISH, golds=("p",)), replace(ENGLISH, id="3", golds=("q",)))
     qrels = Qrels({"2": {"p": 1}, "3": {"q": 1}})
     data = Dataset(claims, (PAPER, replace(PAPER, id="q", title="user")), qrels, "dev")
-    assert distinct_forms(["paired", "bilingual"], data)[0] == ["original", "paired"]
-    assert distinct_forms(["paired"], data) == (["paired"], [])
+    assert distinct_forms(["paired", "bilingual"], data.claims)[0] == ["original", "paired"]
+    assert distinct_forms(["paired"], data.claims) == (["paired"], [])
     released = replace(model_of("GritLM-as-released"), revision=None, dtype="float32")
     systems = {"G": System("G", DenseNode(name="G", model=released, sources_form="released"))}
     report = evaluate_systems(

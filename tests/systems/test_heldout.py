@@ -35,7 +35,6 @@ from claim2source.systems.heldout import (
     NothingToChooseOn,
     SelectionData,
     known_to_none,
-    selection_data,
 )
 from claim2source.systems.nodes import BM25Node, FieldedNode
 from claim2source.systems.read import make_system
@@ -198,7 +197,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def selected(
     folder: Path, model: Resolved, split: str = "dev", train_split: Any = None, **more: Any
 ) -> SelectionData:
-    return selection_data(str(folder), split, ChoosingOn(train_split, **more), model.manifest)
+    return HeldOut(str(folder), split, ChoosingOn(train_split, **more)).claims([model.manifest])
 
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:

@@ -18,9 +18,9 @@ from claim2source.io.store import Store
 from claim2source.models import Base, EncoderSettings, Manifest, Weights
 from claim2source.models.manifest import DataRecord
 from claim2source.pipeline.evaluate import Scoring, evaluate, score_system
-from claim2source.pipeline.evaluate_systems import evaluate_systems
+from claim2source.pipeline.table import evaluate_systems
 from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
-from claim2source.systems import leaves, nodes
+from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
 from claim2source.systems.read import make_system, read_systems
@@ -296,13 +296,13 @@ def test_equal_systems_under_two_names_are_fitted_once(
 ) -> None:
     """Also within a tree, and where only what is said of a part differs."""
     fitted: list[BM25Config] = []
-    chosen = leaves.choose_bm25
+    chosen = nodes.choose_bm25
 
     def counted(data: Any, base: BM25Config, *more: Any) -> Any:
         fitted.append(base)
         return chosen(data, base, *more)
 
-    monkeypatch.setattr(leaves, "choose_bm25", counted)
+    monkeypatch.setattr(nodes, "choose_bm25", counted)
     one, other = bm25("one", fits=True), bm25("other", fits=True)
     runner = SystemRunner(dev, RunSettings("demo"))
     first, second = (runner.run(of(node), "original") for node in (one, other))

@@ -21,7 +21,7 @@ from claim2source.io.store import Store
 from claim2source.models import Manifest, resolve
 from claim2source.pipeline.evaluate import evaluate_encoder
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
-from claim2source.systems.heldout import ChoosingOn, selection_data
+from claim2source.systems.heldout import HeldOut
 from claim2source.training import choose as module
 from claim2source.training.choose import (
     ChosenCheckpoint,
@@ -202,7 +202,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     text = evaluate_table(EvaluateConfig(tmp_path / "o", data, checkpoint=[run], tests=False))
     assert "val, seen papers" in text and Report.read(tmp_path / "o").training == report.training
     # Programs that carve it again get the same claims, and say so.
-    found = selection_data(str(setup[1]), "dev", ChoosingOn(), resolve(tmp_path / "run").manifest)
+    found = HeldOut(str(setup[1]), "dev").claims([resolve(tmp_path / "run").manifest])
     if found.note == "":
         assert found.val == val
 

@@ -13,9 +13,8 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.datasets import load
-from claim2source.pipeline.translate import TranslateConfig
 from claim2source.text.prompts import read_prompt
-from eval.translate import main
+from eval.translate import TranslateConfig, main
 from tests.llm_server import Chat, LLMServer
 from tests.shared_data import REPOSITORY
 

@@ -13,7 +13,6 @@ import pytest
 from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.datasets import load
-from claim2source.pipeline.rewrite import RewriteConfig
 from claim2source.text.prompts import PROMPTS, read_prompt
 from claim2source.text.styles import (
     REWRITTEN,
@@ -24,9 +23,9 @@ from claim2source.text.styles import (
     read_style,
     rewrite_by_rules,
 )
-from eval.rewrite import main
+from eval.rewrite import RewriteConfig, main
+from tests.eval.test_translate import data_set, llm
 from tests.llm_server import Chat, LLMServer, Reply
-from tests.pipeline.test_translate import data_set, llm
 from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
