@@ -35,11 +35,11 @@ from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import (
     SCORES,
-    Asked,
     Fitted,
+    PairedResults,
     Target,
-    ask,
     fit_abstention,
+    paired_results,
 )
 from claim2source.pipeline.evaluate import (
     Scoring,
@@ -122,8 +122,8 @@ def abstain(config: AbstainConfig) -> str:
     )
     runner = SystemRunner(dataset, settings)
     train = runner.choosing_claims(system).val
-    known = ask(runner, system, config.claims, train)
-    asked = ask(runner, system, config.claims, dataset) if dataset.golds else None
+    known = paired_results(runner, system, config.claims, train)
+    asked = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
     kinds: list[Target] = ["present", "right"]
     said = f" of {train.name or config.dataset}, {train.split}"
     fitted = {
@@ -186,7 +186,7 @@ def measured_index(config: AbstainConfig, index: str) -> str:
 
 
 def measured(
-    config: AbstainConfig, asked: Asked, fitted: Mapping[str, Fitted]
+    config: AbstainConfig, asked: PairedResults, fitted: Mapping[str, Fitted]
 ) -> tuple[list[Part], TextTable]:
     """Measure fitted models on the reported split, write the curves; return all, and the table."""
     confidences = asked.single_scores()

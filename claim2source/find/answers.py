@@ -152,7 +152,7 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
             "year": f"{year:04}" if year else "",
             "doi": paper.doi,
             "url": paper.link,
-            "note": paper.retracted.upper() if paper.is_retracted else paper.retracted,
+            "note": retraction(paper),
         }
         lines = [f"  {name} = {{{_tex(text)}}}," for name, text in fields.items() if text.strip()]
         entries.append("\n".join([f"@article{{{key},", *lines, "}"]))
@@ -177,6 +177,12 @@ def about(paper: Paper) -> list[str]:
     names = [name for name in source.authors if name.strip()]
     people = ", ".join(names[:_AUTHORS]) + " et al." * (len(names) > _AUTHORS)
     return [text for text in (people, source.venue, source.date) if text]
+
+
+def retraction(paper: Paper) -> str:
+    """Say what became of a paper, loudly where it is retracted; "" where nothing is known."""
+    state, comma, details = paper.retracted.partition(",")
+    return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
 
 
 def headline(answer: Answer) -> str:
@@ -238,7 +244,7 @@ def _match(match: Match) -> str:
     sentences = [text for text in (match.post_sentence, match.sentence) if text]
     lines = [
         f"{match.rank:>2}. {heading(paper)}",
-        f"!! {paper.retracted.upper()}" if paper.retracted else "",
+        f"!! {retraction(paper)}" if paper.retracted else "",
         ", ".join(about(paper)),
         paper.link or f"id {paper.source.id}",
         " ~ ".join(f'"{text}"' for text in sentences if match.sentence),

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
-from claim2source.datasets.grouping import connected_groups
 from claim2source.engines import Engine, Found
-from claim2source.evaluation.abstention import Outcomes
 from claim2source.find.elsewhere import posts_from_elsewhere
-from claim2source.pipeline.abstain import FOLDS, Asked, fit_abstention, papers_of_claims
+from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.stages.abstain import (
     DEEPEST,
@@ -57,7 +55,7 @@ class Questions:
     `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
     """
 
-    asked: Asked
+    asked: PairedResults
     others: Sequence[str]
     elsewhere: Mapping[str, Result]
     kinds: np.ndarray
@@ -105,7 +103,7 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
     elsewhere = stages_of(engine.find(others, DEEPEST))
-    asked = _asked(claims, stages_of(found), stages_of(bare))
+    asked = PairedResults.of(claims, stages_of(found), stages_of(bare))
     return Questions(asked, [one.id for one in others], elsewhere, kinds)
 
 
@@ -188,15 +186,3 @@ def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)
     return replace(result, run=run)
-
-
-def _asked(claims: list[Claim], stages: dict[str, Result], bare: dict[str, Result]) -> Asked:
-    ids = tuple(claim.id for claim in claims)
-    absent = np.zeros(len(ids), bool)
-    first = stages[FUSED].run
-    right = np.array([bool({*first.sources(one.id, 1)} & {*one.golds}) for one in claims])
-    groups = np.array(connected_groups(claim.golds for claim in claims))
-    outcomes = Outcomes(
-        np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
-    )
-    return Asked(ids, stages, bare, outcomes)

@@ -26,6 +26,7 @@ from claim2source.find.answers import (
     heading,
     headline,
     notes,
+    retraction,
     scores_of,
 )
 from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
@@ -54,7 +55,7 @@ class PaperCard:
 
     match: Match
     heading: list[Piece]
-    about: str
+    about: list[str]
     scores: str
     sentence: list[Piece]
     abstract: list[Piece]
@@ -85,6 +86,7 @@ class Page:
             "most": PAPERS,
             "headline": headline,
             "notes": notes,
+            "retraction": retraction,
             "about_scores": ABOUT_SCORES,
         }
 
@@ -189,7 +191,7 @@ class Page:
             PaperCard(
                 match,
                 self._marked(heading(match.paper), terms),
-                " · ".join(about(match.paper)),
+                about(match.paper),
                 scores_of(match),
                 self._marked(match.sentence, terms),
                 self._marked(match.paper.source.abstract, terms),

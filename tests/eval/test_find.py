@@ -503,7 +503,7 @@ def test_a_retraction_is_said_and_a_script_is_no_link_in_every_form(
     (bad,) = [one for one in json.loads(ask(*words, "--json")) if one["retracted"]]
     assert bad["retracted"] == "retracted, 2021-03-04, <b>" and bad["link"] == ""
     entry = next(one for one in ask(*words, "--bibtex").split("\n\n") if "HYPERLINK" in one)
-    assert "note = {RETRACTED, 2021-03-04, <B>}" in entry and "javascript" not in entry
+    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
     text = ask(*words)
     assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
     assert "javascript" not in ask(*words, "--csv")

@@ -71,7 +71,7 @@ def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
 
 def test_a_retraction_is_shown_and_no_script_is_a_link(client: httpx.Client) -> None:
     page = client.get("/", params={"post": NASTY, "k": 13}).text
-    assert page.count('<p class="problem">Retracted, 2021-03-04, &lt;b&gt;</p>') == 1
+    assert page.count('<p class="problem">RETRACTED, 2021-03-04, &lt;b&gt;</p>') == 1
     assert "javascript:alert" not in page
     found = client.post("/api/v1/find", json={"post": NASTY, "k": 13})
     assert "javascript" not in found.text and "retracted, 2021-03-04" in found.text
@@ -119,6 +119,7 @@ WRONG: list[tuple[object, int, str | None]] = [
     ({"post": " \n\x1f"}, 422, "post"),
     ({"post": "a", "k": 0}, 422, "k"),
     ({"post": "a", "date": "soon"}, 422, "date"),
+    ({"post": "a", "lang": "xx"}, 422, "lang"),
     ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
     ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
     ({"post": "a", "translation": LONG}, 422, "translation"),
