@@ -22,7 +22,7 @@ SEPARATORS = ",;\t|"
 
 @dataclass(frozen=True)
 class Post(Settings):
-    """Hold a post: `lang` and `date` are "" where they are not known, `links` what it links to."""
+    """Hold a post: `lang` and `date` are "" where they are not known, `links` are its addresses."""
 
     id: str
     text: str

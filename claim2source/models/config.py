@@ -121,7 +121,7 @@ class ModelConfig(Settings):
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
 
     def for_checkpoint(self, folder: Path) -> ModelConfig:
-        """Return the config of a checkpoint trained from this model, without what it fixes."""
+        """Return the config of a checkpoint trained from this model, without its fixed settings."""
         plain = ModelConfig(name=str(folder))
         return replace(self, name=plain.name, **{key: getattr(plain, key) for key in TRAINED})
 

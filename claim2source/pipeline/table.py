@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
@@ -114,6 +114,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
+        both = self.styles is not None and self.rewrites is not None
+        require(not both, "rewrites", str(self.rewrites), "none with styles, which are other texts")
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
 
@@ -179,9 +181,9 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     names = [one.system.name + (f".{one.form}" if one.form else "") for one in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    simulated = any(is_simulated(entry) for one in planned for entry in one.system.stages)
-    allowed = "none of a simulated stage, or of one that is handed the golds"
-    require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
+    if config.submit and any(is_simulated(stage) for one in planned for stage in one.system.stages):
+        allowed = "none of a simulated stage, or of one that is handed the golds"
+        raise ConfigError("submit", str(config.submit), allowed)
 
     # Run and score.
     runner = SystemRunner(dataset, settings)

@@ -53,7 +53,7 @@ class Rendering(Settings):
 
 
 class ClaimPart(NamedTuple):
-    """A part of a rendered claim that is in one language."""
+    """Hold a part of a rendered claim that is in one language."""
 
     text: str
     language: str

@@ -81,7 +81,7 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
         plain = SystemRunner(dev, mine).run(system)
         assert rows_of(asked.stages[last].run) == rows_of(plain.result.run), system.name
         # A filter of the fused list is not that: scores are relative to each list's first.
-        right = [plain.result.sources(c.id, 1)[0] in c.golds for c in dev.claims]
+        right = [bool({*plain.result.sources(c.id, 1)} & {*c.golds}) for c in dev.claims]
         assert asked.outcomes.right.tolist() == right + [False] * 40
     assert asked.outcomes.present.tolist() == [True] * 40 + [False] * 40
     assert (asked.outcomes.groups[:40] == asked.outcomes.groups[40:]).all()
@@ -129,7 +129,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     assert files <= {path.name for path in out.iterdir()}
     model = AbstainModel.read(out / "abstain.json")
     assert model.design.stages == ("A", "B", "fuse") and not model.design.none
-    assert model.fitted == "present, 240 claims of 183 papers of data, train"
+    assert model.fitted == "present, 300 claims of 100 papers of data, train"
     assert "150 claims of " in printed and "fuse: first score" in printed
     # The file is that of a fit on all of train, chosen on papers held out of it.
     dev = load(data, "dev")
