@@ -1,4 +1,4 @@
-"""Read configs: dataclasses hold the defaults, YAML files and flags what differs from them."""
+"""Read configs: dataclasses hold the defaults, YAML files and flags replace them."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _is_text(hint: Any) -> bool:
 
 
 def _item_of(hint: Any) -> Any:
-    """Return the type of a list's items; None of what is no list."""
+    """Return the type of a list's items; None for other types."""
     lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
     return next((get_args(part)[0] for part in lists), None)
 

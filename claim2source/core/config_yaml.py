@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 class YamlMapping(dict[str, Any]):
-    """Hold the values of a YAML mapping, and the place of each key; None of what no file set."""
+    """Hold the values of a YAML mapping, and the place of each key; None where no file set it."""
 
     def __init__(self, values: Any = (), places: Any = ()) -> None:
         super().__init__(values)

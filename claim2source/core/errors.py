@@ -31,11 +31,11 @@ _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 class UserError(Exception):
-    """Report what the user can correct; a program prints only its text, on one line."""
+    """Report a mistake that the user can correct; a program prints its text alone, on one line."""
 
     @property
     def lines(self) -> list[str]:
-        """List what a program prints: one line for each problem."""
+        """List the lines that a program prints, one for each problem."""
         return [printable_line(str(self))]
 
 
@@ -52,7 +52,7 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Describe what is wrong at one place of an input: file, line (1-based), field, why."""
+    """Describe a problem at one place of an input: file, line (1-based), field, reason."""
 
     file: str
     line: int | None
@@ -84,7 +84,7 @@ class InputError(UserError):
 
     @property
     def lines(self) -> list[str]:
-        """List what a program prints: one line for each problem."""
+        """List the lines that a program prints, one for each problem."""
         return str(self).split("\n")
 
     @classmethod
@@ -100,7 +100,7 @@ class InputError(UserError):
 
 
 class ConfigError(UserError, ValueError):
-    """Report a setting that is not allowed: the key, the value and what is allowed.
+    """Report a setting that is not allowed: its key, its value and the allowed values.
 
     A ValueError, of which pydantic says the group that it stands in.
     """
@@ -159,7 +159,7 @@ class Problems:
 
 
 class Counting(Problems):
-    """Collect problems; count what is left out or changed, with the first place of each kind."""
+    """Collect problems; count omissions and changes by kind, with the first place of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ def _complain(line: str) -> None:
 
 
 def _close(stream: TextIO) -> None:
-    """Flush a stream; drop what it cannot take, of which Python would complain when it ends."""
+    """Flush a stream; drop the rest that it cannot take: Python would complain of it at its end."""
     try:
         stream.flush()
     except (OSError, ValueError):

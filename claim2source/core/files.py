@@ -42,7 +42,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 
 def same_file(path: Path, target: Path) -> None:
-    """Let `target` hold what `path` holds: a link where the file system has them, or a copy."""
+    """Link `target` to the content of `path`, or copy it where the file system has no links."""
     with atomic_path(target) as temporary:
         temporary.unlink()
         try:
@@ -178,7 +178,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def clean_leftovers(folder: str | Path, name: str | None = None) -> None:
-    """Remove what killed writers left in a folder, of one target or of all.
+    """Remove the temporary files of killed writers from a folder, of one target or of all.
 
     A folder whose writer was killed between the two renames is restored. No process may be
     writing there.

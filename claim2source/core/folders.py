@@ -92,7 +92,7 @@ def run_settings(folder: Path) -> dict[str, object]:
 
 
 def read_run(folder: Path) -> dict[str, object]:
-    """Read what `run.json` says; nothing where there is none that can be read."""
+    """Read `run.json`; an empty mapping where there is none that can be read."""
     try:
         found = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

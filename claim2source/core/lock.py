@@ -37,7 +37,7 @@ class Holder:
 
     @classmethod
     def read(cls, text: str) -> Holder | None:
-        """Read what a lock says; None where nobody has written it."""
+        """Read the holder from a lock's text; None for an empty one."""
         if not text:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Refuse names that are gone, with one line that says what took their place.
+"""Refuse names that are gone, with one line that names the replacement.
 
 The tables hold the names of the last release, for one release.
 """
@@ -112,7 +112,7 @@ def refuse_old_program(name: str) -> None:
 
 
 def successor(program: str, key: str) -> str | None:
-    """Say what to do in place of a key that a program does not have; None where it never had."""
+    """Look up the replacement of a key that is gone; None for one that never was."""
     for (owner, name), now in OLD_KEYS.items():
         if program.startswith(owner) and (key == name or name[-1] == "." and key.startswith(name)):
             return now
@@ -130,7 +130,7 @@ def always_holds(key: str, value: object) -> bool:
 
 
 def refuse_old_address(place: str) -> None:
-    """Raise `UserError` for an address of Qdrant's; what follows it may hold a password."""
+    """Raise `UserError` for an address of Qdrant's, without its password."""
     kind, found, _ = place.partition("://")
     if found and kind in ("qdrant", "qdrants"):
         raise UserError(

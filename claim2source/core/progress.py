@@ -23,7 +23,7 @@ PARTS, QUIET, LONGEST = 10, 10.0, 60.0
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Count what is done of a piece of work; without a name nothing is shown.
+    """Count and show the items done; without a name nothing is shown.
 
     `quiet` is the least number of seconds between two lines, and before the first: what is done
     sooner prints none. Where `total` is not known, only what is done is counted; else the time
@@ -43,7 +43,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._bar = tqdm(total=total, initial=done, desc=name, leave=False, file=sys.stderr)
 
     def update(self, count: int = 1, note: str = "") -> None:
-        """Add what was done; `note` stands beside it, such as a loss."""
+        """Add to the count; `note` stands beside it, such as a loss."""
         self.done += count
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)

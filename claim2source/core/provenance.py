@@ -1,4 +1,4 @@
-"""State what runs: the checkout's commit, the installed versions, the hardware."""
+"""Record the commit, the installed versions and the hardware."""
 
 from __future__ import annotations
 

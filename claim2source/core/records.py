@@ -1,4 +1,4 @@
-"""Records of claims, sources, relevance judgements and data sets."""
+"""Define records of claims, sources, relevance judgements and data sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nfkc(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A post that means a paper without naming it.
+    """Hold a post that means a paper without naming it.
 
     `lang` is an ISO 639-1 code, `translation` its English translation, `golds` the ids of the
     sources it means (empty where unknown), `candidates` the ids a stage may choose from (None:
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A document that a claim may mean: a paper, an article, a post of an authority.
+    """Hold a document that a claim may mean: a paper, an article, a post of an authority.
 
     Example:
         >>> import claim2source as c2s
@@ -86,7 +86,7 @@ class Qrels:
 
     @property
     def claim_ids(self) -> tuple[str, ...]:
-        """Ids of the judged claims, in file order."""
+        """List the ids of the judged claims, in file order."""
         return tuple(self.grades)
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class Dataset:
 
     @property
     def golds(self) -> frozenset[str]:
-        """Every source that is gold for a claim of this split."""
+        """Collect every source that is gold for a claim of this split."""
         return frozenset(gold for claim in self.claims for gold in claim.golds)
 
     def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:

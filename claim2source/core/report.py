@@ -1,4 +1,4 @@
-"""Hold what an evaluation found: systems, scores, intervals, tests, costs, provenance."""
+"""Hold an evaluation's results: systems, scores, intervals, tests, costs, provenance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STRICT: Any = {"extra": "forbid"}
 
 @dataclass(frozen=True)
 class SystemCost:
-    """State what a system or a stage cost.
+    """State the cost of a system or a stage.
 
     `stored`: the run was read from the store, and this is what it cost when it was made.
     `reused`: texts whose vectors were in the store already; making them is not in this cost.
@@ -60,7 +60,7 @@ class SystemCost:
 
 
 def cost_cells(cost: SystemCost | None) -> list[Cell]:
-    """Return the cells for `COST_COLUMNS`, None for what is not known.
+    """Return the cells for `COST_COLUMNS`, None where a cost is not known.
 
     ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
     """
@@ -146,7 +146,7 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Twins:
-    """Say what sources of the same text under another id do to a system's scores.
+    """Count ties between golds and sources of the same text under another id.
 
     Of all `golds` of the claims, `of_golds` have such a twin, `ties` are ranked with one at the
     same score, and for `lost` claims a twin of their gold is first in its place. `as_one` is MRR@5
@@ -247,7 +247,7 @@ class SystemReport:
         return None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
 
     def choice(self, what: str) -> Choice | None:
-        """Return what was chosen under this name, if anything was."""
+        """Look up a choice by its name; None where there is none."""
         return next((choice for choice in self.choices if choice.what == what), None)
 
 
@@ -300,7 +300,7 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class NotRun:
-    """Name a system and claim form that did not run, why, and what to do about it."""
+    """Name a system and claim form that did not run, with the reason and a remedy."""
 
     system: str
     claims: str
@@ -327,7 +327,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """Describe how a run went and what it chose on val.
+    """Describe a training run and its choice on val.
 
     `chosen_checkpoint` is relative to the run's folder; `scales`
     are the points between base and `scaled_epoch`, the best trained one, that were tried;
@@ -351,7 +351,7 @@ class TrainingReport:
 
     @property
     def chosen_name(self) -> str:
-        """Name what val chose: `epoch 2`, `epoch 2 at scale 0.5`, `mean of epochs 1+2`."""
+        """Name the choice on val: `epoch 2`, `epoch 2 at scale 0.5`, `mean of epochs 1+2`."""
         if self.chosen_soup:
             return f"mean of epochs {soup_name(self.chosen_soup)}"
         scale = "" if self.chosen_scale == 1 else f" at scale {self.chosen_scale:g}"
@@ -365,7 +365,7 @@ def soup_name(epochs: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Hardware:
-    """State what a report was made on: processor, its cores, memory in bytes, GPUs by name."""
+    """State a report's machine: processor, its cores, memory in bytes, GPUs by name."""
 
     cpu: str
     cores: int
@@ -375,7 +375,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Provenance:
-    """State what made a report: program, versions, git state, hardware, and hashes of the data.
+    """State a report's origin: program, versions, git state, hardware, and hashes of the data.
 
     `data` maps a split to the hash of its claims, sources and golds. Prompts with versions,
     decoding, seeds and costs are each row's own: they stand in its stages, intervals and tests.
@@ -459,7 +459,7 @@ class Report:
 
     @property
     def twins_table(self) -> TextTable | None:
-        """Tabulate what sources of a gold's text do to each system; None where there is none."""
+        """Tabulate each system's ties with sources of a gold's text; None where there are none."""
         columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin"]
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
@@ -473,7 +473,7 @@ class Report:
         return TextTable(columns, rows) if rows else None
 
     def not_run_table(self) -> TextTable | None:
-        """Tabulate the systems that did not run, why, and what to do."""
+        """Tabulate the systems that did not run, with reason and remedy."""
         rows: list[list[Cell]] = [
             [row.system, row.claims, row.reason, row.advice] for row in self.not_run
         ]
@@ -493,7 +493,7 @@ class Report:
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *known]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form: what a system does not state is left out."""
+        """Return the JSON form, without a system's empty fields."""
         plain = asdict(self)
         plain["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}

@@ -1,4 +1,4 @@
-"""Rankings: the columnar `Run`, and the `Result` of a stage with its cost and failures."""
+"""Define rankings: the columnar `Run`, and the `Result` of a stage with cost and failures."""
 
 from __future__ import annotations
 
@@ -173,11 +173,11 @@ class Run:
         return cls.from_rows(*zip(*rows, strict=True)) if rows else cls.from_rows((), (), ())
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Count the rows."""
         return len(self.scores)
 
     def rows(self, claim_id: str) -> slice:
-        """The rows of a claim; an empty slice for a claim the run does not know."""
+        """Locate the rows of a claim; an empty slice for a claim the run does not know."""
         number = self._numbers.get(claim_id)
         if number is None:
             return slice(0, 0)
@@ -192,23 +192,23 @@ class Run:
         return cached
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
-        """Ids of a claim's first `k` sources, best first."""
+        """List the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
         return [str(s) for s in self.vocabulary[self.codes[rows][:k]]]
 
     def scored(self, claim_id: str) -> dict[str, float]:
-        """Source id -> score of a claim, best first."""
+        """Map a claim's sources to their scores, best first."""
         rows = self.rows(claim_id)
         return dict(zip(self.sources(claim_id), self.scores[rows].tolist(), strict=True))
 
     def __iter__(self) -> Iterator[tuple[str, str, float]]:
-        """Rows (claim id, source id, score) in rank order."""
+        """Yield rows (claim id, source id, score) in rank order."""
         for claim in self.claim_ids:
             for source, score in self.scored(claim).items():
                 yield claim, source, score
 
     def to_pandas(self) -> DataFrame:
-        """Rows as a table with the columns claim, source, score and rank (from 1)."""
+        """Convert to a table with the columns claim, source, score and rank (from 1)."""
         from pandas import DataFrame
 
         columns = {
@@ -220,18 +220,18 @@ class Run:
         return DataFrame(columns)
 
     def to_ir_measures(self) -> Iterator[Any]:
-        """Rows as `ir_measures.ScoredDoc`s, in rank order."""
+        """Convert to `ir_measures.ScoredDoc`s, in rank order."""
         from ir_measures import ScoredDoc
 
         return (ScoredDoc(claim, source, score) for claim, source, score in self)
 
     def ranks(self) -> np.ndarray:
-        """1-based rank of every row, [rows] int64."""
+        """Compute the 1-based rank of every row, [rows] int64."""
         starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
         return np.arange(len(self.scores)) - starts + 1
 
     def top(self, k: int) -> Run:
-        """The first `k` rows of every claim."""
+        """Keep the first `k` rows of every claim."""
         keep = self.ranks() <= k
         owner = np.repeat(np.arange(len(self.claim_ids)), np.diff(self.offsets))
         counts = np.bincount(owner[keep], minlength=len(self.claim_ids))
@@ -240,7 +240,7 @@ class Run:
         return replace(self, offsets=offsets, codes=codes, scores=scores)
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
-        """The rows of these claims, in this order; an unknown claim gets no rows."""
+        """Keep the rows of these claims, in this order; an unknown claim gets no rows."""
         wanted = list(dict.fromkeys(claim_ids))
         slices = [self.rows(claim) for claim in wanted]
         counts = [rows.stop - rows.start for rows in slices]
@@ -277,7 +277,7 @@ def sorted_ids(source_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A claim (or pair) that a stage failed on, and why."""
+    """Name a claim (or pair) that a stage failed on, and the reason."""
 
     claim_id: str
     reason: str
@@ -325,7 +325,7 @@ class IndexNotes:
     recall: Mapping[int, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, str | int | float]:
-        """As JSON: {"kind", "dimensions"?, "claims"?, "recall@10"?, ..}."""
+        """Convert to JSON: {"kind", "dimensions"?, "claims"?, "recall@10"?, ..}."""
         values: dict[str, str | int | float] = {"kind": self.kind}
         if self.dimensions is not None:
             values["dimensions"] = self.dimensions
@@ -335,7 +335,7 @@ class IndexNotes:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> IndexNotes:
-        """Read what `plain` gave."""
+        """Read the JSON form that `plain` makes."""
         recall = {
             int(key.partition("@")[2]): share
             for key, share in values.items()
@@ -346,7 +346,7 @@ class IndexNotes:
 
 @dataclass(frozen=True)
 class Result:
-    """What a stage gives back: its run, notes by claim, failures and cost.
+    """Hold a stage's run, notes by claim, failures and cost.
 
     `stored`: the run was read from the store, and the cost is what it took to make. `index`
     describes the index of a dense run. `details` are a verifier's numbers by claim, such as
@@ -365,19 +365,19 @@ class Result:
     parts: tuple[tuple[str, Result], ...] = ()
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
-        """Ids of a claim's first `k` sources, best first."""
+        """List the ids of a claim's first `k` sources, best first."""
         return self.run.sources(claim_id, k)
 
     def scored(self, claim_id: str) -> dict[str, float]:
-        """Source id -> score of a claim, best first."""
+        """Map a claim's sources to their scores, best first."""
         return self.run.scored(claim_id)
 
     def top(self, k: int) -> Result:
-        """The same result with the first `k` sources of every claim."""
+        """Keep the first `k` sources of every claim."""
         return replace(self, run=self.run.top(k))
 
     def failure_counts(self) -> dict[str, int]:
-        """Reason -> number of failures, most frequent first."""
+        """Count the failures by reason, most frequent first."""
         counts: dict[str, int] = {}
         for failure in self.failures:
             counts[failure.reason] = counts.get(failure.reason, 0) + 1

@@ -1,4 +1,4 @@
-"""The shapes of a pipeline's parts: retriever, index, and stages that change a ranking.
+"""Define the protocols of a pipeline: retriever, index, and stages that change a ranking.
 
 A retriever turns sources into an index; the index ranks its sources for claims; a stage takes
 that ranking and gives another one. Any class with these methods fits: there is nothing to
@@ -51,7 +51,7 @@ class Retriever(Protocol):
 
 
 class Stage(Protocol):
-    """Change a ranking: re-rank, cut or verify what an earlier stage found."""
+    """Change a ranking: re-rank, cut or verify an earlier stage's sources."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank anew for every claim, choosing among the sources that `run` holds for it.

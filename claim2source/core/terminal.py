@@ -13,7 +13,7 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Escape what would steer a terminal, as Python writes it: `\x1b`; line breaks stay."""
+    r"""Escape control characters as Python writes them: `\x1b`; line breaks stay."""
     return _UNSAFE.sub(_escaped, text)
 
 
@@ -23,7 +23,7 @@ def printable_line(text: str) -> str:
 
 
 def shortened(line: str, most: int = 600) -> str:
-    """Cut the middle out of a long line: its beginning says where, its end what is allowed."""
+    """Cut the middle out of a long line: its beginning names the place, its end the values."""
     if len(line) <= most:
         return line
     return f"{line[: most * 2 // 3]} [..] {line[len(line) - most // 3 :]}"

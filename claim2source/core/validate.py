@@ -1,4 +1,4 @@
-"""Validate a file's values against a dataclass, naming file and field of what is wrong."""
+"""Validate a file's values against a dataclass; errors name file and field."""
 
 from __future__ import annotations
 

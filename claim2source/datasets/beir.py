@@ -71,7 +71,7 @@ def folder_of(name: str | Path) -> Path:
 
 
 def files_of(name: str | Path) -> list[Path]:
-    """List what a data set consists of: two files and a folder. Raises as `folder_of` does."""
+    """List a data set's two files and its folder. Raises as `folder_of` does."""
     return [folder_of(name) / part for part in (CORPUS, QUERIES, QRELS)]
 
 
@@ -101,7 +101,7 @@ def read_beir(
 
 
 class Found(NamedTuple):
-    """Hold what was read of a data set: claims, judgements (None: there are none), the corpus.
+    """Hold the parts of a data set: claims, judgements (None: there are none), the corpus.
 
     `judged` names where the judgements are, `columns` what their columns are called.
     """
@@ -174,7 +174,7 @@ def assembled(
 
 
 def read_claims(queries: Records) -> list[Query]:
-    """Read the claims that have a text; what is wrong is reported."""
+    """Read the claims that have a text; problems are reported."""
     return [query for row in queries.rows() if (query := _query(row)).claim.text.strip()]
 
 
@@ -246,7 +246,7 @@ def text_length(source: Source) -> int:
 
 
 def source_of(row: Row) -> Source:
-    """Read a source of corpus.jsonl; what is wrong with it is reported."""
+    """Read a source of corpus.jsonl; problems are reported."""
     row.check_keys(("_id", "title", "text"), OF_SOURCES)
     row.require_either("title", "text")
     names = row.meta.get("authors")
@@ -270,7 +270,7 @@ def read_judgements(
     problems: Traits,
     columns: Sequence[str] = BEIR_COLUMNS,
 ) -> list[Judgement]:
-    """Read rows of claim, source and grade, with their lines; what is wrong is reported."""
+    """Read rows of claim, source and grade, with their lines; problems are reported."""
     before = len(problems)
     judgements: list[Judgement] = []
     first_of: dict[tuple[str, str], Judgement] = {}

@@ -1,4 +1,4 @@
-"""Count what strict loading refuses and lenient loading leaves out, and say it."""
+"""Count records that strict loading refuses and lenient loading leaves out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class DatasetFile:
-    """Settings in a data set's own folder, `dataset.yaml`."""
+    """Hold the settings in a data set's own folder, `dataset.yaml`."""
 
     lenient: bool = flag(HELP)
 
@@ -94,7 +94,7 @@ class Traits(Counting):
             raise InputError(error.problems, error.total, hint) from None
 
     def said(self, split: str) -> tuple[str, ...]:
-        """Say in one line what was left out or changed, with the first place of each kind."""
+        """Sum up omissions and changes in one line, with the first place of each kind."""
         if not self.counts:
             return ()
         return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.counted(_SAID)}",)

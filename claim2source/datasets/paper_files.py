@@ -172,7 +172,7 @@ class PaperFiles:
         return True
 
     def said(self) -> str:
-        """Say in one line what was left out or changed; "" where nothing was."""
+        """Sum up omissions and changes in one line; "" where there were none."""
         parts = [self.problems.counted()]
         if self.left_out:
             what = "papers without title and abstract, or without an id"

@@ -1,4 +1,4 @@
-"""Read papers of JSON: corpus.jsonl, and what the APIs of OpenAlex and Crossref print."""
+"""Read papers of JSON: corpus.jsonl, and answers of the APIs of OpenAlex and Crossref."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FOREIGN = {
 
 
 def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Paper | None]:
-    """Yield the papers of a file; None for what cannot be read, which is reported or counted.
+    """Yield the papers of a file; None for a record that is reported or counted instead.
 
     `kind` says what the records are; by default each is read as what it is.
     """

@@ -44,7 +44,7 @@ _AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
-    """Hold an article of a file, and say what of it is left out."""
+    """Hold an article of a file, and count its parts that are left out."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Counting) -> None:
         self.element, self.path, self.problems = element, path, problems
@@ -318,7 +318,7 @@ def _abstract(element: Element) -> str:
 
 
 def _text(element: Element | None) -> str:
-    """Join the text of an element and of what is in it, such as <i>E. coli</i>."""
+    """Join the text of an element and its children, such as <i>E. coli</i>."""
     if element is None:
         return ""
     for part in list(element.iter()):

@@ -1,4 +1,4 @@
-"""Hold a paper with what a reader needs to find it: DOI, address, language."""
+"""Hold a paper with its DOI, address and language."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _WEB = re.compile(r"https?://[^\s\x00-\x1f]+\Z", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+    """Hold a source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
 
     `retracted` says what was published about it since: "retracted", "corrected" or "expression of
     concern", perhaps with the day and the notice's DOI; "" where nothing is known.

@@ -96,7 +96,7 @@ def read_options(argv: Sequence[str] | None) -> PrepareConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prepare one task; print what was written and what was absent."""
+    """Prepare one task; print the files written and those absent."""
     config = read_options(argv)
     require_writable(config.output, "folder")
     replaces = config.output.exists() and any(config.output.iterdir())

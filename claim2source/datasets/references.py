@@ -1,4 +1,4 @@
-"""Read what reference managers and PubMed export: RIS, NBIB and BibTeX."""
+"""Read exports of reference managers and PubMed: RIS, NBIB and BibTeX."""
 
 from __future__ import annotations
 

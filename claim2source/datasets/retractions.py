@@ -1,4 +1,4 @@
-"""Say what was published about a paper since: that it was retracted, corrected, or is doubted."""
+"""Read notices about a paper: that it was retracted, corrected, or is doubted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worst(states: Iterable[str]) -> str:
 
 
 def state_of_cell(text: str) -> str:
-    """Read a column `retracted`: yes or no, a day, or what was published."""
+    """Read a cell `retracted`: yes or no, a day, or the notice."""
     line = " ".join(text.split())
     if line.lower() in _NO:
         return ""
@@ -61,7 +61,7 @@ def state_of_cell(text: str) -> str:
 
 
 def notice_of(state: str, doi: str) -> str:
-    """Write what a paper is that is itself a notice of another one."""
+    """Describe a paper that is itself a notice of another one."""
     return f"{state}{NOTICE}{doi}"
 
 

@@ -1,4 +1,4 @@
-"""Read the rumours of CheckThat! 2024 Task 5, and read and write what systems hand in for them.
+"""Read the rumours of CheckThat! 2024 Task 5; read and write systems' outputs for them.
 
 A rumour has a timeline of authorities' tweets. Evidence is a TREC run of at most five tweets a
 rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicted_label",

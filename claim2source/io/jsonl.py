@@ -101,7 +101,7 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
 
 
 def row_of(record: object, path: Path, problems: Problems, line: int, name: str = "") -> Row | None:
-    """Make a row of an object; what is wrong with it is at its line or, in a document, its name."""
+    """Make a row of an object; problems name its line or, in a document, its name."""
 
     def complain(field: str | None, why: str, kind: str = "") -> None:
         place = ": ".join(part for part in (name, field) if part)

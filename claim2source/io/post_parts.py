@@ -1,4 +1,4 @@
-"""Read what the APIs of Bluesky and Mastodon answer of a post: its text, and what it carries.
+"""Read a post of the APIs of Bluesky and Mastodon: its text, quotations, pictures and links.
 
 The claim is often not in the post's own words but in what it quotes or boosts, in the description
 of a picture, or on the card of a link: each is a paragraph of its own that begins with its kind in
@@ -23,7 +23,7 @@ ViewOf = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass
 class PostParts:
-    """Hold a post's paragraphs, links, language and time, and name what of it is without text."""
+    """Hold a post's paragraphs, links, language and time, and name its parts without text."""
 
     paragraphs: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class PostParts:
             self.without_text.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} without text")
 
     def add_post(self, kind: str, other: PostParts | None) -> None:
-        """Add what another post says, marked; its language counts where this one has no words."""
+        """Add another post's text, marked; its language counts where this one has no words."""
         if other is None or not other.paragraphs:
             self.without_text.append(f"a {kind} that cannot be read")
             return
@@ -121,7 +121,7 @@ def _quotation(
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an embed quotes; recordWithMedia holds it one level deeper."""
+    """Return the record that an embed quotes; recordWithMedia holds it one level deeper."""
     record = _object(embed.get("record"))
     return _object(record.get("record")) or record
 

@@ -78,7 +78,7 @@ class TrainingPage:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingPage | None:
-        """Read what a training's folder says; None where it was not logged."""
+        """Read the page of a training's folder; None where it was not logged."""
         try:
             found = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
             return cls(**{key: str(value) for key, value in found.items()})
@@ -153,7 +153,7 @@ class Tracker:
         self._do(lambda run: run.summary.update(dict(values)))
 
     def close(self) -> None:
-        """End the run; what is not uploaded within 15 seconds stays in its folder."""
+        """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
         if self._run is None:
             return
         run, self._run = self._run, None

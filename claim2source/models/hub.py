@@ -286,7 +286,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find what a folder without safetensors has in their place, and say why it is not read."""
+    """Find other weights in a folder without safetensors, and say why they are not read."""
     if weight_files(folder):
         return None
     adapter = folder / ADAPTER_CONFIG_FILE

@@ -94,7 +94,7 @@ class SourceModel:
 
     @property
     def sha256(self) -> str:
-        """Return a hash of what identifies its weights."""
+        """Hash the identity of its weights."""
         return content_hash(dict(self.weights))
 
 
@@ -198,7 +198,7 @@ def read_raw(path: Path) -> dict[str, Any]:
 
 
 def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
-    """Check what a manifest says, as JSON, where a list may stand for a tuple."""
+    """Validate a manifest as JSON, where a list may stand for a tuple."""
     for part, keys in _REQUIRED.items():
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:

@@ -1,4 +1,4 @@
-"""Keep a machine's paths out of manifests, and find again what they would have named."""
+"""Keep a machine's paths out of manifests, and find bases and data sets without them."""
 
 from __future__ import annotations
 

@@ -59,11 +59,11 @@ class Text(Protocol):
 
     @property
     def text(self) -> str:
-        """The text."""
+        """Return the text."""
 
     @property
     def language(self) -> str:
-        """Its language, ISO 639-1."""
+        """Return its language, ISO 639-1."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Analyse texts into terms without an index: what an engine stores and is asked for."""
+"""Analyse texts into terms without an index, for an engine that stores them."""
 
 from __future__ import annotations
 

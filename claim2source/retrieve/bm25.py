@@ -50,7 +50,7 @@ _CELLS = 2**21
 
 @dataclass(frozen=True)
 class BM25Config(Settings):
-    """BM25's settings.
+    """Hold BM25's settings.
 
     Args:
         analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
@@ -175,7 +175,7 @@ class BM25Index:
         return Postings(counts, self.config.k1, self.config.b, okapi, weights)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank the best `k` sources of every claim, or read what that gave before."""
+        """Rank the best `k` sources of every claim, or read the stored run."""
         started = time.perf_counter()
         reset_peak_memory()
         claims = as_claims(claims)
@@ -207,7 +207,7 @@ class BM25Index:
         }
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
-        """The same index under another k1 and b, without analysing the sources again."""
+        """Copy the index with another k1 and b, without analysing the sources again."""
         built, other = self._built(), copy.copy(self)
         other.config = replace(self.config, k1=k1, b=b)
         counts = built.postings.counts if built.postings else None
@@ -215,7 +215,7 @@ class BM25Index:
         return other
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
-        """Ids of the index's terms in every claim, in text order, repeated ones repeated.
+        """List the ids of the index's terms in every claim, in text order, repeated ones repeated.
 
         Every part of a claim is analysed with the stop words of its own language.
         """
@@ -248,7 +248,7 @@ class BM25Index:
     def top(
         self, claims: Sequence[Claim], k: int, terms: Terms | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `rank`, but positions (-1: none) and scores, [claims, at most k] each."""
+        """Rank as `rank`, to positions (-1: none) and scores, [claims, at most k] each."""
         built, depth = self._built(), min(k, len(self.source_ids))
         positions = np.full((len(claims), depth), -1, dtype=np.int64)
         scores = np.zeros((len(claims), depth), dtype=np.float32)
@@ -282,7 +282,7 @@ class BM25Index:
 
     @classmethod
     def load(cls, folder: IndexFolder) -> BM25Index:
-        """Open what `save` wrote; arrays are memory-mapped."""
+        """Open an index that `save` wrote; arrays are memory-mapped."""
         sources, terms = folder.count("sources"), folder.count("terms")
         index = cls((), folder.settings("bm25", BM25Config))
         # Folders of before 0.3 do not say it.

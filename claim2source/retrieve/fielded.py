@@ -27,7 +27,7 @@ from claim2source.text.clean import TweetFields, tweet_fields
 
 @dataclass(frozen=True)
 class FieldedConfig(Settings):
-    """BM25's settings over the two fields of tweets.
+    """Hold BM25's settings over the two fields of tweets.
 
     Args:
         k1: saturation of term frequency, 0 or more; of both fields, as b.
@@ -70,7 +70,7 @@ class FieldedIndex:
         self.sources: Mapping[str, Source] = {source.id: source for source in sources}
 
     def timeline(self, claim: Claim) -> Timeline:
-        """Index what a claim may choose from."""
+        """Index a claim's candidates."""
         ids = self.sources if claim.candidates is None else claim.candidates
         language = cast(Language, claim.lang)
         own = [self.sources[source] for source in ids if source in self.sources]
@@ -112,7 +112,7 @@ class Timeline:
         )
 
     def reweighted(self, k1: float, b: float) -> Timeline:
-        """The same index under another k1 and b, without analysing the sources again."""
+        """Copy the index with another k1 and b, without analysing the sources again."""
         other = copy.copy(self)
         other.config = replace(self.config, k1=k1, b=b)
         other.text, other.hashtags = (

@@ -1,4 +1,4 @@
-"""Fusing runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks."""
+"""Fuse runs: weighted sums of normalised scores (2025 paper, section 4), reciprocal ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ranking = TypeVar("Ranking", Run, Result)
 
 @dataclass(frozen=True)
 class FusionConfig(Settings):
-    """Settings of the fusion of two runs.
+    """Hold the settings of the fusion of two runs.
 
     Args:
         method: `linear`: alpha * first + (1 - alpha) * second, each normalised per claim over
@@ -216,7 +216,7 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
 
 
 def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Measure each claim's list: its lowest score, and what its scores are divided by, [claims].
+    """Measure each claim's list: its lowest score, and the divisor of its scores, [claims].
 
     The latter is 0 where they do not differ.
     """

@@ -32,7 +32,7 @@ _LEAST = np.nextafter(np.float32(0), np.float32(1))
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The term ids of texts, in text order, repeated terms repeated.
+    """Hold the term ids of texts, in text order, repeated terms repeated.
 
     Text i has `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
     """
@@ -46,21 +46,21 @@ class Terms:
         return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
 
     def __len__(self) -> int:
-        """Number of texts."""
+        """Count the texts."""
         return len(self.bounds) - 1
 
     @property
     def owners(self) -> np.ndarray:
-        """The text of every id, [ids]."""
+        """Number the text of every id, [ids]."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
     def part(self, start: int, end: int) -> Terms:
-        """The terms of texts `start` to `end` - 1."""
+        """Take the terms of texts `start` to `end` - 1."""
         bounds = self.bounds[start : end + 1]
         return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def split(self) -> list[np.ndarray]:
-        """The ids of each text."""
+        """Split the ids by text."""
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
     def where(self, kept: np.ndarray) -> Terms:
@@ -215,7 +215,7 @@ def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Term frequencies by term: what BM25 needs of the sources before k1 and b are chosen.
+    """Hold term frequencies by term: all that BM25 reads of the sources but k1 and b.
 
     `indptr` [terms + 1] int64 into `documents` and `frequencies` [postings], documents
     ascending within a term; `lengths` [documents] in terms.
@@ -241,11 +241,11 @@ class Counts:
 
     @property
     def in_documents(self) -> np.ndarray:
-        """Number of documents that hold each term, [terms]."""
+        """Count the documents that hold each term, [terms]."""
         return np.diff(self.indptr)
 
     def idf(self, okapi: bool) -> np.ndarray:
-        """Inverse document frequency of each term, by rank_bm25's formula or by Lucene's."""
+        """Compute each term's inverse document frequency, by rank_bm25's formula or by Lucene's."""
         held, documents = self.in_documents, len(self.lengths)
         if not okapi:
             return np.log1p((documents - held + 0.5) / (held + 0.5))
@@ -254,7 +254,7 @@ class Counts:
         return idf
 
     def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
-        """What each posting adds to a score, [postings] float32."""
+        """Compute each posting's part of a score, [postings] float32."""
         norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
         frequency = self.frequencies.astype(np.float64)
         data = frequency / (norm[self.documents] + frequency)
@@ -288,7 +288,7 @@ class Postings:
         self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
 
     def scores_of(self, claims: Terms) -> np.ndarray:
-        """Scores of all documents for every claim, [claims, documents] float32.
+        """Score all documents for every claim, [claims, documents] float32.
 
         A repeated term counts each time.
         """

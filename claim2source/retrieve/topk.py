@@ -15,13 +15,13 @@ _LAST = np.uint64(2**64 - 1)
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
-    """Candidates of the claims that have them; None when none does."""
+    """Collect the candidates of the claims that have some; None when none does."""
     pool = {c.id: frozenset(c.candidates) for c in claims if c.candidates is not None}
     return pool or None
 
 
 class SourceIds:
-    """The ids of an index's sources, sorted once for all searches.
+    """Hold the ids of an index's sources, sorted once for all searches.
 
     `order` [sources] is the place of every source when equal scores are ordered as a `Run`
     does: by id, descending. Raises ValueError on an id that repeats.
@@ -36,15 +36,15 @@ class SourceIds:
         self._codes = np.append(codes, -1)
 
     def __len__(self) -> int:
-        """Number of sources."""
+        """Count the sources."""
         return len(self.ids)
 
     def candidates(self, claim: Claim) -> np.ndarray:
-        """Positions of a claim's candidates, ascending; ids that are not here are left out."""
+        """Locate a claim's candidates, ascending; ids that are not here are left out."""
         return self._places(set(claim.candidates or ()).difference(claim.excluded))
 
     def excluded(self, claim: Claim) -> np.ndarray:
-        """Positions of the sources that are not ranked for a claim, ascending."""
+        """Locate the sources that are not ranked for a claim, ascending."""
         return self._places(claim.excluded)
 
     def _places(self, sources: Collection[str]) -> np.ndarray:

@@ -40,7 +40,7 @@ _HASHTAG = re.compile(r"(?<!&)#(\w+)")
 
 
 class TweetFields(NamedTuple):
-    """Hold what a tweet says, and its hashtags without #, in order."""
+    """Hold a tweet's text, and its hashtags without #, in order."""
 
     text: str
     hashtags: tuple[str, ...]
@@ -127,7 +127,7 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
 
 
 def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
-    """Describe spaCy and a pipeline, for the key of what they made. Raises as `lemma_texts`."""
+    """Describe spaCy and a pipeline, for the key of their lemmas. Raises as `lemma_texts`."""
     meta = load_pipeline(model).meta
     return {
         "spacy": str(meta.get("spacy_version", "")),

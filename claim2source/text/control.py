@@ -99,7 +99,7 @@ def defused(text: str) -> str:
 
 
 def without_thoughts(text: str) -> str:
-    """Leave out what a model thought; nothing is left where a thought does not end.
+    """Leave out a model's thoughts; nothing is left where a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
     """

@@ -58,7 +58,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _File:
-    """Name what a prompt's file may hold."""
+    """Define the keys of a prompt's file."""
 
     version: str
     task: str

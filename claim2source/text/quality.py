@@ -1,4 +1,4 @@
-"""Measure what a rewriting or a translation keeps of its text."""
+"""Measure how much of its text a rewriting or a translation keeps."""
 
 from __future__ import annotations
 

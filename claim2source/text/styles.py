@@ -1,4 +1,4 @@
-"""The styles of claims and sources: prompts, rules and checks, and the folders of their texts.
+"""Define styles of claims and sources: prompts, rules and checks, and folders of their texts.
 
 2025 paper, section 2.2: claims as posted (C0), formal (C1), as a scientific claim (C2), as an
 abstract (C3) or a question (C4); sources as published (S0), formal (S1), summed up (S2) or as a
@@ -190,7 +190,7 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
 
 
 def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: Made) -> None:
-    """Write a style's texts into a folder, beside those that are there, and say what made them."""
+    """Write a style's texts into a folder, beside those that are there, with their origin."""
     known = read_made(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
@@ -207,7 +207,7 @@ def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: M
 
 
 def read_made(folder: Path) -> dict[str, Made]:
-    """Read what made the texts of a folder, by style; nothing where it holds none.
+    """Read the origin of a folder's texts, by style; empty where it holds none.
 
     Raises `InputError` where `styles.json` is not one of ours.
     """
@@ -282,7 +282,7 @@ def read_style(
 
 @dataclass(frozen=True)
 class StyleTexts:
-    """Hold a style's texts of a split, by id for each version, and what made them.
+    """Hold a style's texts of a split, by id for each version, and their origin.
 
     A text that could not be rewritten is left out: the original stands in for it. `lost` counts
     such texts over all versions.

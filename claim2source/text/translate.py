@@ -1,4 +1,4 @@
-"""Find what a data set holds in other languages than English, and put translations into it."""
+"""Find a data set's texts in other languages than English, and put translations into it."""
 
 from __future__ import annotations
 

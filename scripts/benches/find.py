@@ -42,9 +42,9 @@ from claim2source.engines import Engine, Where, open_engine
 from claim2source.engines.growing import open_for_writing
 from claim2source.engines.probes import DEPTH
 from claim2source.engines.rows import Rows, half, stamp_of
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
-from claim2source.pipeline.asking import Finder
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text.clean import sentences_of
