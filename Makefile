@@ -20,6 +20,11 @@ demo: install
 		--dynamo_backend no train/finetune.py --config configs/finetune/demo.yaml --overwrite
 	$(BIN)/python eval/evaluate.py --checkpoint checkpoints/demo --dataset demo --split test \
 		--no_tests --out checkpoints/demo/evaluation
+	rm -rf checkpoints/demo_index
+	$(BIN)/python eval/index.py demo --model checkpoints/demo --out checkpoints/demo_index \
+		--no_sentences --no_abstention
+	$(BIN)/python eval/find.py --index checkpoints/demo_index --k 3 \
+		"Neue Studie: ohne Masken 3,7-mal so viele Ausbrüche an Grundschulen"
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

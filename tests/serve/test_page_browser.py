@@ -15,8 +15,8 @@ from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_engine
 from claim2source.engines.growing import grow, open_for_writing
+from claim2source.find.calibrate import calibrate
 from claim2source.io.posts import Post
-from claim2source.pipeline.calibrate import calibrate
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 from tests.eval.test_report_browser import CONTRASTS, Seen, browser  # noqa: F401  the fixture
@@ -30,7 +30,7 @@ EVIL_PAPER = Paper(
     Source("evil", f"Zebrafish {EVIL}", f"Zebrafish swim. {EVIL}", (EVIL,), EVIL, EVIL),
     url="javascript:owned=1",
 )
-POST = "so hand gel before every meal really does stop the stomach bug?! outbreaks way down"
+POST = "new study: masks cut outbreaks 3.7x in primary schools"
 # What reaches beyond the window.
 BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body *")].filter(
   (one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
@@ -42,7 +42,8 @@ BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body 
 def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     """Papers of the demo, and a hostile one; abstention is fitted to their claims."""
     folder, data = tmp_path_factory.mktemp("page") / "idx", load("demo", "train")
-    papers = [Paper(source) for source in data.sources[:80]]
+    masks = [source for source in data.sources if "mask" in source.title.lower()]
+    papers = [Paper(source) for source in dict.fromkeys([*masks, *data.sources[:80]])]
     dense = Dense(minilm, rendering=Rendering("original", "title_abstract"))
     engine = open_for_writing(folder, dense)
     grow(engine, [*papers, EVIL_PAPER], dense)

@@ -280,7 +280,7 @@ def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> No
 
 def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None:
     """A route's candidate is a tree of its own: what it chooses is chosen first, and reported."""
-    odd, tuned = bm25("odd", k1=0.1, b=0.0), bm25("tuned", fits=True, k1=0.1, b=0.0)
+    odd, tuned = bm25("odd", k1=8.0, b=1.0), bm25("tuned", fits=True, k1=8.0, b=1.0)
     settings = RunSettings("demo", ChoosingOn("train", rule="best"))
     runner = SystemRunner(dev, settings)
     found = runner.run(of(routes(default=(odd, tuned))), "original")
