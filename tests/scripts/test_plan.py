@@ -39,7 +39,6 @@ def test_a_run_by_hand() -> None:
         model=ModelConfig(MINILM, max_length=50),
         tuning="full",
         optimisation=OptimisationConfig(epochs=2, batch_size=20, negatives=1),
-        scales=[0.5, 1.0],
     )
     config = replace(config, data=replace(config.data, val_share=0.18, val_seen_share=0.18))
     found = plan(config, SMALL)
@@ -51,7 +50,6 @@ def test_a_run_by_hand() -> None:
     assert parts["training"].computed == parts["training"].flops
     assert parts["training"].tokens == 2 * 64 * (20 + 2 * 50)
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
-    assert parts["val at each scale"].flops == pytest.approx(36 * claim + 80 * source)
     # All are counted as long as the longest.
     assert found.memory.memory.tokens == 60 * 50
     cached = replace(
