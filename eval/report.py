@@ -1,7 +1,7 @@
 """Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
 
-Prints the leaderboard (scores, ranks, costs), paired tests against any row, slices and what is
-lost; `--out` keeps them as `compare.json` and `compare.md`. `--html` writes the comparison as one
+Prints the leaderboard (systems, checkpoints, languages, costs) and paired tests against any row;
+`--out` keeps them as `compare.json` and `compare.md`. `--html` writes the comparison as one
 page that loads nothing. `--published` sets our scores beside the papers' tables instead, and adds
 them to the page. `--checklist` writes what working notes and the ACM ask for, from reports alone.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from claim2source.core.config import (
     Between,
@@ -23,35 +23,23 @@ from claim2source.core.config import (
     read_config,
     require,
 )
-from claim2source.core.errors import ConfigError, InputError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.files import finite, write_json, write_text
 from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.tables import Part, render
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT, load
-from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
-from claim2source.evaluation.analysis.language_errors import LostReport, lost_claims, lost_parts
+from claim2source.datasets import LENIENT
 from claim2source.evaluation.checklist import TITLE as CHECKLIST
 from claim2source.evaluation.checklist import checklist
-from claim2source.evaluation.compare import ScoredRuns, leaderboard, read_scored
+from claim2source.evaluation.compare import leaderboard, read_scored
 from claim2source.evaluation.families import family_parts
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.published.text import CSV_COLUMNS, Format, PublishedTables
 from claim2source.evaluation.reports import named_reports, read_reports
-from claim2source.evaluation.slices import (
-    breakdown,
-    bucket_changes,
-    changes_table,
-    rank_slices,
-    slices_of,
-    slices_table,
-    summarise,
-)
 from claim2source.io.wandb import Tracking, require_tracking
 from claim2source.metrics.metrics import cutoff
 
-TRAIN_SPLIT = "train"  # golds of it count as seen
 PUBLISHED = {"text": "published.txt", "markdown": "published.md", "csv": "published.csv"}
 
 
@@ -73,10 +61,6 @@ class Config(Settings):
         alpha: level of the family of tests.
         repeats: permutations and draws; permutations are raised where Holm needs more.
         seed: of permutations and draws.
-        lost_language: language whose lost claims are explained, where there are claims in it.
-        posted: system that ranks the claims as posted; none: that of `against`.
-        translated: system that ranks their translations; none: English claims alone explain.
-        k: a claim is lost when its gold is not among the first k.
         claims: most claims to list on the page, those that the systems differ on first.
         format: of what is printed: `text`, `markdown` or, of the papers' tables, `csv` with one
             line a cell.
@@ -96,19 +80,12 @@ class Config(Settings):
     alpha: Annotated[float, Between(0.001, 0.9)] = 0.05
     repeats: Repeats = 10_000
     seed: Seed = 0
-    lost_language: str = "de"
-    posted: str | None = None
-    translated: str | None = None
-    k: Annotated[int, Between(1, 10**6)] = 5
     claims: Annotated[int, Between(0, 10**6)] = 1_000
     tables: list[str] | None = list_field(
         help="of the papers' only these tables or papers, such as 2025-styles or 2026; none: all"
     )
     rows: list[str] | None = list_field(
         help="of these rows that names do not match: 'GritLM-F=NAME' puts system NAME in"
-    )
-    qrels: list[Path] | None = list_field(
-        help="judgements of the runs, for intervals beside the papers'; none: the reports' own"
     )
     format: Format = "text"
     wandb: Tracking = "off"
@@ -124,7 +101,7 @@ class Config(Settings):
         for key in ("out", "html", "published"):
             alone = self.checklist is None or not getattr(self, key)
             require(alone, key, getattr(self, key), "none beside checklist, which is written alone")
-        for key in ("tables", "rows", "qrels"):
+        for key in ("tables", "rows"):
             given = getattr(self, key)
             require(given is None or self.published, key, given, "none without --published")
         for named in self.rows or ():
@@ -180,14 +157,7 @@ def beside_published(config: Config) -> PublishedTables:
     if out is not None:
         marks = [f"[{table.id}]" for table in load_published()]
         require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
-    found = PublishedTables.of(
-        read_reports(config.reports),
-        config.tables,
-        config.rows or (),
-        config.qrels or (),
-        config.repeats,
-        config.seed,
-    )
+    found = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
     text = found.text(config.format)
     if out is None:
         say(text.rstrip("\n"))
@@ -198,7 +168,7 @@ def beside_published(config: Config) -> PublishedTables:
 
 
 def compare(config: Config) -> None:
-    """Score, test and explain the systems of the reports; write and print the comparison."""
+    """Score and test the systems of the reports; write and print the comparison."""
     folder, systems, scored = read_scored(
         config.reports,
         config.dataset,
@@ -208,85 +178,31 @@ def compare(config: Config) -> None:
         baseline=config.against,
         lenient=config.lenient,
     )
-    baseline, ranks, split = scored.baseline, scored.ranks, scored.dataset.split
-    seen = seen_golds(folder, config.lenient)
-    slices = breakdown(
-        scored.scores,
-        config.metric,
-        scored.dataset,
-        [
-            *slices_of(scored.dataset.claims, seen),
-            *rank_slices(scored.claim_ids, ranks[baseline], f"rank of {baseline}"),
-        ],
-        repeats=config.repeats,
-        seed=config.seed,
-    )
-    lost = explain_lost(config, scored)
+    bounds = scored.bounds(config.repeats, config.seed)
     tests = scored.tests(micro=True, alpha=config.alpha, repeats=config.repeats, seed=config.seed)
-    # Tukey's table begins at two degrees of freedom.
-    freedom = (len(systems) - 1) * (len(scored.claim_ids) - 1)
-    anova = two_way_anova(scored.values, config.alpha) if freedom > 1 else None
-    summaries = {name: summarise(found) for name, found in ranks.items()}
-    changes = {
-        name: bucket_changes(ranks[baseline], found)
-        for name, found in ranks.items()
-        if name != baseline
-    }
     costs = {name: system.report.cost for name, system in systems.items()}
     parts: list[Part] = [
-        f"{folder}, {split}: {config.metric}",
-        leaderboard(systems, scored, slices, tests),
+        f"{folder}, {scored.dataset.split}: {config.metric}",
+        leaderboard(systems, scored, bounds, tests),
         *scored.notes,
-        slices_table(slices),
         *(part for test in tests for part in family_parts(test, config.metric, costs)),
-        *([] if anova is None else anova_parts(anova)),
     ]
-    for name, moved in changes.items():
-        heading = f"Rank of the gold: {baseline} (rows) and {name} (columns), claims"
-        parts += [heading, changes_table(moved)]
-    parts += [] if lost is None else lost_parts(lost)
     markdown = f"# Comparison\n\n{render(parts, 'markdown')}"
     if config.out is not None:
-        record: dict[str, Any] = {
+        record = {
             "dataset": folder,
-            "split": split,
+            "split": scored.dataset.split,
             "metric": config.metric,
-            "baseline": baseline,
-            "slices": [asdict(row) for row in slices],
-            "ranks": {name: asdict(found) for name, found in summaries.items()},
-            "rank_changes": changes,
+            "baseline": scored.baseline,
+            "scores": {
+                part: {name: bound._asdict() for name, bound in found.items()}
+                for part, found in bounds.items()
+            },
             "tests": [asdict(result) for result in tests],
-            "anova": None if anova is None else asdict(anova),
-            "lost": None if lost is None else asdict(lost),
         }
         write_json(config.out / "compare.json", finite(record))
         write_text(config.out / "compare.md", f"{markdown}\n")
     say(markdown if config.format == "markdown" else render(parts))
-
-
-def seen_golds(folder: str, lenient: bool) -> frozenset[str] | None:
-    """Return the golds of the training split; None where the data set has none."""
-    try:
-        return load(folder, TRAIN_SPLIT, lenient=lenient).golds
-    except InputError:
-        return None
-
-
-def explain_lost(config: Config, scored: ScoredRuns) -> LostReport | None:
-    """Explain the lost claims of a language; None where no claim in it has a gold."""
-    posted = config.posted or scored.baseline
-    for key, name in (("posted", posted), ("translated", config.translated)):
-        if name and name not in scored.runs:
-            raise ConfigError(key, name, f"a system of the reports: {', '.join(scored.runs)}")
-    if not any(c.lang == config.lost_language and c.golds for c in scored.dataset.claims):
-        return None
-    return lost_claims(
-        scored.dataset,
-        scored.runs[posted],
-        scored.runs[config.translated] if config.translated else None,
-        language=config.lost_language,
-        k=config.k,
-    )
 
 
 if __name__ == "__main__":

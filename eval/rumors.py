@@ -22,7 +22,6 @@ from claim2source.core.config import (
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.files import finite, refuse_input, write_json
 from claim2source.core.folders import require_output, require_output_file
-from claim2source.core.records import Qrels
 from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, Table
 from claim2source.core.run import Cost, Run, join_results
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -38,11 +37,9 @@ from claim2source.datasets.rumors import (
     write_evidence,
     write_verification,
 )
-from claim2source.evaluation.analysis.anova import anova_parts, two_way_anova
+from claim2source.evaluation.anova import anova_parts, two_way_anova
 from claim2source.evaluation.choices import choice_notes, choice_text
-from claim2source.evaluation.published.scores import Scorer, published_parts, with_published
-from claim2source.evaluation.published.tables import load_published
-from claim2source.evaluation.reports import LoadedSystem
+from claim2source.evaluation.published.scores import published_parts, with_published
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
 from claim2source.io.submissions import zip_submission
@@ -315,13 +312,7 @@ def make_rumor_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row])
     known = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
     notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in known))
     report = replace(report, headline=headline, notes=notes)
-    loaded = [
-        LoadedSystem(row.report, config.out, report.dataset, report.split)
-        for row in rows
-        if not row.report.simulated
-    ]
-    scorer = Scorer(Qrels(), max(config.repeats, 1), config.seed)
-    return with_published(report, load_published(), loaded, scorer)
+    return with_published(report, [row.report for row in rows if not row.report.simulated])
 
 
 def compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,15 +24,11 @@ from claim2source.core.report import (
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
-from claim2source.evaluation.families import (
-    Family,
-    compare_families,
-    family_parts,
-    score_intervals,
-)
+from claim2source.datasets.grouping import gold_groups
+from claim2source.evaluation.families import Family, compare_families, family_parts
 from claim2source.evaluation.rankings import Ranking, result_of
+from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
-from claim2source.evaluation.slices import SliceScore, first_ranks, summarise
 from claim2source.metrics.metrics import (
     Scores,
     coverage,
@@ -41,7 +38,17 @@ from claim2source.metrics.metrics import (
     language_masks,
     language_strata,
 )
-from claim2source.metrics.significance import claim_weights
+from claim2source.metrics.significance import bootstrap_intervals, claim_weights
+
+MICRO = "micro"
+
+
+class Bound(NamedTuple):
+    """Hold a mean with its 95 % interval by gold paper."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,35 @@ class ScoredRuns:
         strata = language_strata(self.dataset.claims, self.claim_ids)
         weights = claim_weights(strata, len(strata))
         return {name: float(values @ weights) for name, values in self.values.items()}
+
+    def bounds(self, repeats: int, seed: int) -> dict[str, dict[str, Bound]]:
+        """Bound every system's mean: `macro`, each language and `micro` -> system -> bound.
+
+        Of a single language these are `macro` and the language alone.
+        """
+        values = np.stack([*self.values.values()])
+        groups = gold_groups(self.dataset.qrels, self.claim_ids)
+        strata = language_strata(self.dataset.claims, self.claim_ids)
+        masks = language_masks(self.dataset.claims, self.claim_ids)
+        everything = np.ones(len(strata), dtype=bool)
+        parts = {
+            MACRO: (everything, strata),
+            **{lang: (mask, None) for lang, mask in masks.items()},
+        }
+        if len(masks) > 1:
+            parts[MICRO] = everything, None
+        found = {}
+        for part, (mask, by) in parts.items():
+            own = values[:, mask]
+            limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
+            # Not by `claim_weights`: these are the reports' numbers to the last digit.
+            each = [mask] if by is None else [strata == number for number in np.unique(strata)]
+            means = np.mean([values[:, one].mean(axis=1) for one in each], axis=0).tolist()
+            found[part] = {
+                name: Bound(mean, *ends)
+                for name, mean, ends in zip(self.runs, means, limits, strict=True)
+            }
+        return found
 
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
@@ -146,7 +182,8 @@ def read_scored(
     systems = {
         one.name: one
         for one in found
-        if one.report.style == "S0C0" or (one.report_folder, one.report.system) not in named
+        if one.report.style == "S0C0"
+        or (one.report_folder, one.report.name.rpartition(".")[0]) not in named
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
@@ -163,42 +200,37 @@ def read_scored(
 def leaderboard(
     systems: Mapping[str, LoadedSystem],
     scored: ScoredRuns,
-    slices: Sequence[SliceScore],
+    bounds: Mapping[str, Mapping[str, Bound]],
     tests: Sequence[FamilyResult],
 ) -> TextTable:
     """Tabulate a row for each system, by its macro average.
 
-    `slices` are the scores over all claims and by language, `tests` those against the baseline, of
+    `bounds` are the scores of all claims and by language, `tests` those against the baseline, of
     which the first is shown. A checkpoint's score on val stands beside it where its report says it.
     """
-    by_part = {(row.by, row.part, row.system): row for row in slices}
     languages = scored.dataset.languages
     on_val = {name: _on_val(system.report, scored.metric) for name, system in systems.items()}
     val = ["val"] if any(score is not None for score in on_val.values()) else []
     pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
     against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
     columns = ["#", "system", "model", "claims", *languages, MACRO, "95 %", *val, *against]
-    columns += ["micro", "mean rank", "median", "found", *COST_COLUMNS]
-    order = sorted(systems, key=lambda name: -by_part["all", MACRO, name].value)
+    columns += ["found", *COST_COLUMNS]
     rows: list[list[Cell]] = []
+    order = sorted(systems, key=lambda name: -bounds[MACRO][name].value)
     for place, name in enumerate(order, start=1):
-        system, pair = systems[name].report, pairs.get(name)
-        ranks = summarise(scored.ranks[name])
-        overall = by_part["all", MACRO, name]
+        system, pair, overall = systems[name].report, pairs.get(name), bounds[MACRO][name]
         tested: list[Cell] = [None, None, "baseline"]
         if pair is not None:
             tested = [pair.difference, pair.p_holm, pair.verdict]
+        ranks = scored.ranks[name]
         rows.append(
             [
                 *(place, name, system.model, system.claims),
-                *(by_part["language", language, name].value for language in languages),
+                *(bounds[language][name].value for language in languages),
                 *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
                 *([on_val[name]] if val else []),
                 *(tested if pairs else []),
-                by_part["all", "micro", name].value,
-                None if ranks.mean is None else f"{ranks.mean:.1f}",
-                None if ranks.median is None else f"{ranks.median:g}",
-                f"{ranks.found}/{ranks.claims}",
+                f"{np.isfinite(ranks).sum()}/{len(ranks)}",
                 *cost_cells(system.cost),
             ]
         )
@@ -279,13 +311,8 @@ def compare(
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
-    masks = language_masks(dataset.claims, scored.claim_ids)
-    scores, intervals = {}, {}
-    for name, macro in scored.macro.items():
-        values = scored.values[name]
-        scores[name] = {lang: float(values[mask].mean()) for lang, mask in masks.items()}
-        scores[name][MACRO] = macro
-        bounds = score_intervals(scored.scores[name], dataset, [metric], repeats, seed)
-        intervals[name] = bounds.values[metric]
+    bounds = {part: one for part, one in scored.bounds(repeats, seed).items() if part != MICRO}
+    scores = {name: {part: one[name].value for part, one in bounds.items()} for name in runs}
+    intervals = {name: {part: one[name][1:] for part, one in bounds.items()} for name in runs}
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

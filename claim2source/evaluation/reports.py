@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -21,7 +21,7 @@ from claim2source.metrics.metrics import coverage
 
 @dataclass(frozen=True)
 class LoadedSystem:
-    """Hold one system of a report with its runs: in `memory`, or as TREC files in `report_folder`.
+    """Hold one system of a report, whose runs are TREC files in `report_folder`.
 
     `alias` replaces its name where reports of several folders use the same one.
     """
@@ -31,7 +31,6 @@ class LoadedSystem:
     dataset: str
     split: str
     alias: str | None = None
-    memory: Mapping[str, Run] | None = None
 
     @property
     def name(self) -> str:
@@ -45,20 +44,18 @@ class LoadedSystem:
         return self.report_folder / (runs.parent if runs.name == "runs" else "")
 
     @cached_property
-    def runs(self) -> dict[str, Run | Path]:
-        """Find the runs that are there: language -> run, or the path of its file.
+    def runs(self) -> dict[str, Path]:
+        """Find the runs that are there: language -> file.
 
         Raises `InputError` where a link leads out of the report's folder.
         """
-        if self.memory is not None:
-            return dict(self.memory)
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.report.languages}
         there = {lang: path for lang, path in files.items() if path.is_file()}
         for path in there.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
                 raise InputError.at(path, why="is a link that leads out of the report's folder")
-        return dict(there)
+        return there
 
     def interval(self, metric: str, language: str) -> tuple[float, float] | None:
         """Return the report's 95 % interval of a metric, None where it has none."""
@@ -133,15 +130,6 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
     return [str(Path(*reversed(parts))) for parts in kept]
 
 
-def runs_of(system: LoadedSystem, languages: Sequence[str] | None = None) -> dict[str, Run]:
-    """Read the runs that are there, of these languages or of all."""
-    return {
-        lang: found if isinstance(found, Run) else read_run(found).run
-        for lang, found in system.runs.items()
-        if languages is None or lang in languages
-    }
-
-
 def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> Run:
     """Join the runs of the languages, by default all.
 
@@ -150,7 +138,7 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
     wanted = [lang for lang in system.report.languages if languages is None or lang in languages]
     if absent := [lang for lang in wanted if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
-    rows = [row for run in runs_of(system, wanted).values() for row in run]
+    rows = [row for lang in wanted for row in read_run(system.runs[lang]).run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
 

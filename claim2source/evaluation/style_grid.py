@@ -1,10 +1,8 @@
-"""Show a grid of text styles: the 2025 paper's table, CSV, JSON and heat maps."""
+"""Show a grid of text styles: the 2025 paper's table, JSON and heat maps."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from claim2source.core.files import atomic_path, write_json, write_text
+from claim2source.core.files import atomic_path, write_json
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
     MACRO,
@@ -25,32 +23,19 @@ from claim2source.core.report import (
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.families import family_parts
 from claim2source.metrics.metrics import Scores, macro
-from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES
+from claim2source.text.styles import CLAIM_STYLES, SOURCE_STYLES, STYLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLAIM, SOURCE = CLAIM_STYLES[0], SOURCE_STYLES[0]  # the texts as they are
 PUBLISHED = "2025-styles"
-CSV_COLUMNS = (
-    "retriever",
-    "claims",
-    "sources",
-    "language",
-    MAIN_METRIC,
-    "delta",
-    "low",
-    "high",
-    "p_holm",
-    "best",
-    "published",
-    "published_delta",
-    "unreliable",
-)
+SIGNIFICANT = "*: differs from S0C0 (paired test by gold paper, Holm over the system's cells, 5 %)."
 LEGEND = (
-    "S0C0 is absolute, the other cells are differences to it. ^: the best cell of its row. "
-    "*: differs from S0C0 (paired test by gold paper, Holm over the row, 5 %)."
+    "S0C0 is absolute, the other cells are differences to it. ^: the best cell of its system. "
+    f"{SIGNIFICANT}"
 )
+BY_RULES = "not the papers'"  # in a cell's style, where rules rewrote its texts
 _PLAIN = f"{SOURCE}{CLAIM}"
 _QUESTION = "?: unreliable, no target; "
 
@@ -83,6 +68,11 @@ class GridCell:
     def name(self) -> str:
         """Name the pair of styles: S0C1."""
         return f"{self.sources}{self.claims}"
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether it differs from S0C0 after Holm."""
+        return self.test is not None and self.test.verdict in ("better", "worse")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +119,16 @@ class StyleGrid:
         """Return the columns to tabulate: the macro average and, of several, each language."""
         found = sorted_languages(lang for one in self.report.scored for lang in one.languages)
         return (MACRO, *found) if len(found) > 1 else (MACRO,)
+
+    @property
+    def note(self) -> str:
+        """Name the styles, and say where rules made their texts."""
+        named = ", ".join(
+            f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
+        )
+        by_rules = any(BY_RULES in one.style for one in self.report.systems.values())
+        rules = " Texts by rules, which say nothing of what a language model would write."
+        return f"Sources S and claims C: {named}.{rules if by_rules else ''}"
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
         """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
@@ -218,11 +218,11 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
         parts.append(_best_table(rows))
         for sources in [grid.sources] if wide else [(one,) for one in grid.sources]:
             parts.append(_cells_table(rows, sources))
-    return [*parts, LEGEND, *_published_notes(grid)]
+    return [*parts, grid.note, LEGEND, *_published_notes(grid)]
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
-    """Name the tables of a grid, those of the best cells and of all."""
+    """Name the tables of a grid: of the best cells and of all, by language."""
     found = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
     kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
     # Where no cell has scores there is no table of them.
@@ -262,7 +262,7 @@ def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str])
 def _ours(cell: GridCell) -> str:
     text = f"{cell.value:.4f}" if cell.name == _PLAIN else f"{cell.delta:+.4f}"
     mark = "^" if cell.is_best else ""
-    mark += "*" if cell.test is not None and cell.test.verdict in ("better", "worse") else ""
+    mark += "*" if cell.differs else ""
     return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
 
 
@@ -294,30 +294,9 @@ def _few(cells: Sequence[str]) -> str:
     return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
 
 
-def as_csv(grid: StyleGrid) -> str:
-    """Write one line for each retriever, cell and language."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for retriever in grid.retrievers:
-        for language in grid.languages:
-            for cell in grid.row(retriever, language):
-                test, key = cell.test, (retriever, cell.claims, cell.sources, language)
-                bounds = [test.low, test.high, test.p_holm] if test else [None] * 3
-                ours = _texts([cell.value, cell.delta, *bounds])
-                theirs = [*_texts([cell.published, cell.published_delta]), cell.unreliable]
-                writer.writerow([*key, *ours, "yes" if cell.is_best else "no", *theirs])
-    return out.getvalue()
-
-
-def _texts(numbers: Iterable[float | None]) -> list[str]:
-    return ["" if number is None else f"{number:.6f}" for number in numbers]
-
-
 def write_grid(grid: StyleGrid, out: Path, title: str) -> None:
-    """Write `grid.json`, `grid.csv` and a heat map for each language into a folder."""
+    """Write `grid.json` and a heat map for each language into a folder."""
     write_json(out / "grid.json", grid.plain())
-    write_text(out / "grid.csv", as_csv(grid))
     for language in grid.languages:
         ending = "" if language == MACRO else f"_{language}"
         with atomic_path(out / f"heatmap{ending}.png") as temporary:
@@ -338,29 +317,36 @@ def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
 
     wide = min(len(grid.retrievers), 4)
     down = -(-len(grid.retrievers) // wide)
-    size = (1.2 + wide * (0.8 + 0.62 * len(grid.sources)), down * (0.9 + 0.42 * len(grid.claims)))
-    figure = Figure(figsize=(max(size[0], 4.0), size[1] + 0.6), layout="constrained")
+    across = 2.4 + wide * (0.4 + 0.78 * len(grid.sources))
+    figure = Figure((max(across, 7.0), 1.5 + down * (1.0 + 0.42 * len(grid.claims))))
+    below = 0.5 / figure.get_figheight()  # room for the legend
+    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
     FigureCanvasAgg(figure)
-    panels = figure.subplots(down, wide, squeeze=False)
+    panels = figure.subplots(down, wide, squeeze=False, sharey=True)
     rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
     most = max((abs(cell.delta) for row in rows.values() for cell in row), default=0) or 0.01
+    sources = [f"{style}\n{STYLES[style].what}" for style in grid.sources]
+    claims = [f"{style} {STYLES[style].what}" for style in grid.claims]
     for axes, (retriever, row) in zip(panels.flat, rows.items(), strict=False):
         places = [(grid.claims.index(c.claims), grid.sources.index(c.sources)) for c in row]
         deltas = np.zeros((len(grid.claims), len(grid.sources)))
         for (y, x), cell in zip(places, row, strict=True):
             deltas[y, x] = cell.delta
             colour = "white" if abs(cell.delta) > 0.6 * most else "black"
-            aligned = {"ha": "center", "va": "center"}
-            axes.text(x, y, f"{cell.value:.3f}", fontsize=7, color=colour, **aligned)
+            text = f"{cell.value:.3f}{'*' if cell.differs else ''}"
+            axes.text(x, y, text, fontsize=7, color=colour, ha="center", va="center")
             if cell.is_best:
                 corner = (x - 0.5, y - 0.5)
                 axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=2))
         image = axes.imshow(deltas, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         axes.set_title(retriever, fontsize=9, parse_math=False)
-        axes.set_xticks(range(len(grid.sources)), grid.sources, fontsize=8)
-        axes.set_yticks(range(len(grid.claims)), grid.claims, fontsize=8)
+        axes.set_xticks(range(len(sources)), sources, fontsize=7)
+        axes.set_yticks(range(len(claims)), claims, fontsize=7)
     for axes in list(panels.flat)[len(grid.retrievers) :]:
         axes.set_axis_off()
     figure.colorbar(image, ax=panels, label="difference to S0C0", shrink=0.8)
     figure.suptitle(title or f"{MAIN_METRIC}, {language}", fontsize=10, parse_math=False)
+    rules = grid.note.partition(".")[2]
+    legend = f"Box: the best cell of a system. {SIGNIFICANT}\n{rules.strip()}"
+    figure.text(0.01, below / 8, legend.strip(), fontsize=7, va="bottom")
     return figure

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from claim2source.core.run import Result
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.moves import Moves
+from claim2source.evaluation.ranks import Moves
 
 
 @dataclass(frozen=True)

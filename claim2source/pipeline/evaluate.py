@@ -14,7 +14,7 @@ import numpy as np
 from claim2source import __version__
 from claim2source.core.errors import UserError
 from claim2source.core.provenance import git_state, hardware, versions
-from claim2source.core.records import Dataset, Qrels
+from claim2source.core.records import Dataset
 from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
@@ -30,10 +30,8 @@ from claim2source.core.report import (
 from claim2source.core.run import Result, Run
 from claim2source.datasets.checkthat import written_index
 from claim2source.evaluation.families import Family, compare_families, score_intervals
-from claim2source.evaluation.published.scores import Scorer, with_published
-from claim2source.evaluation.published.tables import load_published
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
-from claim2source.evaluation.reports import LoadedSystem
 from claim2source.io.store import Store
 from claim2source.io.submissions import write_submission
 from claim2source.io.trec import write_trec_run
@@ -291,28 +289,6 @@ def run_tests(
     return tuple(compare_families(values, families, dataset, claims, repeats=repeats, seed=seed))
 
 
-def published_beside(
-    systems: Mapping[str, ScoredSystem],
-    report: Report,
-    dataset: Dataset,
-    repeats: int,
-    seed: int,
-) -> Report:
-    """Set the published numbers that apply beside the scores of these systems."""
-    loaded = [
-        LoadedSystem(
-            scored.report,
-            Path(),
-            report.dataset,
-            report.split,
-            memory=dict(by_language(scored.run, dataset)),
-        )
-        for scored in systems.values()
-        if scored.report.macro
-    ]
-    return with_published(report, load_published(), loaded, Scorer(Qrels(), repeats, seed))
-
-
 def add_tests(
     report: Report,
     systems: Mapping[str, ScoredSystem],
@@ -323,7 +299,7 @@ def add_tests(
 ) -> Report:
     """Add the tests of declared families and the published numbers that apply."""
     report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
-    return published_beside(systems, report, dataset, repeats, seed)
+    return with_published(report, [one.report for one in systems.values()])
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:

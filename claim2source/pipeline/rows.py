@@ -20,7 +20,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.moves import gold_moves, moves_table
+from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import LoadedSystem, whole_run
 from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
@@ -87,7 +87,7 @@ class Row:
         return row_name(self.planned.system.name, self.form)
 
     @property
-    def real(self) -> list[str]:
+    def tested(self) -> list[str]:
         """Name the stages that are not simulated and follow no simulated one."""
         return [name for name, one in self.stages.items() if not one.report.simulated]
 

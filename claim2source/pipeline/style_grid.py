@@ -14,7 +14,9 @@ from claim2source.core.report import NotRun, Report, SystemCost
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
 from claim2source.evaluation.families import Family, score_intervals
+from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.style_grid import (
+    BY_RULES,
     CLAIM,
     SOURCE,
     StyleGrid,
@@ -30,7 +32,6 @@ from claim2source.metrics.metrics import language_table, macro
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
-    published_beside,
     run_tests,
     score_system,
     write_runs,
@@ -167,7 +168,7 @@ def add_styles(
     """Run systems over the grid of styles; every cell becomes a row of their report.
 
     S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
-    table, CSV, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
+    table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
     the report, what is to be shown, and the tables for W&B.
     """
     dataset, wanted = runner.reported, [row for row in rows if _has_grid(row)]
@@ -207,10 +208,8 @@ def add_styles(
         scored = {name: one for row in rows for name, one in row.stages.items()} | cells
         tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
         # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = {
-            name: one.with_report(style=name.rpartition(".")[2]) for name, one in cells.items()
-        }
-        report = published_beside(papers, report, dataset, settings.repeats, settings.seed)
+        papers = [replace(one.report, style=name.rpartition(".")[2]) for name, one in cells.items()]
+        report = with_published(report, papers)
         report = replace(report, tests=(*report.tests, *tests))
     grid = StyleGrid.of(report)
     if grid is None:
@@ -262,7 +261,7 @@ def _cell(
     by_rules = any(text.by == RULES for text in texts.values())
     one = one.with_report(
         model=row.stages[row.name].report.model,
-        style=f"{sources}{claims}" + (", not the papers'" if by_rules else ""),
+        style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
         cost=SystemCost.of(cost, stored, results[0].parameters),
         failures={**one.report.failures, **{why: count for why, count in lost.items() if count}},
         rewrites=str(options.texts or RULES),

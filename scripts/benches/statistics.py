@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from claim2source.core.config import MOST, Between, Repeats, require
-from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import Family, compare_family
 from claim2source.metrics.significance import bootstrap_intervals
 from scripts.benches.common import Bench, Measured, Watch, median, ratio_of

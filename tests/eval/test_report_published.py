@@ -18,7 +18,8 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.datasets.grouping import gold_groups
-from claim2source.io.trec import write_beir_qrels, write_trec_run
+from claim2source.evaluation.families import score_intervals
+from claim2source.io.trec import write_trec_run
 from claim2source.metrics.metrics import evaluate, macro
 from claim2source.metrics.significance import bootstrap_intervals
 from eval.report import main as report
@@ -55,7 +56,14 @@ def save(
         write_trec_run(runs[lang], folder / "runs" / f"{lang}.trec")
         found = evaluate(runs[lang], Qrels(golds), METRICS, ids)
         table[lang] = {**found.means(), "queries": count}
+    claims = tuple(Claim(c, "", c[:2]) for c in golds)
+    data = Dataset(claims, (), Qrels(golds), split)
+    whole = Run.from_lists(
+        {c: [*run.scored(c).items()] for run in runs.values() for c in run.claim_ids}
+    )
+    bounds = score_intervals(evaluate(whole, Qrels(golds), METRICS), data, METRICS, 500)
     system = {
+        "intervals": bounds.values,
         "model": checkpoint,
         "system": checkpoint,
         "sources": "title_abstract",
@@ -66,7 +74,6 @@ def save(
         **more,
     }
     write_report(folder, {Path(checkpoint).name: system}, dataset, split)
-    write_beir_qrels(Qrels(golds), folder / "qrels.txt")
     return runs, Qrels(golds)
 
 
@@ -96,8 +103,8 @@ def test_ours_stand_beside_with_difference_and_interval(
     runs, qrels = save(tmp_path, {"en": 1400})
     values = evaluate(runs["en"], qrels, ["mrr@5"])
     mean, groups = values.mean("mrr@5"), gold_groups(qrels, values.claim_ids)
-    low, high = bootstrap_intervals(values["mrr@5"][None], groups)[0]
-    found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
+    low, high = bootstrap_intervals(values["mrr@5"][None], groups, repeats=500)[0]
+    found = cells(capsys, "--reports", tmp_path)
     cell = found["2025-styles", "E5-Large", "S0C0"]
     assert float(cell["ours"]) == pytest.approx(mean, abs=1e-6)
     assert float(cell["difference"]) == pytest.approx(mean - 0.6568, abs=2e-6)
@@ -108,12 +115,16 @@ def test_ours_stand_beside_with_difference_and_interval(
     filled = {key for key, row in found.items() if row["ours"]}
     assert filled == {("2025-styles", "E5-Large", "S0C0")}
     text = shown(capsys, "--reports", tmp_path, "--tables", "2025-styles")
-    assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text and "unknown" in text
+    assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text
     (cost,) = (line.split() for line in text.splitlines() if str(tmp_path) in line)
     assert cost == ["E5-Large", "e5-large-v2", str(tmp_path), "12.3", "113.5", "-", "-", "-"]
+    # Without an interval nothing is said of it.
+    save(tmp_path / "bare", {"en": 1400}, intervals={"mrr@1": {"en": (0.1, 0.2)}})
+    bare = cells(capsys, "--reports", tmp_path / "bare")["2025-styles", "E5-Large", "S0C0"]
+    assert (bare["inside"], bare["low"], bare["ours"]) == ("unknown", "", cell["ours"])
     near = tmp_path / "near"
     save(near, {"en": 1400}, share=0.6568)
-    found = cells(capsys, "--reports", near, "--qrels", near / "qrels.txt")
+    found = cells(capsys, "--reports", near)
     assert found["2025-styles", "E5-Large", "S0C0"]["inside"] == "yes"
 
 
@@ -134,87 +145,12 @@ def test_seconds_are_compared_over_the_papers_claims_alone(
         assert found["2024-results", "System 0", "dev time"]["ours"] == ours, counts
 
 
-def test_without_judgements_given_the_reports_intervals_or_their_data_sets_are_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = ("2025-styles", "E5-Large", "S0C0")
-    told = {"mrr@5": {"en": (0.61, 0.69), "macro": (0.2, 0.3)}}
-    _, qrels = save(tmp_path / "told", {"en": 1400}, intervals=told)
-    cell = cells(capsys, "--reports", tmp_path / "told")[key]
-    assert (float(cell["low"]), float(cell["high"]), cell["inside"]) == (0.61, 0.69, "yes")
-    data = tmp_path / "data"
-    save(tmp_path / "untold", {"en": 1400}, dataset=str(data))
-    assert cells(capsys, "--reports", tmp_path / "untold")[key]["inside"] == "unknown"
-    (data / "qrels").mkdir(parents=True)
-    rows = [f"{c}\t{g}\t1" for c in qrels.claim_ids for g in qrels.golds(c)]
-    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
-    # A data set may be told by its name among those that are kept.
-    monkeypatch.setenv("CLAIM2SOURCE_DATA", str(tmp_path))
-    save(tmp_path / "named", {"en": 1400}, dataset="data")
-    save(tmp_path / "gone", {"en": 1400}, dataset="ct25-gone")
-    assert cells(capsys, "--reports", tmp_path / "named")[key]["low"]
-    text = shown(capsys, "--reports", tmp_path / "gone")
-    assert "No interval: e5-large-v2: ct25-gone: no such folder" in text
-    given = ["--qrels", tmp_path / "untold" / "qrels.txt"]
-    found = [cells(capsys, "--reports", tmp_path / "untold", *more)[key] for more in ([], given)]
-    assert found[0] == found[1] and found[0]["low"]
-    # Judgements that are given come before what the report says.
-    assert cells(capsys, "--reports", tmp_path / "told", *given)[key]["low"] != "0.610000"
-
-
-def test_metrics_that_the_report_lacks_are_computed_down_to_the_runs_depth(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The report holds MRR@5 and recall@1; every list is ten long."""
-    names = {"checkpoint": "bm25-lemmas", "dataset": "adma2023", "split": "test"}
-    _, qrels = save(tmp_path, {"en": 30}, **names)
-    rest = [(f"x{i}", -float(i)) for i in range(9)]
-    first = Run.from_lists(
-        {c: [("first", 2.0), (qrels.golds(c)[0], 1.0), *rest[:8]] for c in qrels.claim_ids}
-    )
-    asked = ["--tables=2023-candidates", "--reports", tmp_path]
-    given = [*asked, "--qrels", tmp_path / "qrels.txt"]
-    table = {"mrr@5": 0.5, "recall@1": 0.0, "queries": 30}
-    report = json.loads((tmp_path / "report.json").read_text())
-    (system,) = report["systems"].values()
-    system |= {"languages": {"en": table}, "macro": table}
-    (tmp_path / "report.json").write_text(json.dumps(report))
-
-    def filled(arguments: list[Any], row: str = "BM25") -> dict[str, float]:
-        found = cells(capsys, *arguments).items()
-        return {k[2]: float(v["ours"]) for k, v in found if k[1] == row and v["ours"]}
-
-    # Runs that are not the report's give nothing that it does not hold.
-    assert filled(given) == {"TB@1": 0.0}
-    write_trec_run(first, tmp_path / "runs" / "en.trec")
-    assert filled(asked) == {"TB@1": 0.0}  # no judgements
-    assert filled(given) == {"TB@1": 0.0, "TB@10": 100.0}  # 100 and 500 are deeper than the run
-    cell = cells(capsys, *given)["2023-candidates", "BM25", "TB@10"]
-    assert (cell["low"], cell["high"]) == ("100.000000", "100.000000")
-    # MAP has no depth: a full list without its gold leaves it open.
-    rumours = [*given, "--rows=System 1=bm25-lemmas"]
-    rumours[0] = "--tables=2024-results"
-    report |= {"dataset": "rumours", "split": "dev"}
-    (tmp_path / "report.json").write_text(json.dumps(report))
-    assert filled(rumours, "System 1") == {"dev R@5": 1.0, "dev MAP": 0.5}
-    lists = {c: [*first.scored(c).items()] for c in first.claim_ids}
-    lists["en0"] = [("y", 3.0), *[(s, v) for s, v in lists["en0"] if s.startswith(("x", "f"))]]
-    assert len(lists["en0"]) == 10
-    write_trec_run(Run.from_lists(lists), tmp_path / "runs" / "en.trec")
-    share = 29 / 30
-    table |= {"mrr@5": 0.5 * share}
-    system |= {"languages": {"en": table}, "macro": table}
-    (tmp_path / "report.json").write_text(json.dumps(report))
-    found = filled(rumours, "System 1")
-    assert found["dev R@5"] == pytest.approx(share, abs=1e-6) and "dev MAP" not in found
-
-
 def test_other_claims_are_shown_but_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "part"
     save(folder, {"en": 431}, dataset="/data/ct25")
-    arguments = ["--reports", folder, "--qrels", folder / "qrels.txt"]
+    arguments = ["--reports", folder]
     cell = cells(capsys, *arguments)["2025-styles", "E5-Large", "S0C0"]
     assert cell["ours"] and not cell["difference"]
     assert (cell["inside"], cell["same_claims"]) == ("unknown", "no")
@@ -239,7 +175,7 @@ def test_three_languages_their_average_and_the_representation(
         claims="translated",
         sources="metadata_paper_order",
     )
-    found = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")
+    found = cells(capsys, "--reports", tmp_path)
     filled = {key[1:] for key, row in found.items() if row["ours"]}
     # English is the same text in all three; the others are filled for translations alone.
     assert filled == {("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")} | {
@@ -302,7 +238,6 @@ def test_the_systems_of_a_hybrid_report(tmp_path: Path, capsys: pytest.CaptureFi
     named = cells(capsys, "--reports", tmp_path, "--rows", "BM25=bm25")
     assert named["2025-test", "BM25", "dev"]["ours"]
     assert not named["2025-test", "BM25", "test"]["ours"]
-    assert {row["inside"] for row in found.values() if row["ours"]} == {"unknown"}
 
 
 def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,31 +265,6 @@ def test_percent_and_deltas_of_ours(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"{formal - plain:+.4f}" in shown(capsys, *both)
     gap = float(cells(capsys, *both)["2025-styles", "E5-Large", "S0C1"]["difference"])
     assert gap == pytest.approx(formal - 0.6578, abs=2e-6)
-
-
-def test_claims_for_which_nothing_was_found_count_as_zero(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs, _ = save(tmp_path, {"en": 1400})
-    kept = [c for c in runs["en"].claim_ids if "x" not in runs["en"].sources(c)]
-    write_trec_run(runs["en"].restricted(kept), tmp_path / "runs" / "en.trec")
-    cell = cells(capsys, "--reports", tmp_path, "--qrels", tmp_path / "qrels.txt")[
-        "2025-styles", "E5-Large", "S0C0"
-    ]
-    assert float(cell["low"]) < float(cell["ours"]) < float(cell["high"])
-
-
-def test_judgements_of_other_claims_give_no_interval(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(tmp_path / "a", {"en": 1400})
-    write_beir_qrels(Qrels({"other": {"p": 1}}), tmp_path / "q.txt")
-    text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
-    assert "No interval: e5-large-v2: the judgements are not those of its en run" in text
-    # Judgements that do not give the report's score are another split's.
-    write_beir_qrels(Qrels({f"en{i}": {"x": 1} for i in range(1400)}), tmp_path / "q.txt")
-    text = shown(capsys, "--reports", tmp_path / "a", "--qrels", tmp_path / "q.txt")
-    assert "its runs do not give its report's mrr@5" in text
 
 
 def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def cut(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
     return folder
 
 
-def test_the_grid_is_written_as_table_csv_json_and_heat_map(
+def test_the_grid_is_written_as_table_json_and_heat_map(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By rules, without a server; beside the published cells, where BM25 is the papers'."""
@@ -61,20 +60,12 @@ def test_the_grid_is_written_as_table_csv_json_and_heat_map(
     # Rules are no paper's style: no published table takes these cells for its own.
     assert cell.style == "S3C1, not the papers'"
     assert (out / cell.runs / "en.trec").is_file()
-    with open(out / "styles" / "grid.csv", encoding="utf-8") as file:
-        rows = {(row["claims"], row["sources"]): row for row in csv.DictReader(file)}
-    assert len(rows) == 4
-    assert float(rows["C1", "S3"]["delta"]) == pytest.approx(
-        grid[name]["C1"]["S3"] - grid[name]["C0"]["S0"], abs=1e-6
-    )
-    assert rows["C1", "S0"]["published_delta"] == "0.022500"
-    assert rows["C0", "S3"]["published_delta"] == "-0.308600"
-    assert "white-space" in rows["C1", "S0"]["unreliable"]
-    assert sum(row["best"] == "yes" for row in rows.values()) == 1
     assert (out / "styles" / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
     printed, page = capsys.readouterr().out, (out / "styles" / "report.md").read_text("utf-8")
     for text in (printed, page):
         assert "rewritten by rules, which stand in for a language model" in text
-        assert "+0.0225?" in text and "texts rewritten by Llama-3.3-70B" in text
-        assert "^: the best cell" in text
+        assert (
+            "+0.0225?" in text and "-0.3086?" in text and "texts rewritten by Llama-3.3-70B" in text
+        )
+        assert "^: the best cell" in text and "S3 tweet, C0 as posted, C1 formal. Texts by" in text
     assert "paired randomisation tests" in page

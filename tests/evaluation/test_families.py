@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from claim2source.core.report import COST_COLUMNS, SystemCost
-from claim2source.evaluation.analysis.anova import two_way_anova
+from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,
     TOO_FEW,

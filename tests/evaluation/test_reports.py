@@ -25,7 +25,6 @@ from claim2source.evaluation.reports import (
     distinct_ends,
     judged_run,
     read_reports,
-    runs_of,
     whole_run,
 )
 from claim2source.io.trec import write_trec_run
@@ -125,7 +124,7 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
     row = system.report
     assert (row.model, row.claims, row.style) == ("m/model", "bilingual", "S0C0")
     assert row.queries == {"en": 2, "de": 2}
-    assert set(runs_of(system)) == {"en", "de"}
+    assert set(system.runs) == {"en", "de"}
     assert set(whole_run(system).claim_ids) == {"en1", "en2", "de1", "de2"}
     assert system.interval("mrr@5", "macro") == (0.2, 0.8)
     assert system.interval("mrr@5", "de") is None and system.interval("mrr@1", "en") is None

@@ -12,7 +12,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Result, Run
 from claim2source.evaluation.html.claims import traced_claims
 from claim2source.evaluation.html.page import trace_page
-from claim2source.evaluation.moves import Moves, gold_moves
+from claim2source.evaluation.ranks import Moves, gold_moves
 from claim2source.evaluation.verifiers import Place, places_table, verified
 
 
@@ -73,6 +73,9 @@ def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None
     trace_page(runs, data, tmp_path / "way.html", title=evil)
     page = (tmp_path / "way.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page and page.count("&lt;script&gt;alert(1)") >= 10
+    # Of the one gold: from rank 3 to 1, first from 3 to 2.
+    assert "From the first stage to the last: 1 golds promoted (1 to rank 1), 0 demoted" in page
+    assert "1: 1 golds promoted (0 to rank 1), 0 demoted (0 from rank 1), 0 as before" in page
     assert page.count("<script>") == 1 and "default-src 'none'" in page
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(UserError):

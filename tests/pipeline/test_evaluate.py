@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -11,10 +9,7 @@ from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.evaluation.compare import compare
 from claim2source.evaluation.families import Family
-from claim2source.evaluation.published.scores import Scorer, with_published
-from claim2source.evaluation.published.tables import Column, Row, Table
-from claim2source.evaluation.reports import LoadedSystem
-from claim2source.pipeline.evaluate import Scoring, evaluate, make_report, run_tests, score_result
+from claim2source.pipeline.evaluate import Scoring, evaluate, run_tests, score_result
 from claim2source.retrieve import BM25, BM25Config
 from tests.shared_data import shared
 
@@ -47,23 +42,6 @@ def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() 
     for comparison in macro.comparisons:
         report = systems[comparison.system].report
         assert comparison.mean == pytest.approx(report.macro["mrr@5"])
-
-
-def test_a_published_metric_that_the_report_lacks_is_computed_from_the_run_in_memory() -> None:
-    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
-    sources = tuple(Source(c.golds[0]) for c in claims)
-    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
-    run = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
-    scored = score_result("bm25", run, data, Scoring(metrics=["mrr@5"], repeats=0))
-    column = Column("R@1", "recall@1", splits=("dev",))
-    table = Table(
-        "t", "p", "title", "source", ("data",), (column,), (Row("BM25", (0.5,), ("bm25",)),)
-    )
-    report = make_report(data, {"bm25": scored.report}, "bm25", name="data")
-    loaded = LoadedSystem(scored.report, Path(), "data", "dev", memory={"en": run})
-    report = with_published(report, [table], [loaded], Scorer(data.qrels, 20, 0))
-    (found,) = report.systems["bm25"].published
-    assert found.ours == 1.0 and "recall@1" not in report.macro
 
 
 def test_metrics_deeper_than_the_lists_are_noted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from claim2source import __version__
@@ -26,6 +27,7 @@ from claim2source.evaluation.html.claims import (
 )
 from claim2source.evaluation.html.sections import DEPTHS, Compared, published_section, sections_of
 from claim2source.evaluation.html.verdict import verdict
+from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import files_of_report, named_reports
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 
@@ -113,7 +115,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     page = rendered(
         title=f"{title}: claims through {len(runs)} stages",
         subtitle="",
-        verdict=[],
+        verdict=_moved(runs, dataset),
         sections=[],
         claims=shown,
         claims_note=f"{len(shown)} of {len(claims)} claims, those whose gold moved most first.",
@@ -124,6 +126,23 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
         made=f"Claim2Source {__version__}.",
     )
     write_text(out, page)
+
+
+def _moved(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
+    """Say how many golds all the stages promoted and demoted, then each of several."""
+    names = list(runs)
+    steps = [(names[0], names[-1]), *(pairwise(names) if len(names) > 2 else ())]
+    said = []
+    for place, (before, after) in enumerate(steps if len(names) > 1 else ()):
+        moves = gold_moves(runs[before], runs[after], dataset, 1).get(MACRO)
+        if moves is not None:
+            same = moves.claims - moves.promoted - moves.demoted
+            what = after if place else "From the first stage to the last"
+            said.append(
+                f"{what}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
+                f"{moves.demoted} demoted ({moves.from_first} from rank 1), {same} as before."
+            )
+    return said
 
 
 def rendered(**values: object) -> str:
@@ -138,6 +157,7 @@ def rendered(**values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = lambda value: text_of(value).replace(" [", "\n[")
+    environment.tests["words"] = lambda value: isinstance(value, str) and value[:1].isalpha()
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     return environment.get_template(TEMPLATE).render(
         script=script,

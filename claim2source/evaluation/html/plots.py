@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 WIDTH = 800.0
-COLOURS = 8  # variables c0 to c7 of the page's style; systems beyond them have other markers
+COLOURS = 8  # variables c0 to c7 of the page's style
 _LINE = 22.0  # height of a row of text
 _MOST_PANELS = 4  # beside each other
 _NAME = 34  # width, in letters, of a name that is shown; all of it is in the tooltip
-_MARKERS = "os^D"
+# One more than colours: no two of 72 systems have both the same.
+_MARKERS = "os^DvPX<>"
 # What matplotlib draws in these colours is drawn in the page's: light or dark.
 _INK, _SOFT, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
 _SYSTEMS = [f"#0001{i:02x}" for i in range(COLOURS)]
@@ -103,7 +104,7 @@ class _Drawing:
         """Draw a system's line or dots with a tooltip; those of no place are grey."""
         gid = f"mark-{len(self.tips)}"
         colour = _RULE if place is None else _SYSTEMS[place % COLOURS]
-        marker = _MARKERS[(place or 0) // COLOURS % len(_MARKERS)]
+        marker = _MARKERS[(place or 0) % len(_MARKERS)]
         self.tips.append(tip)
         style = {"marker": marker, "color": colour, "gid": gid, **more}
         (line,) = axes.plot(across, up, markerfacecolor=colour if filled else _PAPER, **style)

@@ -94,5 +94,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// What is wider than its box says that it scrolls.
+const boxes = document.querySelectorAll(".scroll");
+function hint() {
+  for (const box of boxes) box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+}
+addEventListener("resize", hint);
+for (const one of document.querySelectorAll("details")) one.addEventListener("toggle", hint);
+
 show();
 open();
+hint();

@@ -22,7 +22,7 @@ from claim2source.core.report import (
 )
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
-from claim2source.evaluation.compare import ScoredRuns
+from claim2source.evaluation.compare import MICRO, ScoredRuns
 from claim2source.evaluation.families import family_note, family_table
 from claim2source.evaluation.html.plots import (
     COLOURS,
@@ -32,21 +32,22 @@ from claim2source.evaluation.html.plots import (
     line_plot,
     scatter_plot,
 )
+from claim2source.evaluation.ranks import BUCKETS, NOT_FOUND, bucket_changes
 from claim2source.evaluation.reports import LoadedSystem, distinct_ends
-from claim2source.evaluation.slices import (
-    BUCKETS,
-    NOT_FOUND,
-    breakdown,
-    bucket_changes,
-    changes_table,
-    slices_of,
-)
-from claim2source.evaluation.style_grid import LEGEND, StyleGrid, grid_tables
+from claim2source.evaluation.style_grid import SIGNIFICANT, GridCell, StyleGrid, grid_tables
 from claim2source.metrics.metrics import twins_in
+from claim2source.text.styles import STYLES
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
 _MOST_NAMES = 14  # lines or points that are all named
+_GRID_NUMBERS = "In the numbers S0C0 is absolute, the other cells are differences to it."
+_FORMS = {
+    "original": "the post as it is",
+    "translated": "its English translation",
+    "bilingual": "the post, then its translation",
+    "paired": "the post and its translation, each with its prompt",
+}
 
 
 @dataclass(frozen=True)
@@ -66,27 +67,16 @@ class Compared:
 
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
-        """Map `macro`, every language and `micro` to the systems' scores with intervals."""
-        scored = self.scored
-        parts = [part for part in slices_of(scored.dataset.claims) if part.by == "language"]
-        rows = breakdown(
-            scored.scores,
-            scored.metric,
-            scored.dataset,
-            parts,
-            repeats=self.repeats,
-            seed=self.seed,
-        )
-        found: dict[str, dict[str, Bar]] = {}
-        for row in rows:
-            found.setdefault(row.part, {})[row.system] = Bar(row.value, row.low, row.high)
-        order = [MACRO, *scored.dataset.languages, "micro"]
-        return {part: found[part] for part in order if part in found}
+        """Map `macro`, every language and, of several, `micro` to the systems' scores."""
+        return {
+            part: {name: Bar(*bound) for name, bound in found.items()}
+            for part, found in self.scored.bounds(self.repeats, self.seed).items()
+        }
 
     @property
     def several_languages(self) -> bool:
         """Tell whether the macro average is another number than the one language's."""
-        return len(self.bars) > 3
+        return MICRO in self.bars
 
 
 class Shaded(NamedTuple):
@@ -156,12 +146,20 @@ def _by_language(compared: Compared) -> Section:
         for name in compared.systems
     ]
     title, metric = "Score by language", compared.scored.metric
-    drawn = {part: row for part, row in bars.items() if part != "micro"}
+    drawn = {part: row for part, row in bars.items() if part != MICRO}
     plot = interval_plot(drawn, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
         note += " Macro is the mean of the languages, micro that of the claims."
+    note += _forms_note(compared)
     return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
+
+
+def _forms_note(compared: Compared) -> str:
+    """Explain the claim forms that stand behind the dots of systems' names."""
+    forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
+    said = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
+    return f" Claim forms: {said}." if said else ""
 
 
 def _tests(compared: Compared) -> Section:
@@ -293,7 +291,8 @@ def _changes(compared: Compared) -> Section:
             f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
             f"{(after == before).sum()} the same"
         )
-        table = changes_table(changes, "rank")
+        rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
+        table = TextTable(["rank", *changes], rows)
         shaded.append(Shaded(title, table, shades(counts, 0.0), asked, (baseline, name), summary))
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
@@ -323,7 +322,8 @@ def _representations(compared: Compared) -> Section:
     table = TextTable(["system", *forms], rows)
     low = float(np.nanmin(values))
     empty = [[""] * len(forms) for _ in names]
-    return Section(title, shaded=[Shaded(title, table, shades(values, low), empty)])
+    note = _forms_note(compared).strip()
+    return Section(title, note=note, shaded=[Shaded(title, table, shades(values, low), empty)])
 
 
 def shades(values: np.ndarray, low: float) -> list[list[int]]:
@@ -334,15 +334,40 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 
 def _styles(compared: Compared) -> Section:
-    """Show the grids of text styles that the reports hold."""
+    """Show the reports' grids of text styles: a heat map of each system, and tables."""
     found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
     grids = {name: grid for name, grid in found.items() if grid is not None}
-    numbers = {
-        f"Styles{f', {name}' * (len(grids) > 1)}: {kind}": table
-        for name, grid in grids.items()
-        for kind, table in grid_tables(grid).items()
-    }
-    return Section("Text styles", note=LEGEND, numbers=numbers)
+    numbers: dict[str, TextTable] = {}
+    shaded: list[Shaded] = []
+    for name, grid in grids.items():
+        of = f", {name}" * (len(grids) > 1)
+        numbers |= {f"Styles{of}: {kind}": table for kind, table in grid_tables(grid).items()}
+        shaded += [_heat_map(grid, retriever, of) for retriever in grid.retrievers]
+    notes = dict.fromkeys(grid.note for grid in grids.values())
+    note = f"{' '.join(notes)} ^: the best cell of a system. {SIGNIFICANT} {_GRID_NUMBERS}"
+    return Section("Text styles", note=note, numbers=numbers, shaded=shaded)
+
+
+def _heat_map(grid: StyleGrid, retriever: str, of: str) -> Shaded:
+    """Shade the macro scores of a system: claim styles down, source styles across."""
+    cells = {(cell.claims, cell.sources): cell for cell in grid.row(retriever)}
+    rows: list[list[Cell]] = [
+        [
+            f"{claims} {STYLES[claims].what}",
+            *(_marked(cells[claims, sources]) for sources in grid.sources),
+        ]
+        for claims in grid.claims
+    ]
+    values = np.array([[cells[c, s].value for s in grid.sources] for c in grid.claims])
+    title = f"{retriever}{of}: macro {MAIN_METRIC} by style"
+    columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
+    empty = [[""] * len(grid.sources) for _ in grid.claims]
+    low = float(values.min())
+    return Shaded(title, TextTable(columns, rows), shades(values, low), empty)
+
+
+def _marked(cell: GridCell) -> str:
+    return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
 
 
 def _left_out(compared: Compared) -> Section:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import require
-from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.records import Qrels
+from claim2source.core.errors import ConfigError
 from claim2source.core.report import COST_COLUMNS, cost_cells
 from claim2source.core.tables import Part, TextTable, render
-from claim2source.evaluation.published.scores import Cells, Scorer, our_scores
+from claim2source.evaluation.published.scores import Cells, our_scores
 from claim2source.evaluation.published.tables import Column, Row, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
-from claim2source.io.trec import read_qrels
 
 Format = Literal["text", "markdown", "csv"]
 WIDEST = 10  # columns beside each other in a terminal
@@ -34,7 +31,6 @@ class PublishedTables:
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
     unplaced: Sequence[LoadedSystem]
-    missing: Sequence[str]
 
     @classmethod
     def of(
@@ -42,22 +38,16 @@ class PublishedTables:
         systems: Sequence[LoadedSystem],
         tables: Sequence[str] | None = None,
         rows: Sequence[str] = (),
-        qrels: Iterable[Path] = (),
-        repeats: int = 10_000,
-        seed: int = 0,
     ) -> PublishedTables:
         """Find our scores for the cells of these tables or papers, by default of all.
 
-        `rows` put systems into rows that names do not match (GritLM-F=NAME). `qrels` are
-        judgements of the runs for intervals; without them the reports' own are taken.
+        `rows` put systems into rows that names do not match (GritLM-F=NAME).
         """
         chosen = selected_tables(tables)
         named = named_rows(rows, chosen, systems)
-        scorer = Scorer(read_judgements(qrels), repeats, seed)
-        cells = {table.id: our_scores(table, systems, named, scorer) for table in chosen}
+        cells = {table.id: our_scores(table, systems, named) for table in chosen}
         used = {id(ours.system) for found in cells.values() for ours in found.values()}
-        left = [system for system in systems if id(system) not in used]
-        return cls(chosen, cells, left, list(scorer.notes))
+        return cls(chosen, cells, [system for system in systems if id(system) not in used])
 
     def text(self, form: Format) -> str:
         """Write all tables; CSV has one line a cell, absolute and in the paper's unit."""
@@ -70,7 +60,7 @@ class PublishedTables:
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
         text = render(parts, "markdown" if markdown else "plain") + "\n"
-        return text + unplaced(self.unplaced, self.missing)
+        return text + unplaced(self.unplaced)
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Name the tables that have a score of ours, each with its notes."""
@@ -92,16 +82,6 @@ def selected_tables(wanted: Sequence[str] | None) -> list[Table]:
             allowed = [*dict.fromkeys(t.paper for t in tables), *(t.id for t in tables)]
             raise ConfigError("tables", name, ", ".join(allowed))
     return [t for t in tables if not wanted or {t.id, t.paper} & set(wanted)]
-
-
-def read_judgements(paths: Iterable[Path]) -> Qrels:
-    """Read files of judgements as one; a claim may repeat with the same judgements."""
-    grades: dict[str, Mapping[str, int]] = {}
-    for path in paths:
-        for claim, judged in read_qrels(path).grades.items():
-            if grades.setdefault(claim, judged) != judged:
-                raise UserError(f"{path}: {claim!r} is judged otherwise in an earlier file")
-    return Qrels(grades)
 
 
 def named_rows(
@@ -204,14 +184,13 @@ def used_systems(cells: Cells) -> list[Part]:
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
 
 
-def unplaced(systems: Sequence[LoadedSystem], missing: Iterable[str]) -> str:
-    """List systems that are in no table, and why intervals are missing."""
-    lines = [
-        f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})"
+def unplaced(systems: Sequence[LoadedSystem]) -> str:
+    """List systems that are in no table."""
+    lines = (
+        f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
         for s in systems
-    ]
-    lines += [f"No interval: {note}" for note in missing]
-    return "\n" + "\n".join(lines) + "\n" if lines else ""
+    )
+    return "\n" + "".join(lines) if systems else ""
 
 
 def as_csv(tables: Sequence[Table], cells: Mapping[str, Cells]) -> str:

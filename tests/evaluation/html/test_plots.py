@@ -92,3 +92,19 @@ def test_a_significant_dot_is_filled_and_one_that_is_not_is_hollow() -> None:
     dots = re.findall(r'<use [^>]*fill="(var\(--\w+\))" stroke="(var\(--\w+\))"', svg)
     # Colours by place among all systems.
     assert dots == [("var(--c1)", "var(--c1)"), ("var(--paper)", "var(--c2)")]
+
+
+def test_nine_systems_have_nine_marks_of_another_shape_each() -> None:
+    svg = drawn("line", [f"system {i}" for i in range(9)])
+    shapes = re.findall(r'<path (?:id="[^"]+" )?d="([^"]+)"', svg)
+    marks = {
+        (href, fill)
+        for href, fill in re.findall(r'<use [^>]*href="#([^"]+)"[^>]*fill="(var\(--c\d\))"', svg)
+    } | {
+        (href, fill)
+        for fill, href in re.findall(r'<use [^>]*fill="(var\(--c\d\))"[^>]*href="#([^"]+)"', svg)
+    }
+    assert len(shapes) >= 9 and len(marks) >= 9
+    by_colour = {fill: {href for href, own in marks if own == fill} for _, fill in marks}
+    # The ninth has the first one's colour, and another shape.
+    assert len(by_colour["var(--c0)"]) > len(by_colour["var(--c1)"])

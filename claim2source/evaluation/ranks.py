@@ -1,16 +1,57 @@
-"""Count what a re-ranking did to the golds: its ceiling, and the golds that rose and fell."""
+"""Rank the first gold of every claim, and count the golds that rose and fell between two runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 
-from claim2source.core.records import Dataset
+import numpy as np
+
+from claim2source.core.records import Dataset, Qrels
 from claim2source.core.report import MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, TextTable
-from claim2source.evaluation.slices import first_ranks
-from claim2source.metrics.metrics import judged_claims, language_masks
+from claim2source.metrics.metrics import evaluate, judged_claims, language_masks
+
+# First and last rank of every bucket; what is deeper or absent is "101+" or "not found".
+BUCKETS: Mapping[str, tuple[int, float]] = {
+    "1": (1, 1),
+    "2-5": (2, 5),
+    "6-10": (6, 10),
+    "11-50": (11, 50),
+    "51-100": (51, 100),
+    "101+": (101, np.inf),
+}
+NOT_FOUND = "not found"
+_UNCUT = "mrr@1000000"
+
+
+def first_ranks(
+    run: Run, qrels: Qrels, claim_ids: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return claim ids and the rank of each one's first gold, [claims] float64, inf if absent.
+
+    Raises as `evaluate` does, whose reciprocal rank this is.
+    """
+    scores = evaluate(run, qrels, [_UNCUT], claim_ids)
+    with np.errstate(divide="ignore"):
+        return scores.claim_ids, np.round(1 / scores[_UNCUT])
+
+
+def bucket_of(rank: float) -> str:
+    """Name the bucket that a rank falls into; an infinite one is "not found"."""
+    if not np.isfinite(rank):
+        return NOT_FOUND
+    return next(name for name, (first, last) in BUCKETS.items() if first <= rank <= last)
+
+
+def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str, int]]:
+    """Count claims by bucket before and bucket after, for two systems' ranks of the same claims."""
+    names = (*BUCKETS, NOT_FOUND)
+    changes = {name: dict.fromkeys(names, 0) for name in names}
+    for first, second in zip(before, after, strict=True):
+        changes[bucket_of(first)][bucket_of(second)] += 1
+    return changes
 
 
 @dataclass(frozen=True)

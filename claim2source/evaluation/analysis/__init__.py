@@ -1,1 +1,0 @@
-"""Explain results: language errors and analysis of variance."""
