@@ -16,11 +16,10 @@ from torch import Tensor
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
-from claim2source.core.files import atomic_folder, file_hash, write_json
+from claim2source.core.files import atomic_folder, file_hash
 from claim2source.models import Weights, tokenizer_files
 from claim2source.models.hub import ADAPTER_CONFIG_FILE
 from claim2source.models.manifest import Base
-from claim2source.models.places import base_record
 from claim2source.models.reranker_manifest import (
     RerankerKind,
     RerankerManifest,
@@ -31,7 +30,12 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, keep_head, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair, Reranker
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.checkpoint import ONE_SHARD, check_layers, make_trainable
+from claim2source.training.checkpoint import (
+    ONE_SHARD,
+    check_layers,
+    make_trainable,
+    save_adapter,
+)
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.resume import require_finite_weights
 
@@ -84,7 +88,7 @@ class TrainedReranker(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Return where the model is."""
+        """Return the device of the model."""
         return next(iter(self.model.parameters())).device
 
     @property
@@ -137,14 +141,8 @@ class TrainedReranker(ABC):
                     self.write_full(temporary)
                     files = "model.safetensors", "config.json"
                 else:
-                    self.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD)
-                    # peft writes the folder that the base was loaded from.
-                    adapter = temporary / ADAPTER_CONFIG_FILE
-                    stated = json.loads(adapter.read_text(encoding="utf-8"))
-                    stated["base_model_name_or_path"] = base_record(manifest.base.name)
-                    write_json(adapter, stated)
+                    save_adapter(self.model, temporary, manifest.base.name)
                     files = ADAPTER_FILE, ADAPTER_CONFIG_FILE
-                (temporary / "README.md").unlink(missing_ok=True)
                 content, settings = (file_hash(temporary / name) for name in files)
                 weights = Weights("full" if full else "lora", content, config_sha256=settings)
             replace(manifest, weights=weights).write(temporary)
@@ -155,7 +153,7 @@ class TrainedReranker(ABC):
         return False
 
     def located(self, stage: LocalReranker) -> Any:
-        """Find a stage's files, which a whole trained re-ranker may be; return how to load them."""
+        """Find a stage's files, the base's or a whole trained re-ranker's; say how they are loaded."""
         if stage.trained is not None and stage.trained[1].weights.kind != "full":
             raise UserError(
                 f"model.name: {self.config.model.name} is an adapter; train from its base "
@@ -203,7 +201,7 @@ class CrossEncoderToTrain(TrainedReranker):
 
     @property
     def needs_weights(self) -> bool:
-        """A random head is in no file of the base."""
+        """Tell whether the head is random: it is in no file of the base."""
         return self.headless
 
     @property
