@@ -153,7 +153,7 @@ class TrainedReranker(ABC):
         return False
 
     def located(self, stage: LocalReranker) -> Any:
-        """Find a stage's files, the base's or a whole trained re-ranker's; say how they are loaded."""
+        """Find a stage's files, a base's or a whole re-ranker's, and how they are loaded."""
         if stage.trained is not None and stage.trained[1].weights.kind != "full":
             raise UserError(
                 f"model.name: {self.config.model.name} is an adapter; train from its base "
@@ -206,7 +206,6 @@ class CrossEncoderToTrain(TrainedReranker):
 
     @property
     def transformer(self) -> Any:
-        """Return the transformers model within."""
         return self.network[0].model
 
     def adapt(self) -> None:
@@ -216,7 +215,6 @@ class CrossEncoderToTrain(TrainedReranker):
             keep_head(self.network)
 
     def empty_stage(self, depth: int) -> CrossEncoder:
-        """Make the stage that reads such checkpoints."""
         config = self.config.model
         return CrossEncoder(
             model=config.name,
@@ -229,18 +227,15 @@ class CrossEncoderToTrain(TrainedReranker):
         )
 
     def live(self) -> dict[str, Any]:
-        """Name the stage's own parts that are trained here."""
         settings = self.config.model.max_length, self.config.model.instruction
         return {"network": self.network, "prompt_settings": settings}
 
     def features(self, pairs: Sequence[Pair]) -> Features:
-        """Make the tensors of some pairs, on the CPU."""
         texts: list[Any] = [tuple(pair) for pair in pairs]
         found: Features = self.network.preprocess(texts, prompt=self.config.model.instruction)
         return found
 
     def logits(self, features: Features) -> Tensor:
-        """Compute the logits of pairs, [pairs, labels]."""
         found: Tensor = self.network(dict(features))["scores"]
         return found.float().reshape(-1, self.labels)
 
@@ -278,7 +273,6 @@ class YesNoToTrain(TrainedReranker):
     task = "CAUSAL_LM"
 
     def load(self) -> None:
-        """Load the model and its tokenizer."""
         config = self.config.model
         settings = self.located(self.empty_stage(1).with_runtime(None, self.config.device))
         self.network = load_causal(self.folder, settings)
@@ -301,11 +295,9 @@ class YesNoToTrain(TrainedReranker):
 
     @property
     def transformer(self) -> Any:
-        """Return the transformers model within."""
         return self.causal
 
     def empty_stage(self, depth: int) -> YesNo:
-        """Make the stage that reads such checkpoints."""
         config = self.config.model
         plain = YesNo()
         return YesNo(
@@ -320,14 +312,12 @@ class YesNoToTrain(TrainedReranker):
         )
 
     def live(self) -> dict[str, Any]:
-        """Name the stage's own parts that are trained here."""
         plain, config = YesNo(), self.config.model
         length = config.max_length or plain.max_length
         settings = length, config.instruction or plain.instruction, config.template
         return {"network": self.network, "prompt_settings": settings}
 
     def too_long(self, claims: Sequence[str]) -> int:
-        """Count the claims that leave no room for a source."""
         assert isinstance(self.reader, YesNo)
         rows = self.reader.tokens([Pair(text, "some words of a source") for text in claims])
         return sum(not row for row in rows)
@@ -360,7 +350,6 @@ class YesNoToTrain(TrainedReranker):
         return found[:, None]
 
     def write_full(self, folder: Path) -> None:
-        """Write the whole model and its tokenizer."""
         self.causal.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
         for file in tokenizer_files(self.folder):
             shutil.copyfile(file, folder / file.name)
