@@ -19,9 +19,17 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.http import Budget, Refused, Spent
 from claim2source.llm.parse import read_reply, why_unfinished
-from claim2source.llm.server import NoReply, Reply, Server, Unusable, refused_part
+from claim2source.llm.server import (
+    Budget,
+    NoReply,
+    Refused,
+    Reply,
+    Server,
+    Spent,
+    Unusable,
+    refused_part,
+)
 from claim2source.llm.work import (
     NO_REPLY,
     NOT_ASKED,

@@ -21,8 +21,7 @@ from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.llm.client import all_or_none, run_async
 from claim2source.llm.config import LLMConfig, check_server
-from claim2source.llm.http import Refused, other_shape
-from claim2source.llm.server import NoReply, Server
+from claim2source.llm.server import NoReply, Refused, Server, other_shape
 from claim2source.stages.pairs import Pair, Reranker, Scored
 from claim2source.stages.yes_no import INSTRUCTIONS
 from claim2source.text.control import defused

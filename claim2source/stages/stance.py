@@ -21,8 +21,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.datasets.rumors import MOST, REFUTES, SUPPORTS, UNVERIFIABLE, Label
 from claim2source.io.store import Store
-from claim2source.llm.stage import LLMCost, Task
-from claim2source.llm.versions import RewritingStage
+from claim2source.llm.stage import LLMCost, RewritingStage, Task
 from claim2source.llm.work import Request
 from claim2source.stages.facts import score_of, score_schema
 from claim2source.stages.max_sim import Cosine
