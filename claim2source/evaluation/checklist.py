@@ -123,7 +123,6 @@ def _scores(report: Report) -> list[Row]:
 
 
 def _stages(report: Report) -> Iterator[tuple[str, StageReport]]:
-    """Yield the stages that rank again, each with its system's name."""
     for system in report.systems.values():
         for stage in system.stages:
             if stage.name.startswith(_LATER):
@@ -259,7 +258,6 @@ def _failures(report: Report) -> list[Row]:
 
 
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
-    """Name nested settings by their dots; what is empty is left out."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):

@@ -164,5 +164,4 @@ def state_of(name: str, url: str) -> str:
 
 @cache
 def _warn(name: str, host: str) -> None:
-    """Say once that a key is not sent."""
     log.warning("the key in %s is not sent to %s over plain http; use https", name, host)

@@ -343,7 +343,6 @@ class Server:
         return found, content
 
     def _shown(self, refused: Refused) -> Refused:
-        """Make one line of a refusal's words, without the key."""
         return Refused(refused.status, short_line(self._hidden(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
@@ -397,7 +396,6 @@ class Server:
         return body
 
     def _reply(self, request: Request, found: Any) -> Reply:
-        """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""
         choice = found["choices"][0]
         text = _text(choice["message"].get("content"))
         text = self._hidden(_letters(text))
@@ -443,7 +441,6 @@ def refused_part(error: Refused, known: Collection[str]) -> str | None:
 
 
 def _text(content: object) -> str:
-    """Read a message's content: a text, or parts, of which those that are text count."""
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
         said = [part for part in parts if part.get("type", "text") in _TEXTS]
@@ -460,7 +457,6 @@ def _letters(text: object) -> str:
 
 
 def _logprob(value: object) -> float:
-    """Read a log-probability. Raises `ValueError` or `TypeError` for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("no log-probability")
     # Rounded ones may be a little above 0.
@@ -470,7 +466,6 @@ def _logprob(value: object) -> float:
 
 
 def _count(tokens: object) -> int:
-    """Read a number of tokens. Raises `ValueError` for what is none."""
     if tokens is None:
         return 0
     if isinstance(tokens, bool) or not isinstance(tokens, int | float):

@@ -297,5 +297,4 @@ def _plain(texts: object) -> set[str]:
 
 
 def _names_documents(request: Request, answer: Answer) -> str | None:
-    """Refuse a reply that passes over the documents."""
     return None if (answer.data or {}).get("documents") else "names no document"

@@ -270,7 +270,6 @@ class Verifier(LLMStage):
         return found if isinstance(found, str) else None
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> Ask | None:
-        """Show a poll's papers in the order of its next vote; None where they are too long."""
         count, claim = len(poll.ids), poll.claim
         shuffled = self.shuffle or self.votes > 1
         orders = [
@@ -301,7 +300,6 @@ class Verifier(LLMStage):
     def _ranked(
         self, poll: Poll, before: Mapping[str, float]
     ) -> tuple[list[tuple[str, float]], str]:
-        """Order a claim's sources by a poll, and say what it was."""
         kept = list(before.items())
         if len(poll.ids) < 2:
             return kept, "nothing to choose"
@@ -508,7 +506,6 @@ def fitted(
 
 
 def _cut(source: Source, share: float) -> Source:
-    """Shorten an abstract to a share of its characters, at a word's end."""
     kept = source.abstract[: int(len(source.abstract) * share)]
     words = kept.rpartition(" ")[0] or kept
     return replace(source, abstract=f"{words} .." if words else "")
