@@ -177,7 +177,8 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             return reply
 
         async def _whole(self, request: httpx2.Request, more: dict[str, Any]) -> httpx2.Response:
-            response = await super().send(request, **more, stream=True, follow_redirects=False)
+            more |= {"stream": True, "follow_redirects": False}
+            response = await super().send(request, **more)
             status, content = response.status_code, bytearray()
             try:
                 _refuse_redirect(response)
