@@ -1,4 +1,7 @@
-"""Fit and measure abstention: `python eval/abstain.py --system NAME --dataset DIR --out DIR`."""
+"""Fit and measure abstention: `python eval/abstain.py --system NAME --dataset DIR --out DIR`.
+
+With --index in place of --system the abstention of an index is measured as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import Annotated
 
 import numpy as np
 
-from claim2source.core.config import Between, as_plain, list_field, read_config
-from claim2source.core.errors import run_program
+from claim2source.core.config import Between, as_plain, list_field, read_config, require
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
+from claim2source.engines import open_engine
 from claim2source.evaluation.abstention import (
     MOST_RISK,
     Outcomes,
@@ -23,17 +27,19 @@ from claim2source.evaluation.abstention import (
     draw_curves,
     measure,
     point_at,
+    reliability_table,
     risk_coverage,
 )
+from claim2source.find.calibrate import reliability
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.abstain import (
     SCORES,
-    Asked,
     Fitted,
+    PairedResults,
     Target,
-    ask,
     fit_abstention,
+    paired_results,
 )
 from claim2source.pipeline.evaluate import (
     Scoring,
@@ -46,6 +52,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
 from claim2source.pipeline.views import write_markdown
+from claim2source.stages.abstain import AbstainModel
 from claim2source.systems.read import named_systems
 from claim2source.systems.system import RunSettings, SystemRunner
 from claim2source.text import ClaimForm
@@ -60,6 +67,7 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
 
     Args:
         system: name of a system of the YAML files.
+        index: folder or bucket of an index whose own abstention is measured on the split's claims.
         out: folder for the model (`abstain.json`), the report and the curves.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
@@ -69,14 +77,20 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
         risk: share of wrong answers that is allowed.
     """
 
-    system: str
     out: Path
+    system: str | None = None
+    index: str | None = None
     dataset: str = "demo"
     split: str = "dev"
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     claims: ClaimForm | None = None
     target: Target = "present"
     risk: Annotated[float, Between(0.001, 0.999)] = MOST_RISK
+
+    def check(self) -> None:
+        super().check()
+        one = (self.system is None) != (self.index is None)
+        require(one, "system", self.system, "a system's name, or --index DIR in its place")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -92,6 +106,9 @@ def abstain(config: AbstainConfig) -> str:
     Raises `UserError` for a system that is not there, and where nothing can be fitted on.
     """
     require_output(config.out)
+    if config.index is not None:
+        return measured_index(config, config.index)
+    assert config.system is not None
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, [config.system])
@@ -105,8 +122,8 @@ def abstain(config: AbstainConfig) -> str:
     )
     runner = SystemRunner(dataset, settings)
     train = runner.choosing_claims(system).val
-    known = ask(runner, system, config.claims, train)
-    asked = ask(runner, system, config.claims, dataset) if dataset.golds else None
+    known = paired_results(runner, system, config.claims, train)
+    asked = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
     kinds: list[Target] = ["present", "right"]
     said = f" of {train.name or config.dataset}, {train.split}"
     fitted = {
@@ -143,8 +160,33 @@ def abstain(config: AbstainConfig) -> str:
     return render(parts)
 
 
+def measured_index(config: AbstainConfig, index: str) -> str:
+    """Measure an index's abstention, write it to `config.out`, and return the tables.
+
+    Raises `UserError` where none is fitted, or the index has no paper of the claims.
+    """
+    engine = open_engine(index)
+    if engine.manifest.abstain is None:
+        raise UserError(f"{index}: no abstention is fitted: index --claims DATASET does that")
+    model = AbstainModel.of_plain(engine.manifest.abstain, Path(index))
+    dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
+    tenths = reliability(engine, model, dataset)
+    write_json(config.out / "reliability.json", [asdict(one) for one in tenths])
+    parts: list[Part] = [
+        f"{index}: claims of {config.dataset}, {config.split}, each once with its papers in the "
+        "index and once without them, by the probability that the paper is there:",
+        reliability_table(tenths),
+    ]
+    if model.tenths:
+        parts.append(
+            f"On papers and kinds of other posts that it was not fitted on ({model.fitted}):"
+        )
+        parts.append(reliability_table(model.tenths))
+    return render(parts)
+
+
 def measured(
-    config: AbstainConfig, asked: Asked, fitted: Mapping[str, Fitted]
+    config: AbstainConfig, asked: PairedResults, fitted: Mapping[str, Fitted]
 ) -> tuple[list[Part], TextTable]:
     """Measure fitted models on the reported split, write the curves; return all, and the table."""
     confidences = asked.single_scores()

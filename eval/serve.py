@@ -26,10 +26,10 @@ from claim2source.core.config import (
 from claim2source.core.errors import InputError, Stopped, UserError, run_program
 from claim2source.core.terminal import say
 from claim2source.engines import open_engine
+from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.store import Store
 from claim2source.io.text_files import read_lines
 from claim2source.models.local import with_local_models
-from claim2source.pipeline.finding import FinderOptions, with_index
 
 TOKEN = "CLAIM2SOURCE_TOKEN"
 # Characters of a token that nobody guesses.
@@ -80,24 +80,24 @@ class ServeConfig(FinderOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process is stopped."""
     words = with_index(sys.argv[1:] if argv is None else argv)
     serve(read_config(ServeConfig, words, program="eval/serve.py", description=__doc__))
 
 
 @with_local_models
 def serve(config: ServeConfig) -> None:
-    """Answer requests until the process is told to stop."""
+    """Answer requests until the process is stopped."""
     token = token_of(config)
     engine = open_engine(config.index or "")
     listening = listen(config)
     try:
         import uvicorn
 
+        from claim2source.serve.access import LOCAL, AccessSettings
         from claim2source.serve.app import Service, make_app
+        from claim2source.serve.batcher import RequestBatcher
         from claim2source.serve.connections import CappedProtocol, quiet_loggers
-        from claim2source.serve.desk import Desk
-        from claim2source.serve.gate import LOCAL, GateSettings
         from claim2source.serve.schemas import CHARACTERS
     except ImportError as error:
         raise UserError(
@@ -106,15 +106,15 @@ def serve(config: ServeConfig) -> None:
 
     store = None if config.store is None else Store(config.store)
     finder = config.open_finder(engine, store, sentences=config.sentences)
-    desk = Desk(finder, places=config.places, seconds=config.timeout)
-    desk.start()
+    batcher = RequestBatcher(finder, places=config.places, seconds=config.timeout)
+    batcher.start()
     # Without a token other sites' pages must not get at it under a name of theirs.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
-    gate = GateSettings(token, hosts, config.rate or None)
+    access = AccessSettings(token, hosts, config.rate or None)
     quiet_loggers()
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(Service(desk, config.log_posts, gate)),
+            make_app(Service(batcher, config.log_posts, access)),
             http=CappedProtocol,
             ws="none",
             lifespan="on",
@@ -137,7 +137,7 @@ def serve(config: ServeConfig) -> None:
     except (Stopped, KeyboardInterrupt):  # raised again once everything is finished
         pass
     finally:
-        desk.close()
+        batcher.close()
     say("stopped")
 
 

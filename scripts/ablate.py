@@ -11,10 +11,9 @@ not yet run with the words that run them.
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Seed, Settings, list_field, read_config, require
 from claim2source.core.errors import UserError, run_program
-from claim2source.core.files import atomic_folder, content_hash, write_json, write_text
+from claim2source.core.files import content_hash, write_json, write_text
 from claim2source.core.folders import is_run
-from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.validate import read_json, validated
-from claim2source.datasets import load, write_beir
+from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.io.store import Store
 from claim2source.metrics.metrics import evaluate, language_table, macro
@@ -44,8 +43,6 @@ from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.run_folder import resumable
 
 METRIC = "mrr@5"
-# Claims to train on in a small set, and the sources of its pool.
-SMALL_CLAIMS, SMALL_PAPERS, SMALL_FACT_CHECKS = 320, 400, 1000
 Value = bool | int | float | str | None | list[str] | list[float]
 TABLE_FILE = Path(__file__).with_suffix(".yaml")
 TRAINER = Path(__file__).resolve().parents[1] / "train" / "finetune.py"
@@ -136,17 +133,11 @@ class Ablation:
     def folder(self, row: str) -> Path:
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
 
-    def data(self, name: str) -> str:
-        if name.startswith("small-"):
-            return str(make_small(name, self.config.out / "data"))
-        return name
-
     def arguments(self, row: str) -> list[str]:
         """Give the arguments of train/finetune.py for a row."""
         own = self.table.of(row)
         settings: dict[str, Value] = {
             **own,
-            "data.dataset": self.data(str(own["data.dataset"])),
             "optimisation.seed": self.config.seed,
             "store": str(self.config.out / "store"),
             "wandb.mode": "off",
@@ -201,7 +192,7 @@ class Ablation:
 
     def load(self, target: str) -> Dataset:
         name, *rest = self.table.targets[target]
-        return load(self.data(name), *rest)  # type: ignore[arg-type]
+        return load(name, *rest)  # type: ignore[arg-type]
 
     def score(self, target: str, model: Resolved, rendering: Rendering) -> Scores:
         dataset, store = self.load(target), Store(self.config.out / "store")
@@ -265,50 +256,6 @@ def difference(ours: Scores, theirs: Scores) -> str:
         np.array(ours.values), np.array(theirs.values), np.array(ours.groups)
     )
     return f"{test.difference:+.4f} ({test.p_value:.3f})"
-
-
-def make_small(name: str, root: Path) -> Path:
-    """Locate a small set in `root`; make it where it is not there, drawn by a fixed seed.
-
-    The demo's German and French or ct25 with a sample of the training claims, both together, and
-    the dev claims of the fact-checks; ct25 and the fact-checks with some of their sources.
-    """
-    folder = root / name
-    if folder.is_dir():
-        return folder
-    if name == "small-fact-checks":
-        dev = load("tweets-factchecks", "dev")
-        parts = [replace(dev, sources=some_sources(dev.sources, dev.golds, SMALL_FACT_CHECKS))]
-    else:
-        demo = [some_claims(load("demo", "train", ["de", "fr"])), load("demo", "test")]
-        train, dev = (load("ct25", split) for split in ("train", "dev"))
-        train = some_claims(train)
-        pool = some_sources(train.sources, train.golds | dev.golds, SMALL_PAPERS)
-        ct25 = [replace(part, sources=pool) for part in (train, dev)]
-        both = [together(*pair) for pair in zip(ct25, demo, strict=True)]
-        parts = {"small-de-fr": demo, "small-en": ct25, "small-both": both}[name]
-    with atomic_folder(folder) as temporary:
-        write_beir(parts, temporary)
-    return folder
-
-
-def together(one: Dataset, other: Dataset) -> Dataset:
-    qrels = Qrels({**one.qrels.grades, **other.qrels.grades})
-    sources = one.sources + other.sources
-    return replace(one, claims=one.claims + other.claims, sources=sources, qrels=qrels)
-
-
-def some_claims(data: Dataset) -> Dataset:
-    return data.with_claims(random.Random(0).sample(list[Claim](data.claims), SMALL_CLAIMS))
-
-
-def some_sources(
-    sources: Sequence[Source], golds: Collection[str], size: int
-) -> tuple[Source, ...]:
-    """Keep the golds and as many others, in their order, as make up `size` sources."""
-    others = [source.id for source in sources if source.id not in golds]
-    wanted = {*golds, *random.Random(0).sample(others, max(0, size - len(golds)))}
-    return tuple(source for source in sources if source.id in wanted)
 
 
 def ablate(config: AblateConfig) -> str:

@@ -23,7 +23,7 @@ ROOMS = (
         "engines",
         "mining",
     ),
-    *("stages", "evaluation", "systems", "pipeline", "training", "serve"),
+    *("stages", "evaluation", "systems", "pipeline", "training", "find", "serve"),
 )
 FLOORS = (*((room,) for room in ROOMS), TOP, ("cli", "__main__"))
 PACKAGE = "claim2source"

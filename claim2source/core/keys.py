@@ -10,7 +10,8 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Ask for the known names that are nearest, with a space after it; "" where none is near.
 
     `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
-    otherwise the most alike is found, by the whole name or by its part after the last dot.
+    otherwise the most alike is found, by the whole name or by its part after the last dot, or a
+    key that is one of the name's words, as `k` of `top_k`.
     """
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
@@ -22,4 +23,5 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     if not (found := found[:3] or get_close_matches(name, ends, 1, 0.7)):
         close = get_close_matches(last, ends.values(), 1, 0.7)
         found = [key for key, end in ends.items() if end in close][:1]
+    found = found or [key for key, end in ends.items() if end in last.split("_")][:1]
     return f"did you mean {' or '.join(prefix + key for key in found)}? " if found else ""

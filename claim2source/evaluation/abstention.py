@@ -15,6 +15,7 @@ import numpy as np
 from claim2source.core.config import require
 from claim2source.core.tables import Cell, TextTable
 from claim2source.metrics.significance import draw_groups
+from claim2source.stages.abstain import Tenth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,6 +234,23 @@ def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) ->
         for name, one in rows.items()
     ]
     return TextTable(columns, cells, numeric=[False, *[True] * (len(columns) - 1)])
+
+
+def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
+    """Tabulate how often the paper was there, by tenths of the probability that it is."""
+    from scipy import stats
+
+    rows: list[list[Cell]] = []
+    for number, one in enumerate(tenths):
+        if one.answers:
+            missing = one.answers - one.here
+            low = stats.beta.ppf((1 - LEVEL) / 2, one.here, missing + 1) if one.here else 0.0
+            high = stats.beta.ppf((1 + LEVEL) / 2, one.here + 1, missing) if missing else 1.0
+            share, first = one.here / one.answers, one.first / one.answers
+            cells = [one.answers, one.share, share, share - one.share, f"{low:.2f} to {high:.2f}"]
+            rows.append([f"{number / 10} to {(number + 1) / 10}", *cells, first])
+    columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
+    return TextTable(columns, rows, numeric=[False, *[True] * 6])
 
 
 def curve_table(curves: Mapping[str, Curve], shares: Sequence[float]) -> TextTable:

@@ -1,18 +1,23 @@
-"""Read posts: one JSON object a line, with a text and perhaps id, language, date, translation."""
+"""Read posts, as JSON lines or CSV: a text, and perhaps id, language, date and translation."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.config import Settings, require
-from claim2source.core.errors import Problems
+from claim2source.core.errors import Counting
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
+from claim2source.io.text_files import any_lines, tsv_rows
 
 # A longer one is no post.
 MOST = 2_000_000
+# Columns of a table of posts, in any case, and what it separates them by.
+COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
+SEPARATORS = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,15 @@ class Post(Settings):
 
 
 def read_posts(path: Path) -> Iterator[Post]:
-    """Yield the posts of a file: `{"text"}`, or as in a data set's queries.jsonl.
+    """Yield the posts of a file: `{"text"}` or as in queries.jsonl, or .csv and .tsv by columns.
 
     A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
     """
-    problems = Problems()
-    lines = JsonLines(path, problems)
+    problems = Counting()
+    table = {".csv", ".tsv"} & {one.lower() for one in path.suffixes[-2:]}
+    rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
     seen: dict[str, int] = {}
-    for row in lines.records():
+    for row in rows:
         post = _post(row)
         if post is not None and seen.setdefault(post.id, row.line) != row.line:
             row.complain("id", f"{post.id!r} is already on line {seen[post.id]}")
@@ -57,6 +63,37 @@ def read_posts(path: Path) -> Iterator[Post]:
     if not seen:
         problems.add(path, None, None, "holds no posts")
         problems.raise_if_any()
+
+
+def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
+    """Yield the rows of a CSV file as records; empty cells are absent."""
+    lines = (line for _, line in any_lines(path, problems))
+    before = list[str]()
+    for line in lines:
+        before.append(line)
+        if line.strip():
+            break
+    header = before[-1] if before else ""
+
+    def columns_by(separator: str) -> dict[str, str]:
+        names = [cell.strip() for cell in next(csv.reader([header], delimiter=separator), [])]
+        return {name.lower(): name for name in reversed(names) if name.lower() in COLUMNS}
+
+    separator = max(SEPARATORS, key=lambda one: len(columns_by(one)))
+    columns = columns_by(separator)
+    if not {"text", "post"} & set(columns):
+        there = " ".join(header.split()) or "none"
+        problems.add(path, None, "text", f"no such column; the header is: {there}")
+        return
+    names = list(columns.values())
+    texts = (line for part in (before, lines) for line in part)
+    for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
+        given = zip(columns, cells, strict=True)
+
+        def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
+            problems.add(path, number, columns.get(field, field), why, kind)
+
+        yield Row({name: cell for name, cell in given if cell.strip()}, number, complain)
 
 
 def _post(row: Row) -> Post | None:

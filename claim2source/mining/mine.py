@@ -329,26 +329,12 @@ class _Picker:
                 yield _Pair(row, claim, gold, golds, duplicates[golds])
 
     def _limits(self, window: Window, rows: np.ndarray, gold_scores: np.ndarray) -> np.ndarray:
-        """Return the highest dense score of a negative, for each gold's score."""
-        limits = np.full(len(gold_scores), np.inf)
-        share, baseline = self.config.max_share, self.counts.baseline
-        if share is not None and baseline is not None:
-            # A gold no nearer than a random source says nothing: what scores as random is allowed.
-            limits = baseline.mean + share * np.maximum(gold_scores - baseline.mean, 0)
-        elif share is not None and self.config.share_of == "above_last":
-            scores = window.similarities[rows[:, None], window.positions[rows]]
-            listed = window.positions[rows] >= 0
-            last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
-            last = np.where(np.isfinite(last), last, 0.0)
-            limits = last + share * (gold_scores - last)
-        elif share is not None:
-            # A share of a negative score is above it: there the limit is as far below.
-            limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
-        if self.config.margin is not None:
-            limits = np.minimum(limits, gold_scores - self.config.margin)
-        if self.config.max_score is not None:
-            limits = np.minimum(limits, self.config.max_score)
-        return limits
+        if self.config.share_of != "above_last":
+            return limits_of(self.config, gold_scores, baseline=self.counts.baseline)
+        scores = window.similarities[rows[:, None], window.positions[rows]]
+        listed = window.positions[rows] >= 0
+        last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
+        return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
@@ -428,6 +414,31 @@ class _Picker:
         yield from first.tolist()
         rest = np.setdiff1d(self.drawable, first, assume_unique=True)
         yield from draw.permutation(rest).tolist()
+
+
+def limits_of(
+    config: MiningConfig,
+    golds: np.ndarray,
+    last: np.ndarray | None = None,
+    baseline: RandomBaseline | None = None,
+) -> np.ndarray:
+    """Compute the highest score of a negative for each gold's score, float64 [golds].
+
+    `last` [golds] are the last scores of the claims' lists, where `share_of` counts from there.
+    """
+    limits, share = np.full(len(golds), np.inf), config.max_share
+    if share is not None and baseline is not None:
+        # A gold no nearer than a random source says nothing: what scores as random is allowed.
+        limits = baseline.mean + share * np.maximum(golds - baseline.mean, 0)
+    elif share is not None and config.share_of == "above_last":
+        assert last is not None
+        limits = last + share * (golds - last)
+    elif share is not None:
+        # A share of a negative score is above it: there the limit is as far below.
+        limits = golds * np.where(golds >= 0, share, 2 - share)
+    if config.margin is not None:
+        limits = np.minimum(limits, golds - config.margin)
+    return limits if config.max_score is None else np.minimum(limits, config.max_score)
 
 
 def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:

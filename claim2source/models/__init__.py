@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from claim2source.models.config import (
+    ENGLISH,
     Dtype,
     EncoderSettings,
     Identity,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from claim2source.models.tokens import TokenBatch, Tokens
 
 __all__ = [
+    "ENGLISH",
     "Base",
     "DataRecord",
     "Dtype",

@@ -14,6 +14,8 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
+# Models that read nothing else.
+ENGLISH = ("sentence-transformers/all-MiniLM-L6-v2",)
 # Name -> hash or number: everything but the settings that vectors depend on.
 Identity = Mapping[str, str | float | None]
 
@@ -101,7 +103,7 @@ class ModelConfig(Settings):
             on the hub such a model needs `revision`, the full commit.
     """
 
-    name: str = "sentence-transformers/all-MiniLM-L6-v2"
+    name: str = ENGLISH[0]
     revision: str | None = None
     pooling: Pooling | None = None
     normalize: bool | None = None

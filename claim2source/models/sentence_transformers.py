@@ -29,6 +29,17 @@ _HARMLESS = {
     **dict.fromkeys(("config_args", "config_kwargs"), (*_ATTENTION, "use_cache")),
 }
 _ACTIVATIONS = ("torch.nn.modules.linear.Identity", _TANH)
+_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+# Older names of poolings, and the rest of a config that has one of them.
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_PLAIN_POOLING = ("word_embedding_dimension", "include_prompt")
 # Names of prompts by side, as `encode_query` and `encode_document` look for them.
 _CLAIM_PROMPTS, _SOURCE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
@@ -94,18 +105,16 @@ def read_folder(folder: Path) -> FolderSettings:
     modules = module_folders(folder)
     if not modules:
         return FolderSettings()
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
     pooling, include_prompt, length, lower_case = None, True, None, False
     for kind, place in modules:
         if kind == "Pooling":
-            config = _read_config(Pooling, place)
+            config = _pooling_config(place)
             mode = config.get("pooling_mode", "mean")
             modes = mode if isinstance(mode, list | tuple) else (mode,)
             pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
-            config = _read_config(Transformer, place)
+            config = _transformer_config(place)
             _check_transformer(config, folder, place)
             length, lower_case = _max_length(config, place), config.get("do_lower_case") is True
         elif kind == "StaticEmbedding":
@@ -126,6 +135,31 @@ def read_folder(folder: Path) -> FolderSettings:
     )
 
 
+def _pooling_config(place: Path) -> dict[str, object]:
+    """Read a Pooling module's config: in few words here, otherwise by its class."""
+    file = place / "config.json"
+    config = read_object(file) if file.is_file() else {}
+    modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
+    plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
+    if plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
+        return {**config, "pooling_mode": modes[0]}
+    # Importing it takes seconds, more than `find` needs for its answer.
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    return _read_config(Pooling, place)
+
+
+def _transformer_config(place: Path) -> dict[str, object]:
+    """Read a Transformer module's config: in few words here, otherwise by its class."""
+    file = place / "sentence_bert_config.json"
+    config = read_object(file) if file.is_file() else {}
+    if config and {*config} <= {"max_seq_length", "do_lower_case"}:
+        return {**config, "modality_config": {"text": _TEXT}}
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    return _read_config(Transformer, place)
+
+
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
     """Raise `InputError` for settings of a Transformer module that are not supported."""
     if place.resolve() != folder.resolve():
@@ -142,7 +176,7 @@ def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> 
                 raise InputError.at(file, field=f"{key}.{name}", why="is not supported")
     modalities = config.get("modality_config")
     text = modalities.get("text") if isinstance(modalities, dict) else None
-    if text != {"method": "forward", "method_output_name": "last_hidden_state"}:
+    if text != _TEXT:
         why = f"texts are read by {text!r}, not by the last hidden state"
         raise InputError.at(file, field="modality_config", why=why)
 

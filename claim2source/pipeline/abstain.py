@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Dataset
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result
 from claim2source.datasets.grouping import connected_groups
 from claim2source.evaluation.abstention import Outcomes, risk_coverage, safe_threshold
@@ -61,7 +61,7 @@ def papers_of_claims(
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class PairedResults:
     """Hold what the stages of a system gave for claims, each once with and once without its papers.
 
     `stages` has the claims with their papers first; `claims` counts them. `outcomes` are of
@@ -72,6 +72,19 @@ class Asked:
     stages: Mapping[str, Result]
     bare: Mapping[str, Result]
     outcomes: Outcomes
+
+    @classmethod
+    def of(
+        cls, claims: Sequence[Claim], stages: Mapping[str, Result], bare: Mapping[str, Result]
+    ) -> Self:
+        """Compare the last stage's first sources with the golds of the claims."""
+        last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
+        right = np.array([bool({*last.sources(one.id, 1)} & {*one.golds}) for one in claims])
+        groups = np.array(connected_groups(claim.golds for claim in claims))
+        outcomes = Outcomes(
+            np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
+        )
+        return cls(tuple(claim.id for claim in claims), stages, bare, outcomes)
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all claims twice, [2 x claims, features]."""
@@ -97,7 +110,9 @@ class Asked:
         )
 
 
-def ask(runner: SystemRunner, system: System, form: ClaimForm | None, dataset: Dataset) -> Asked:
+def paired_results(
+    runner: SystemRunner, system: System, form: ClaimForm | None, dataset: Dataset
+) -> PairedResults:
     """Run a system for the claims with a gold, with and without their papers.
 
     Raises `UserError` where no claim has a gold.
@@ -110,17 +125,7 @@ def ask(runner: SystemRunner, system: System, form: ClaimForm | None, dataset: D
     bare_of_papers = without(judged, papers_of_claims(judged))
     found = _stages(runner.run(system, form, judged), judged)
     bare = _stages(runner.run(system, form, bare_of_papers), judged)
-    ids = tuple(claim.id for claim in judged.claims)
-    last = list(found.values())[-1].run
-    right = np.array(
-        [bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in judged.claims]
-    )
-    absent = np.zeros(len(ids), bool)
-    groups = np.array(connected_groups(claim.golds for claim in judged.claims))
-    outcomes = Outcomes(
-        np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
-    )
-    return Asked(ids, found, bare, outcomes)
+    return PairedResults.of(judged.claims, found, bare)
 
 
 def _stages(found: SystemResult, dataset: Dataset) -> dict[str, Result]:
@@ -144,7 +149,7 @@ class Fitted:
 
 
 def fit_abstention(
-    asked: Asked,
+    asked: PairedResults,
     target: Target = "present",
     none: bool = False,
     risk: float = 0.1,

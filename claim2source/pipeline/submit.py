@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from claim2source.core.config import require
-from claim2source.core.errors import InputError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import require_writable
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
@@ -66,7 +65,8 @@ def require_submittable(
             f"{SUBMITTED} sources a claim; the pool has {len(dataset.sources)}",
         ),
     ):
-        require(good, "submit", str(file), allowed)
+        if not good:
+            raise ConfigError("submit", str(file), allowed)
     for written in _parts(dataset, year).values():
         _claim_of(written, year)
 
@@ -78,7 +78,8 @@ def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
         (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
         (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({named}): {how}"),
     ):
-        require(good, "submit", str(file), allowed)
+        if not good:
+            raise ConfigError("submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
         raise InputError.at(file, why="would be replaced, but is no submission of ours")

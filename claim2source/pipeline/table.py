@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
@@ -114,6 +114,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
+        both = self.styles is not None and self.rewrites is not None
+        require(not both, "rewrites", str(self.rewrites), "none with styles, which are other texts")
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
 
@@ -179,9 +181,9 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     names = [one.system.name + (f".{one.form}" if one.form else "") for one in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    simulated = any(is_simulated(entry) for one in planned for entry in one.system.stages)
-    allowed = "none of a simulated stage, or of one that is handed the golds"
-    require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
+    if config.submit and any(is_simulated(stage) for one in planned for stage in one.system.stages):
+        allowed = "none of a simulated stage, or of one that is handed the golds"
+        raise ConfigError("submit", str(config.submit), allowed)
 
     # Run and score.
     runner = SystemRunner(dataset, settings)
@@ -276,7 +278,7 @@ def rows_report(
     """Put rows into a report; at its top are the scores of the only one, or of the chosen one."""
     scored = scored_rows(rows)
     on_chosen = [row for row in rows if row.planned.is_chosen]
-    alone = [row.name for row in on_chosen if not row.planned.on]
+    alone = [row.name for row in on_chosen if not row.planned.suffix]
     alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
     reports = {name: one.report for name, one in scored.items()}
     main = alone[0] if len(alone) == 1 else None
@@ -325,13 +327,13 @@ def _pairs_of(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the tests of one system over one claim form: family, system and baseline."""
-    for before, after in zip(row.real, row.real[1:], strict=False):
+    for before, after in zip(row.tested, row.tested[1:], strict=False):
         yield "Each stage against the one before", (after, before)
-    if len(row.real) > 2:
-        yield "Each stage against the one before", (row.real[-1], row.real[0])
-    if row.name not in row.real:
+    if len(row.tested) > 2:
+        yield "Each stage against the one before", (row.tested[-1], row.tested[0])
+    if row.name not in row.tested:
         return
-    same = [one for one in rows if one.form == row.form and one.name in one.real]
+    same = [one for one in rows if one.form == row.form and one.name in one.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
         return next((one.name for one in same if fits(one)), None)
@@ -343,7 +345,7 @@ def _pairs_of(
         return
     own = [one for one in rows if one.planned.system.name == planned.system.name]
     base_form = next((one for one in own if one.form == "original"), own[0])
-    if base_form is not row and base_form.name in base_form.real:
+    if base_form is not row and base_form.name in base_form.tested:
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
         zero = among(
@@ -351,12 +353,12 @@ def _pairs_of(
                 (other := one.planned.checkpoint) is not None
                 and other.is_step_0
                 and other.run == checkpoint.run
-                and one.planned.on == planned.on
+                and one.planned.suffix == planned.suffix
                 and one.planned.varied is None
             )
         )
         if zero:
-            behind = f", {planned.on[1:]}" if planned.on else ""
+            behind = f", {planned.suffix[1:]}" if planned.suffix else ""
             yield f"Every epoch against step 0{behind}", (row.name, zero)
     if planned.system.stages:
         return
@@ -364,7 +366,7 @@ def _pairs_of(
         if part := among(lambda one: one.planned.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
-            untested.append(f"{planned.system.name} ({first.dense.shown})")
+            untested.append(f"{planned.system.name} ({first.dense.display_name})")
         if part := among(lambda one: one.planned.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):

@@ -103,12 +103,12 @@ def tests_parts(report: Report) -> list[Part]:
     return [*tests, *published_parts(report.systems)]
 
 
-def report_parts(report: Report, title: str = "system", wide: bool = False) -> list[Part]:
+def report_parts(report: Report, wide: bool = False) -> list[Part]:
     """Describe a report: scores, choices, notes, what did not run, tests, published numbers.
 
     `wide` has a row for each system, for tables of many; else a row for each language too.
     """
-    table = overview_table(report) if wide else report.score_table(title)
+    table = overview_table(report) if wide else report.score_table()
     parts: list[Part] = [table] if table is not None else []
     if wide:
         parts += interval_parts(report)
@@ -121,11 +121,11 @@ def report_parts(report: Report, title: str = "system", wide: bool = False) -> l
     return [*parts, *tests_parts(report)]
 
 
-def report_tables(report: Report, title: str = "system", wide: bool = False) -> dict[str, Any]:
+def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
     """Name the tables of a report, for W&B."""
     intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
     tables = {
-        "scores": overview_table(report) if wide else report.score_table(title),
+        "scores": overview_table(report) if wide else report.score_table(),
         "intervals": intervals[0] if wide and intervals else None,
         "not run": report.not_run_table(),
         "Twins": report.twins_table,

@@ -12,9 +12,9 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
 
 from claim2source import __version__
-from claim2source.pipeline.asking import Answer
-from claim2source.serve.desk import Unanswered
-from claim2source.serve.gate import MCP, MOST, GateSettings
+from claim2source.find.finder import Answer
+from claim2source.serve.access import MCP, MOST, AccessSettings
+from claim2source.serve.batcher import NoAnswer
 from claim2source.serve.schemas import (
     AUTO,
     DEFAULT_PAPERS,
@@ -37,7 +37,7 @@ ABOUT_TOOL = (
 
 
 def add_tool(
-    app: FastAPI, ask: Callable[[Question], Awaitable[Answer]], gate: GateSettings, about: str
+    app: FastAPI, ask: Callable[[Question], Awaitable[Answer]], access: AccessSettings, about: str
 ) -> Callable[[], AbstractAsyncContextManager[None]]:
     """Add the tool's route; return what must be entered while the server runs."""
     tools: MCPServer = MCPServer(
@@ -68,7 +68,7 @@ def add_tool(
         )
         try:
             return AnswerOut.of(await ask(question))
-        except Unanswered as error:
+        except NoAnswer as error:
             raise ToolError(str(error)) from None
 
     tools.add_tool(
@@ -81,7 +81,7 @@ def add_tool(
         json_response=True,
         stateless_http=True,
         max_request_body_size=MOST,
-        # The gate has looked at host and origin.
+        # The access has looked at host and origin.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     app.router.routes.extend(served.routes)

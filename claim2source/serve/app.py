@@ -1,4 +1,4 @@
-"""Make the application: the API, the page, and the tool for agents, behind one gate."""
+"""Make the application: the API, the page, and the tool for agents, behind one access."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Scope
 
 from claim2source import __version__
 from claim2source.core.terminal import printable_line
-from claim2source.pipeline.asking import Answer
+from claim2source.find.finder import Answer
+from claim2source.serve.access import Access, AccessSettings
 from claim2source.serve.agents import add_tool
-from claim2source.serve.desk import Desk, Told, Unanswered
-from claim2source.serve.gate import Gate, GateSettings
+from claim2source.serve.batcher import NoAnswer, OnPart, RequestBatcher
 from claim2source.serve.page import Page
 from claim2source.serve.schemas import (
     AnswerOut,
@@ -58,14 +58,16 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 class Service:
     """Hold what the routes share. With `log_posts` every post is logged, otherwise none."""
 
-    desk: Desk
+    batcher: RequestBatcher
     log_posts: bool = False
-    gate: GateSettings = field(default_factory=GateSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
-    async def ask(self, question: Question, told: Told = lambda part: None) -> Answer:
-        """Answer one post. Raises as `Desk.ask` does."""
+    async def ask(self, question: Question, on_part: OnPart = lambda part: None) -> Answer:
+        """Answer one post. Raises as `RequestBatcher.ask` does."""
         self.note(question.post)
-        (answer,) = await self.desk.ask([question.as_post()], question.k, question.where, told)
+        (answer,) = await self.batcher.ask(
+            [question.as_post()], question.k, question.where, on_part
+        )
         return answer
 
     def note(self, post: str) -> None:
@@ -75,8 +77,8 @@ class Service:
 
 
 def make_app(service: Service) -> ASGIApp:
-    """Make the application of a service whose desk has been started."""
-    page = Page(service.desk.finder, service.ask, service.gate)
+    """Make the application of a service whose batcher has been started."""
+    page = Page(service.batcher.finder, service.ask, service.access)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -94,8 +96,8 @@ def make_app(service: Service) -> ASGIApp:
     )
     add_api(app, service)
     page.add_to(app)
-    run_tool = add_tool(app, service.ask, service.gate, ABOUT)
-    if service.gate.token is not None:
+    run_tool = add_tool(app, service.ask, service.access, ABOUT)
+    if service.access.token is not None:
         require_token(app)
 
     @app.exception_handler(RequestValidationError)
@@ -111,8 +113,8 @@ def make_app(service: Service) -> ASGIApp:
     async def refused(request: Request, error: HTTPException) -> Response:
         return problem(error.status_code, str(error.detail), headers=error.headers)
 
-    @app.exception_handler(Unanswered)
-    async def unanswered(request: Request, error: Unanswered) -> Response:
+    @app.exception_handler(NoAnswer)
+    async def unanswered(request: Request, error: NoAnswer) -> Response:
         return problem(error.status, str(error), headers=error.headers)
 
     def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
@@ -120,7 +122,7 @@ def make_app(service: Service) -> ASGIApp:
             return page.refusal(status, why, scope, headers)
         return problem(status, why, headers=headers)
 
-    return Gate(app, service.gate, refusal)
+    return Access(app, service.access, refusal)
 
 
 def add_api(app: FastAPI, service: Service) -> None:
@@ -137,14 +139,16 @@ def add_api(app: FastAPI, service: Service) -> None:
         for one in batch.posts:
             service.note(one.text)
         posts = [one.as_post() for one in batch.posts]
-        answers = await service.desk.ask(posts, batch.k, batch.where)
+        answers = await service.batcher.ask(posts, batch.k, batch.where)
         return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])
 
     @app.get("/health", responses={421: REFUSALS[421]}, tags=["health"])
     async def health() -> Health:
         """Say that the server answers, and how many posts wait."""
-        desk = service.desk
-        return Health(status="ok", version=__version__, waiting=desk.waiting, places=desk.places)
+        batcher = service.batcher
+        return Health(
+            status="ok", version=__version__, waiting=batcher.waiting, places=batcher.places
+        )
 
 
 def require_token(app: FastAPI) -> None:

@@ -19,12 +19,21 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from claim2source import __version__
-from claim2source.pipeline.answers import as_bibtex
-from claim2source.pipeline.asking import SEARCH, SENTENCES, Answer, Finder, Match
-from claim2source.pipeline.matching import WORD
+from claim2source.find.answers import (
+    ABOUT_SCORES,
+    about,
+    as_bibtex,
+    heading,
+    headline,
+    notes,
+    retraction,
+    scores_of,
+)
+from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
+from claim2source.find.matching import WORD
 from claim2source.retrieve.analyser import Analyser
-from claim2source.serve.desk import Told, Unanswered
-from claim2source.serve.gate import COOKIE, GateSettings, cookie_of, is_foreign, same
+from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same
+from claim2source.serve.batcher import NoAnswer, OnPart
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question
 
 FOLDER = Path(__file__).parent / "page"
@@ -35,17 +44,19 @@ DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 _FIELDS = ("post", "lang", "date", "k")
 LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
-Ask = Callable[[Question, Told], Awaitable[Answer]]
+Ask = Callable[[Question, OnPart], Awaitable[Answer]]
 # A text, and whether it is a word of the post.
 Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True)
-class Shown:
+class PaperCard:
     """Hold a paper as the page shows it."""
 
     match: Match
-    title: list[Piece]
+    heading: list[Piece]
+    about: list[str]
+    scores: str
     sentence: list[Piece]
     abstract: list[Piece]
     bibtex: str
@@ -54,8 +65,8 @@ class Shown:
 class Page:
     """Render the page, and answer what it asks."""
 
-    def __init__(self, finder: Finder, ask: Ask, gate: GateSettings) -> None:
-        self.finder, self.ask, self.gate = finder, ask, gate
+    def __init__(self, finder: Finder, ask: Ask, access: AccessSettings) -> None:
+        self.finder, self.ask, self.access = finder, ask, access
         self._analyser = Analyser(finder.engine.manifest.bm25)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER),
@@ -73,6 +84,10 @@ class Page:
             "languages": LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,
+            "headline": headline,
+            "notes": notes,
+            "retraction": retraction,
+            "about_scores": ABOUT_SCORES,
         }
 
     def has(self, path: str) -> bool:
@@ -102,7 +117,7 @@ class Page:
                 shown["found"] = await self.ask(question_of(given), lambda part: None)
             except ValidationError as error:
                 status, shown["why"] = 422, first_of(error)
-            except Unanswered as error:
+            except NoAnswer as error:
                 status, headers, shown["why"] = error.status, error.headers, str(error)
         found = shown["found"]
         cards = [] if found is None else await asyncio.to_thread(self.cards, found)
@@ -117,10 +132,10 @@ class Page:
     async def _lines(self, question: Question) -> AsyncIterator[str]:
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-        def told(part: str) -> None:
+        def on_part(part: str) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        asked = asyncio.ensure_future(self.ask(question, told))
+        asked = asyncio.ensure_future(self.ask(question, on_part))
         asked.add_done_callback(lambda done: parts.put_nowait(None))
         try:
             while (part := await parts.get()) is not None:
@@ -129,7 +144,7 @@ class Page:
             cards = await asyncio.to_thread(self.cards, found)
             text = self._text("answer.html", found=found, cards=cards)
             yield json.dumps({"html": text}) + "\n"
-        except Unanswered as error:
+        except NoAnswer as error:
             yield json.dumps({"error": str(error)}) + "\n"
         finally:
             asked.cancel()
@@ -142,13 +157,13 @@ class Page:
         except ValueError:
             form = {}
         token, post = (form.get(name, [""])[0] for name in ("token", "post"))
-        if self.gate.token is None or not same(token.strip(), self.gate.token):
+        if self.access.token is None or not same(token.strip(), self.access.token):
             return self._enter(403, "This is not the token.", post)
         place = f"/?{urlencode({'post': post})}" if post else "/"
         response = RedirectResponse(place, 303)
         response.set_cookie(
             COOKIE,
-            cookie_of(self.gate.token),
+            cookie_of(self.access.token),
             max_age=DAYS * 24 * 3600,
             httponly=True,
             samesite="lax",  # a bookmarklet on another page leads here
@@ -168,14 +183,16 @@ class Page:
     def _enter(self, status: int, why: str, post: str) -> Response:
         return self._rendered("enter.html", status, why=why, post=post)
 
-    def cards(self, answer: Answer) -> list[Shown]:
+    def cards(self, answer: Answer) -> list[PaperCard]:
         """Prepare an answer's papers: the post's words are marked."""
         claim = answer.post.claim(answer.lang)
         terms = set(self._analyser.claim(claim))
         return [
-            Shown(
+            PaperCard(
                 match,
-                self._marked(match.paper.source.title, terms),
+                self._marked(heading(match.paper), terms),
+                about(match.paper),
+                scores_of(match),
                 self._marked(match.sentence, terms),
                 self._marked(match.paper.source.abstract, terms),
                 as_bibtex([replace(answer, matches=(match,))]),

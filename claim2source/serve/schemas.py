@@ -6,15 +6,23 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+)
 from pydantic import GetJsonSchemaHandler as JsonHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from claim2source.engines import Where
+from claim2source.find.answers import headline, notes, plain
+from claim2source.find.finder import Answer
 from claim2source.io.posts import Post
-from claim2source.pipeline.answers import plain
-from claim2source.pipeline.asking import Answer
+from claim2source.text.language import CODES
 
 AUTO = "auto"
 # Characters of a post, posts of a batch, papers of an answer.
@@ -67,12 +75,22 @@ Text = Annotated[
     str,
     Field(min_length=1, max_length=CHARACTERS, pattern=_SOME, description="the post's text"),
 ]
+
+
+def language(value: str) -> str:
+    """Check that a post's language is one. Raises ValueError."""
+    if value not in (AUTO, *CODES):
+        raise ValueError(f"must be {AUTO}, or an ISO 639-1 code such as de")
+    return value
+
+
 Lang = Annotated[
     str,
+    AfterValidator(language),
     Field(
-        pattern="^(auto|[a-z]{2,3})$",
-        description="the post's language, such as de; auto detects it",
+        description="the post's language, ISO 639-1, such as de; auto detects it",
         examples=[AUTO],
+        json_schema_extra={"enum": [AUTO, *sorted(CODES)]},
     ),
     Optional(AUTO),
 ]
@@ -193,7 +211,10 @@ class PaperFound(BaseModel):
     link: str
     lang: str
     parts: Annotated[dict[str, float], Field(description="scores of every stage that ranks it")]
-    sentence: Annotated[str, Field(description="of the abstract, nearest to the post")]
+    sentence: Annotated[str, Field(description="finding of the abstract, nearest to the post")]
+    post_sentence: Annotated[
+        str, Field(description="of the post, nearest to that; empty: the post has only one")
+    ]
     reasoning: Annotated[str, Field(description="a verifier's")]
     verdict: Annotated[str, Field(description="found, uncertain, not here; empty: not judged")]
     retracted: Annotated[
@@ -218,6 +239,8 @@ class AnswerOut(BaseModel):
     present: float | None
     reasoning: str
     verdict: str
+    headline: Annotated[str, Field(description="the verdict in a sentence")]
+    notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
     papers: list[PaperFound]
 
     @classmethod
@@ -231,6 +254,8 @@ class AnswerOut(BaseModel):
             present=answer.present,
             reasoning=answer.reasoning,
             verdict=answer.verdict,
+            headline=headline(answer),
+            notes=notes(answer),
             papers=papers,
         )
 

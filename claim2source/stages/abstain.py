@@ -96,12 +96,27 @@ class Design:
 
 
 @dataclass(frozen=True)
+class Tenth:
+    """Count held-out answers whose probability was in one tenth, from 0 to 0.1 and so on.
+
+    `share` is their mean probability; of `answers` the paper was there for `here`, and first in
+    the ranking for `first`.
+    """
+
+    answers: int = 0
+    share: float = 0.0
+    here: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class AbstainModel:
     """Hold a fitted logistic model; it is a small JSON file.
 
     `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A claim whose
     probability is below `threshold` is marked, and counts as found from `sure`. `fitted` says on
-    what, for who reads the file. `topic` tells posts of any of the topics from those of others.
+    what, for who reads the file, `papers` how many the index had. `topic` tells posts of any of
+    the topics from those of others. `tenths` measure it on papers that it was not fitted on.
     """
 
     design: Design
@@ -114,9 +129,13 @@ class AbstainModel:
     fitted: str = ""
     sure: float = SURE
     topic: AbstainModel | None = None
+    papers: int = 0
+    tenths: tuple[Tenth, ...] = ()
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
+        if len(self.tenths) not in (0, 10):
+            raise ValueError("tenths must be ten, or none")
         if list(self.features) != self.design.names:
             raise ValueError("features are not those of the design")
         if not len(self.mean) == len(self.scale) == len(self.weights) == len(self.features):
@@ -141,6 +160,13 @@ class AbstainModel:
         """
         found = self.probabilities(self.design.features(claim_ids, stages))
         return found if self.topic is None else found * self.topic.shares(claim_ids, stages)
+
+    def measured(self, least: float, most: float) -> Tenth:
+        """Sum the tenths whose mean probability is from `least` to below `most`."""
+        among = [one for one in self.tenths if one.answers and least <= one.share < most]
+        answers = sum(one.answers for one in among)
+        share = sum(one.answers * one.share for one in among) / max(1, answers)
+        return Tenth(answers, share, sum(one.here for one in among), sum(o.first for o in among))
 
     def plain(self) -> dict[str, object]:
         """Return the model as JSON values."""
@@ -267,6 +293,18 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
         tuple(found[:-1].tolist()),
         float(found[-1]),
     )
+
+
+def tenths_of(shares: np.ndarray, here: np.ndarray, first: np.ndarray) -> tuple[Tenth, ...]:
+    """Divide answers into tenths of their probability; all arguments are by answer."""
+    tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
+    found = []
+    for number in range(10):
+        rows = tenth == number
+        mean = float(shares[rows].mean()) if rows.any() else 0.0
+        counts = (int(one[rows].sum()) for one in (here, first))
+        found.append(Tenth(int(rows.sum()), mean, *counts))
+    return tuple(found)
 
 
 def margin_shares(run: Run, claim_ids: Sequence[str]) -> np.ndarray:

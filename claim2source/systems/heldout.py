@@ -232,22 +232,28 @@ class HeldOut:
         train = self.train(data.train_split)
         if choosing.val == "train" or (choosing.val == "auto" and not trained):
             return SelectionData(train, train)
-        share = VAL_SHARE if data.val_share is None else data.val_share
-        seed = VAL_SEED if data.val_seed is None else data.val_seed
-        # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
-        unsaid = VAL_SHARE if data.val_share is None else 0.0
-        seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
-        carved_from = train
-        if data.languages:  # of these alone val was carved
-            split = choosing.split or data.train_split or TRAIN_SPLIT
-            carved_from = load(self.dataset, split, data.languages, lenient=choosing.lenient)
-        selection = carve(carved_from, share, seed, seen_share, data.seen_share_expected)
+        selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
             note = "the val carved here is not the one training held out: the data differ"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
+
+    def carved(self, data: DataRecord) -> SelectionData:
+        """Carve val out of train as a training did; what its manifest does not say is as usual.
+
+        `train` is what is left, in the languages of the training.
+        """
+        train = self.train(data.train_split)
+        if data.languages:  # of these alone val was carved
+            train = load(self.dataset, train.split, data.languages, lenient=self.choosing.lenient)
+        share = VAL_SHARE if data.val_share is None else data.val_share
+        seed = VAL_SEED if data.val_seed is None else data.val_seed
+        # A manifest of version 0.1.0 does not say it: its val has unseen papers only.
+        unsaid = VAL_SHARE if data.val_share is None else 0.0
+        seen_share = unsaid if data.val_seen_share is None else data.val_seen_share
+        return carve(train, share, seed, seen_share, data.seen_share_expected)
 
 
 @dataclass(frozen=True)
@@ -353,19 +359,12 @@ def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:
     for place in dict.fromkeys((record.dataset, here.dataset)):
         if place is None or record.train_split is None or record.val_share is None:
             continue
-        languages = None if record.languages is None else list(record.languages)
         try:
-            whole = load(place, record.train_split, languages, lenient=True)
-            rest, val = carve_val(
-                whole,
-                record.val_share,
-                13 if record.val_seed is None else record.val_seed,
-                seen_share=record.val_seen_share or 0.0,
-            )
+            found = HeldOut(place, "", ChoosingOn(lenient=True)).carved(record)
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
-        same = place == record.dataset or rest.fingerprint == record.train_sha256
-        if same and val.fingerprint == record.val_sha256:
-            return rest.claims
+        same = place == record.dataset or found.train.fingerprint == record.train_sha256
+        if same and found.val.fingerprint == record.val_sha256:
+            return found.train.claims
     return None

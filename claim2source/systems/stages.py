@@ -190,31 +190,35 @@ class UsesCorpusStats(Protocol):
         ...
 
 
+def _inner(stage: Stage) -> Stage:
+    return stage.stage if isinstance(stage, Conditional) else stage
+
+
+def _with_inner(stage: Stage, inner: Stage) -> Stage:
+    return replace(stage, stage=inner) if isinstance(stage, Conditional) else inner
+
+
 def counts_terms(stage: Stage) -> bool:
     """Tell whether a stage's scores depend on all sources there are."""
-    inner = stage.stage if isinstance(stage, Conditional) else stage
+    inner = _inner(stage)
     return isinstance(inner, UsesCorpusStats) and inner.counts_terms
 
 
 def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
     """Have a stage count over a pool, if it does."""
-    if isinstance(stage, Conditional):
-        return replace(stage, stage=with_corpus_stats(stage.stage, pool))
-    return (
-        stage.with_corpus_stats(pool)
-        if isinstance(stage, UsesCorpusStats) and stage.counts_terms
-        else stage
-    )
+    inner = _inner(stage)
+    if not isinstance(inner, UsesCorpusStats) or not inner.counts_terms:
+        return stage
+    return _with_inner(stage, inner.with_corpus_stats(pool))
 
 
 def models_of(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
-    if isinstance(stage, Conditional):
-        return models_of(stage.stage)
-    if isinstance(stage, Learned):
-        found = ((one.name, one.view.model) for one in stage.fusion.views)
-        return [stage.models.get(name, one.name) for name, one in found if one is not None]
-    model = getattr(stage, "model", None)
+    inner = _inner(stage)
+    if isinstance(inner, Learned):
+        views = ((one.name, one.view.model) for one in inner.fusion.views)
+        return [inner.models.get(name, one.name) for name, one in views if one is not None]
+    model = getattr(inner, "model", None)
     return [model] if isinstance(model, str) else []
 
 
@@ -222,13 +226,10 @@ def with_history(
     stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
 ) -> Stage:
     """Tell a stage what the stages before it gave, if it reads that."""
-    if isinstance(stage, Conditional):
-        return replace(stage, stage=with_history(stage.stage, before, claims))
-    return (
-        stage.with_history(named_stages(before, claims))
-        if isinstance(stage, UsesHistory)
-        else stage
-    )
+    inner = _inner(stage)
+    if not isinstance(inner, UsesHistory):
+        return stage
+    return _with_inner(stage, inner.with_history(named_stages(before, claims)))
 
 
 def named_stages(
@@ -250,9 +251,10 @@ def with_runtime(
     stage: Stage, store: Store | None, device: str | None, progress: bool = False
 ) -> Stage:
     """Give a stage a store and a device, if it takes them."""
-    if isinstance(stage, Conditional):
-        return replace(stage, stage=with_runtime(stage.stage, store, device, progress))
-    return stage.with_runtime(store, device, progress) if isinstance(stage, UsesRuntime) else stage
+    inner = _inner(stage)
+    if not isinstance(inner, UsesRuntime):
+        return stage
+    return _with_inner(stage, inner.with_runtime(store, device, progress))
 
 
 def apply_stage(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,9 @@ from claim2source.io.text_files import why_not_text
 # Shorter texts are not judged, nor those of which the detector is less sure.
 MIN_LETTERS, SURE = 20, 0.9
 
+# Languages that posts are expected in.
+READ = ("en", "de", "fr")
+
 _NAMES = dict(
     pair.split(":")
     for pair in (
@@ -25,6 +29,15 @@ _NAMES = dict(
         "no:Norwegian pl:Polish pt:Portuguese ro:Romanian ru:Russian sv:Swedish tr:Turkish "
         "uk:Ukrainian zh:Chinese"
     ).split()
+)
+# ISO 639-1.
+CODES = frozenset(
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
+    "de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy "
+    "hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg "
+    "li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or "
+    "os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta "
+    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu".split()
 )
 _OTHER_LETTERS = {"ar", "bg", "el", "ja", "ko", "ru", "uk", "zh"}
 _NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
@@ -40,11 +53,22 @@ def detect(text: str) -> str | None:
 
     Addresses, handles, hashtags and digits are not looked at.
     """
-    plain = " ".join(_NO_WORDS.sub(" ", text).split())
+    plain = _words(text)
     if sum(map(str.isalpha, plain)) < MIN_LETTERS:
         return None
     lang, probability = _identifier().classify(plain)
     return str(lang) if probability >= SURE else None
+
+
+def likeliest(text: str, languages: Sequence[str]) -> str:
+    """Detect a text's language, however short it is: the likeliest of these where none is sure."""
+    words = _words(text)
+    if found := detect(text):
+        return found
+    if not any(map(str.isalpha, words)):
+        return languages[0]
+    ranked = [str(language) for language, _ in _identifier().rank(words)]
+    return next((one for one in ranked if one in languages or not _is_latin(words)), languages[0])
 
 
 def why_not_in(text: str, language: str) -> str | None:
@@ -56,6 +80,10 @@ def why_not_in(text: str, language: str) -> str | None:
     if found is None or found == wanted:
         return None
     return f"in {language_name(found)}, not {language_name(language)}"
+
+
+def _words(text: str) -> str:
+    return " ".join(_NO_WORDS.sub(" ", text).split())
 
 
 def _is_latin(text: str) -> bool:

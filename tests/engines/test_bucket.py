@@ -19,9 +19,9 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.engines import Engine, files, is_engine, open_engine
 from claim2source.engines.files import Bucket, BucketLock
+from claim2source.find.answers import plain
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.answers import plain
-from claim2source.pipeline.asking import Finder
 from tests.engines.engines import WIDTH, Corpus, manifest_of
 from tests.shared_data import REPOSITORY
 

@@ -17,8 +17,8 @@ from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.abstention import auroc, risk_coverage, safe_threshold
 from claim2source.io.store import Store
 from claim2source.pipeline.abstain import (
-    ask,
     fit_abstention,
+    paired_results,
     papers_of_claims,
 )
 from claim2source.retrieve import FusionConfig
@@ -69,7 +69,7 @@ def test_a_removed_paper_changes_the_ranking_as_if_it_were_not_there(systems: Pa
     both = HybridNode(sparse=read["A"].first, dense=read["B"].first, fusion=FusionConfig(depth=5))
     shallow = System("S", both)
     for system in (read["A"], read["AB"], shallow):
-        asked = ask(SystemRunner(dev, mine), system, None, dev)
+        asked = paired_results(SystemRunner(dev, mine), system, None, dev)
         bound = [
             replace(c, candidates=tuple(s.id for s in dev.sources if s.id not in papers[c.id]))
             for c in dev.claims
@@ -105,7 +105,7 @@ def test_near_duplicates_of_a_gold_go_with_it() -> None:
     assert papers_of_claims(data, None, None)["1"] == {"g"}
     with pytest.raises(UserError, match="no claim of 'dev' has a gold"):
         bare = data.with_claims(claims[2:])
-        ask(SystemRunner(bare), System("A", BM25Node()), None, bare)
+        paired_results(SystemRunner(bare), System("A", BM25Node()), None, bare)
 
 
 def few(folder: Path, *languages: str) -> str:
@@ -137,7 +137,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     runner, system = SystemRunner(dev, settings), read_systems([systems])["AB"]
     train = runner.choosing_claims(system).val
     assert {claim.id for claim in train.claims} == {c.id for c in load(data, "train").claims}
-    known, asked = (ask(runner, system, None, one) for one in (train, dev))
+    known, asked = (paired_results(runner, system, None, one) for one in (train, dev))
     fitted = fit_abstention(known)
     assert fitted.model.weights == pytest.approx(model.weights, rel=1e-6)
     wanted = known.outcomes.present
@@ -194,7 +194,7 @@ def test_a_verifiers_none_tells_which_claims_have_no_paper(
     assert model.design.none and model.design.stages[-1] == "verify letters"
     asked_before = server.requests
     settings = RunSettings(str(tmp_path / "data"), store=Store(tmp_path / "store"))
-    asked = ask(SystemRunner(dev, settings), read_systems([file])["V"], None, dev)
+    asked = paired_results(SystemRunner(dev, settings), read_systems([file])["V"], None, dev)
     assert server.requests == asked_before
     # The judge says none, with 0.8, unless the gold is among the five that it sees.
     shown = asked.stages["fuse"].run
@@ -228,4 +228,4 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
     few = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)
     runner, system = SystemRunner(few, RunSettings("demo")), read_systems([systems])["A"]
     with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
-        fit_abstention(ask(runner, system, None, few))
+        fit_abstention(paired_results(runner, system, None, few))

@@ -370,14 +370,21 @@ def test_rewritings_change_what_is_searched_and_the_key(
     title = {source.id: source.title for source in split.sources}
     rewrites = tmp_path / "r.jsonl"
     lines = [json.dumps({"_id": c.id, "text": title[c.golds[0]]}) for c in split.claims]
+    # What is chosen is not, though for claims of train they name one paper.
+    other = split.sources[0].title
+    lines += [json.dumps({"_id": c.id, "text": other}) for c in load(setup[1], "train").claims]
     rewrites.write_text("\n".join(lines), encoding="utf-8")
-    some = ["--only=BM25", "--claims=original", f"--rewrites={rewrites}"]
+    some = ["--only", "BM25", "BM25-tuned", "--claims=original", f"--rewrites={rewrites}"]
     main(arguments(setup, tmp_path / "o", *some))
     told, plain = cell_of(tmp_path / "o", "BM25.original"), cell_of(out, "BM25.original")
     assert told["macro"]["mrr@5"] == 1.0 > plain["macro"]["mrr@5"]
     assert told["key"] != plain["key"]
+    chosen = [cell_of(o, "BM25-tuned.original")["choices"] for o in (tmp_path / "o", out)]
+    assert chosen[0] and chosen[0] == chosen[1]
     styles = [system.report.style for system in read_reports([tmp_path / "o", out])]
-    assert styles[0] == "rewritten" and set(styles[1:]) == {"S0C0"}
+    assert styles[:2] == ["rewritten"] * 2 and set(styles[2:]) == {"S0C0"}
+    with pytest.raises(ConfigError, match="rewrites: .* allowed: none with styles"):
+        main(arguments(setup, tmp_path / "p", *some, "--styles.claim_styles=[C1]"))
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match="no rewriting of a claim of dev"):
         main(arguments(setup, tmp_path / "p", *some))

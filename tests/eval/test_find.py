@@ -23,14 +23,13 @@ from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT
+from claim2source.find.finder import Finder
+from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
 from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
-from claim2source.pipeline import asking
-from claim2source.pipeline.asking import Finder
-from claim2source.pipeline.finding import INDEX
 from claim2source.retrieve import BM25, Dense, Hybrid
-from claim2source.stages.abstain import AbstainModel, Design
+from claim2source.stages.abstain import AbstainModel, Design, Tenth
 from claim2source.stages.learned import FittedOn, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
@@ -158,6 +157,26 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
         assert sentences() == expected and len(encoded) > 3
 
 
+def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:
+    engine = open_engine(index)
+    abstract = "Background. Masks may cut outbreaks. We asked 12 schools. Vaccines. Conclusion."
+    engine.fetch = lambda ids: {  # type: ignore[method-assign]
+        one: Paper(Source(one, "", abstract if one == "p1" else "")) for one in ids
+    }
+    posts = ("Masks may cut outbreaks", "Masks may cut outbreaks. Good morning. Vaccines work!")
+    for post in posts:
+        (answer,) = Finder(engine).find([Post("0", post)], 13)
+        (match,) = [one for one in answer.matches if one.paper.source.id == "p1"]
+        # What the paper set out from is nearer, and is no finding.
+        assert match.sentence == "We asked 12 schools."
+        said = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
+        vectors, _ = engine.encoder.encode(
+            [*said, match.sentence], "claim", store=None, progress=None
+        )
+        nearest = said[int(np.argmax(vectors[:3] @ vectors[3]))]
+        assert match.post_sentence == ("" if post == posts[0] else nearest)
+
+
 def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     def ids(*words: str) -> set[str]:
         return {one["id"] for one in json.loads(ask(POST, "--json", *words))}
@@ -194,8 +213,11 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
             share = 0.9526 if present else 0.0474
             assert found[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
-            assert ("Not here: probably none of these (5%" in text) is not present
-            assert ("Found: probably among these (95%" in text) is present and "\n10. " in text
+            assert (
+                "Not here: the paper is probably not in this index (5 %)" in text
+            ) is not present
+            assert ("Found: the paper is probably one of these (95 %)" in text) is present
+            assert "\n10. " in text and "held-out" not in text
             found = json.loads(ask(POST, "--json", "--threshold", "0.99"))
             assert found[0]["abstained"]
     assert "was not judged" in ask(POST)
@@ -251,10 +273,23 @@ def test_many_posts_keep_their_order_dates_and_languages(
         ("y", "2"),
     ]
     assert len(rows) == 2 * len(posts)
+    table = tmp_path / "posts.csv"
+    with open(table, "w", newline="") as cells:
+        writer = csv.DictWriter(cells, ["Text", "extra", "id", "date", "lang"], delimiter=";")
+        writer.writeheader()
+        named = ({"Text" if key == "text" else key: one[key] for key in one} for one in posts)
+        writer.writerows({"extra": 'a "b;', **row} for row in named)
+    found = [json.loads(line) for line in ask("--input", str(table), "--json").splitlines()]
+    assert [line["papers"] for line in found] == [line["papers"] for line in lines]
+    assert [line["post"] for line in found] == ["x", "y", "4", *(f"n{i}" for i in range(70))]
+    for text, why in ((b"id,words\n1,a\n", "text: no such column"), (b"text\na\n\xff,b\n", ":3")):
+        table.write_bytes(text)
+        with pytest.raises(UserError, match=why):
+            ask("--input", str(table), "--json")
     assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
     engine = open_engine(index)
     answers = Finder(engine).find(
-        [Post("a", "Eine neue Studie über Masken und Ausbrüche"), Post("b", "x")]
+        [Post("a", "Eine neue Studie über Masken und Ausbrüche"), Post("b", "12")]
     )
     assert [answer.lang for answer in answers] == ["de", "en"]
 
@@ -343,7 +378,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     those = [source for source in sources if source.id in ids]
     (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(other - scores).max() > 0.01
-    monkeypatch.setattr(asking, "_POOL", 12)
+    monkeypatch.setattr("claim2source.find.finder._POOL", 12)
     with pytest.raises(
         UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
     ):
@@ -414,6 +449,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
     (["a", "--model", "none/such"], "none/such"),
     (["x" * 2_000_001], "at most 2000000"),
+    (["a", "--top_k", "3"], "did you mean k?"),
 ]
 
 
@@ -467,7 +503,7 @@ def test_a_retraction_is_said_and_a_script_is_no_link_in_every_form(
     (bad,) = [one for one in json.loads(ask(*words, "--json")) if one["retracted"]]
     assert bad["retracted"] == "retracted, 2021-03-04, <b>" and bad["link"] == ""
     entry = next(one for one in ask(*words, "--bibtex").split("\n\n") if "HYPERLINK" in one)
-    assert "note = {RETRACTED, 2021-03-04, <B>}" in entry and "javascript" not in entry
+    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
     text = ask(*words)
     assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
     assert "javascript" not in ask(*words, "--csv")
@@ -490,11 +526,58 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
         ask(POST, "--at", "99")
 
 
+def test_the_precision_of_a_verdict_and_its_age_are_said(
+    ask: Callable[..., str], index: str
+) -> None:
+    tenths = [Tenth()] * 10
+    tenths[7], tenths[9] = Tenth(10, 0.75, 7, 5), Tenth(30, 0.95, 29, 28)
+    tenths[1] = Tenth(50, 0.1, 4, 0)
+    model = replace(fitted(True), threshold=0.3, tenths=tuple(tenths), papers=13)
+    said = "Of {} held-out posts with this verdict {} % had their paper in the index, and for {} %"
+    with knowing(index, model):
+        text = ask(POST)
+        assert said.format(40, 90, 82) in text and "fit it again" not in text
+        assert said.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
+        (answer,) = Finder(open_engine(index)).find([Post("0", POST)])
+        assert answer.measured == Tenth(40, pytest.approx(0.9), 36, 33)  # type: ignore[arg-type]
+    with knowing(index, replace(model, bias=-3.0)):
+        assert said.format(50, 8, 0) in ask(POST)
+    with knowing(index, replace(model, papers=6)):
+        assert "The index has grown from 6 to 13 papers since its abstention was fitted" in ask(
+            POST
+        )
+
+
+def test_a_post_s_language_is_one_that_is_known_or_detected(
+    ask: Callable[..., str], index: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="lang: 'xx' is not allowed; allowed: auto, or a language"):
+        ask(POST, "--lang", "xx")
+    finder = Finder(open_engine(index))
+    posts = [
+        Post("a", "les masques marchent", "und"),
+        Post("b", "Masken wirken"),
+        Post("c", "12 !"),
+    ]
+    posts += [
+        Post(
+            "d", "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
+        ),
+        Post("e", "x", "fr"),
+    ]
+    assert [one.lang for one in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
+    engine = open_engine(index)
+    model = replace(engine.manifest.model, name="sentence-transformers/all-MiniLM-L6-v2")  # type: ignore[type-var]
+    engine.manifest, engine._encoder = replace(engine.manifest, model=model), engine.encoder
+    warned = [bool(one.warnings) for one in Finder(engine).find(posts)]
+    assert warned == [True, True, False, True, True]
+
+
 def test_three_answers_by_two_thresholds(ask: Callable[..., str], index: str) -> None:
     model = replace(fitted(True), threshold=0.3, sure=0.99)
     with knowing(index, model):
         assert json.loads(ask(POST, "--json"))[0]["verdict"] == "uncertain"
-        assert "Uncertain: it may be among these" in ask(POST)
+        assert "Uncertain: the paper may be one of these, or not in this index (95 %)" in ask(POST)
     with knowing(index, replace(model, sure=0.7)):
         assert json.loads(ask(POST, "--json"))[0]["verdict"] == "found"
     off = replace(fitted(False), topic=None)

@@ -22,8 +22,8 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.engines import open_engine
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.asking import Finder
 from eval.serve import TOKEN, ServeConfig, listen, main
 from tests.eval.test_find import PIPELINE, index  # noqa: F401  the fixture
 from tests.llm_server import LLMServer

@@ -11,12 +11,10 @@ import pytest
 
 from claim2source.core.config import read_config
 from claim2source.core.report import Epoch, Report, TrainingReport
-from claim2source.datasets import load
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.run_folder import RunFolder
 from scripts import ablate as script
-from scripts.ablate import TABLES, AblateConfig, Ablation, Row, Table, ablate, make_small
-from tests.shared_data import shared
+from scripts.ablate import TABLES, AblateConfig, Ablation, Row, Table, ablate
 from tests.training.small import arguments as small_arguments
 from tests.training.small import small_setup
 
@@ -25,7 +23,6 @@ from tests.training.small import small_setup
 def test_every_row_is_a_command_that_parses(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "make_small", lambda name, root: root / name)
     commands, rows = set(), TABLES[name].rows
     for place, (row, own) in enumerate(rows.items()):
         if own.scale is None:
@@ -67,27 +64,6 @@ def test_a_row_begun_with_other_settings_begins_again(
     monkeypatch.setattr(script.subprocess, "run", train)
     script.train(folder, words)
     assert started == [[*words, *expected]]
-
-
-def test_small_sets_hold_every_gold_and_share_no_claim(tmp_path: Path) -> None:
-    """Wrong: a pool cut without its golds, or claims that are trained on and scored."""
-    shared("ct25"), shared("tweets-factchecks")
-    table, names = TABLES["retention_me5"], ["de-fr", "en", "both", "fact-checks"]
-    made = {f"small-{name}": make_small(f"small-{name}", tmp_path) for name in names}
-    scored = {data: load(made[data], split) for data, split, *_ in table.targets.values()}
-    assert [len(part.sources) for part in scored.values()] == [418, 400, 1000]
-    tested = {claim.id for part in scored.values() for claim in part.claims}
-    trained = {}
-    for name in ("small-de-fr", "small-en", "small-both"):
-        train = load(made[name], "train")
-        trained[name] = {claim.id for claim in train.claims}
-        assert all(claim.golds for claim in train.claims) and not tested & trained[name]
-    alone = [trained[name] for name in ("small-de-fr", "small-en")]
-    assert trained["small-both"] == alone[0] | alone[1] and not alone[0] & alone[1]
-    assert load(made["small-de-fr"], "train").languages == ("de", "fr")
-    before = {name: folder.stat().st_ino for name, folder in made.items()}
-    make_small("small-en", tmp_path)  # what is there stays
-    assert before == {name: folder.stat().st_ino for name, folder in made.items()}
 
 
 @pytest.fixture

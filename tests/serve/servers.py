@@ -1,4 +1,4 @@
-"""A real server in a thread of the test, and a finder that answers when it is told to."""
+"""A real server in a thread of the test, and a finder that answers when the test lets it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from claim2source.engines import Where
+from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.asking import Answer, Finder
+from claim2source.serve.access import AccessSettings
 from claim2source.serve.app import Service, make_app
+from claim2source.serve.batcher import RequestBatcher
 from claim2source.serve.connections import CappedProtocol
-from claim2source.serve.desk import Desk
-from claim2source.serve.gate import GateSettings
 
 
 class SlowFinder(Finder):
@@ -33,7 +33,7 @@ class SlowFinder(Finder):
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
         self.asked.append([post.text for post in posts])
         self.begun.set()
-        self.told("a slow stage")
+        self.on_part("a slow stage")
         assert self.go.wait(60)
         if any("poison" in post.text for post in posts):
             raise ValueError([post.text for post in posts])
@@ -42,15 +42,15 @@ class SlowFinder(Finder):
 
 @contextmanager
 def serving(
-    finder: Finder, *, places: int = 64, seconds: float = 60, gate: GateSettings | None = None
+    finder: Finder, *, places: int = 64, seconds: float = 60, access: AccessSettings | None = None
 ) -> Iterator[str]:
     import uvicorn
 
-    desk = Desk(finder, places=places, seconds=seconds)
-    desk.start()
-    settings = replace(gate or GateSettings(), rate=gate.rate if gate else None)
+    batcher = RequestBatcher(finder, places=places, seconds=seconds)
+    batcher.start()
+    settings = replace(access or AccessSettings(), rate=access.rate if access else None)
     listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(Service(desk, gate=settings))
+    app = make_app(Service(batcher, access=settings))
     server = uvicorn.Server(
         uvicorn.Config(
             app, http=CappedProtocol, ws="none", lifespan="on", log_config=None, access_log=False
@@ -63,5 +63,5 @@ def serving(
     finally:
         server.should_exit = True
         thread.join(30)
-        desk.close()
+        batcher.close()
         assert not thread.is_alive()

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from claim2source.engines import Where, open_engine
+from claim2source.find.answers import as_bibtex, plain
+from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.answers import as_bibtex, plain
-from claim2source.pipeline.asking import Finder
-from claim2source.serve.gate import CSP, GateSettings
+from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
 from tests.eval.test_find import NASTY, POST, index  # noqa: F401  the fixture
 from tests.serve.servers import SlowFinder, serving
@@ -71,7 +71,7 @@ def test_an_answer_is_that_of_find(client: httpx.Client, alone: Finder) -> None:
 
 def test_a_retraction_is_shown_and_no_script_is_a_link(client: httpx.Client) -> None:
     page = client.get("/", params={"post": NASTY, "k": 13}).text
-    assert page.count('<p class="problem">Retracted, 2021-03-04, &lt;b&gt;</p>') == 1
+    assert page.count('<p class="problem">RETRACTED, 2021-03-04, &lt;b&gt;</p>') == 1
     assert "javascript:alert" not in page
     found = client.post("/api/v1/find", json={"post": NASTY, "k": 13})
     assert "javascript" not in found.text and "retracted, 2021-03-04" in found.text
@@ -119,6 +119,7 @@ WRONG: list[tuple[object, int, str | None]] = [
     ({"post": " \n\x1f"}, 422, "post"),
     ({"post": "a", "k": 0}, 422, "k"),
     ({"post": "a", "date": "soon"}, 422, "date"),
+    ({"post": "a", "lang": "xx"}, 422, "lang"),
     ({"post": "a", "date": "2021-05-04T99:00:00Z"}, 422, "date"),
     ({"post": "a", "paper_lang": "' OR 1=1"}, 422, "paper_lang"),
     ({"post": "a", "translation": LONG}, 422, "translation"),
@@ -245,8 +246,8 @@ def test_a_busy_server_says_when_to_try_again_a_late_answer_is_504(finder: SlowF
 
 
 def test_a_token_opens_the_page_by_a_cookie(finder: SlowFinder) -> None:
-    gate = GateSettings(TOKEN, None, None)
-    with serving(finder, gate=gate) as address, httpx.Client(base_url=address) as client:
+    access = AccessSettings(TOKEN, None, None)
+    with serving(finder, access=access) as address, httpx.Client(base_url=address) as client:
         question = {"post": "masks"}
         assert client.post("/api/v1/find", json=question).json()["error"] == "a token is needed"
         for path in ("/docs", "/openapi.json", "/mcp", "/answer"):

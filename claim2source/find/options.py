@@ -14,7 +14,7 @@ from claim2source.io.store import Store
 from claim2source.models.local import ModelOptions
 
 if TYPE_CHECKING:
-    from claim2source.pipeline.asking import Finder
+    from claim2source.find.finder import Finder
 
 INDEX = "CLAIM2SOURCE_INDEX"
 
@@ -55,7 +55,7 @@ class FinderOptions(ModelOptions):
         sentences: bool = True,
     ) -> Finder:
         """Make a finder of an opened index. Raises `UserError` where something does not fit."""
-        from claim2source.pipeline.asking import Finder
+        from claim2source.find.finder import Finder
         from claim2source.systems.read import read_staged
 
         pipeline = None if self.pipeline is None else read_staged(self.pipeline, self.system)

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from claim2source.serve.desk import complain
+from claim2source.serve.batcher import complain
 
 COOKIE = "claim2source"
 # Bytes of a request's body: a batch of long posts.
@@ -49,7 +49,7 @@ Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
 
 
 @dataclass(frozen=True)
-class GateSettings:
+class AccessSettings:
     """Say who may ask, and how often.
 
     Args:
@@ -83,10 +83,10 @@ class Rate:
         return seconds
 
 
-class Gate:
+class Access:
     """Stand before an application; nothing that it refuses is read further."""
 
-    def __init__(self, app: ASGIApp, settings: GateSettings, refusal: Refusal) -> None:
+    def __init__(self, app: ASGIApp, settings: AccessSettings, refusal: Refusal) -> None:
         self.app, self.settings, self.refusal = app, settings, refusal
         self._rate = None if settings.rate is None else Rate(settings.rate)
 
@@ -141,7 +141,7 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return self.refusal(403, "another site's page may not ask", scope, close)
-        # The page itself may be led to, with a post in its form; it searches when it is told to.
+        # The page itself may be led to, with a post in its form; it searches when its reader asks.
         if is_foreign(headers) and (scope["method"] != "GET" or path == MCP):
             return self.refusal(403, "another site's page may not ask", scope, close)
         return None

@@ -1,4 +1,4 @@
-"""Make posts that mean no paper of an index: weather, football, jokes, dinner."""
+"""Make posts that mean no paper of an index: weather, football, jokes, dinner, small talk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from claim2source.core.records import Claim
 
-# By language: a sentence with two gaps, and what stands in the first and in the second.
+# By language, a kind of post a line: a sentence with gaps, and what stands in each of them.
 _POSTS = {
     "en": """
 {} again in {} today, I am done with this weather | rain; snow; fog | London; Leeds; the valley
@@ -24,6 +24,14 @@ stock tip: {} went up 12% after {} | Tesla; Apple; the bank | earnings; the merg
 happy {} everyone, see you at {} | birthday; new year; Friday | the party; the beach; Sam's place
 study time is over, {} with {} tonight | movie; drinks; video games | friends; the kids
 new study: {} {}, says research | dinosaurs; black holes | are older than thought; 28% off
+good morning {}, {} and ready to go | world; twitter; team | coffee in hand; ran 5k
+lol {}, {} | same here; who did this; no way | I am crying; can't even
+day {} with this cold, {} and back to bed | two; five | soup; tea with honey
+second jab done, {}, {} | sore arm; no side effects yet | off to work; ice cream now
+season {} of {} is so much better than the last one | two; four | that show; the crown
+looking for a {} near {}, any tips? | plumber; flat; dentist | the station; Oxford
+my train of thought at 3 am: {}, {} | do fish sleep; why are we here | send help; goodnight
+RT to win a {}! {} | phone; hoodie | ends Sunday; follow us and tag a friend
 """,
     "de": """
 schon wieder {} in {}, ich habe dieses Wetter satt | Regen; Schnee; Nebel | Berlin; Wien; den Bergen
@@ -35,6 +43,13 @@ treffen sich zwei {}. Sagt der eine: {} | Jäger; Fische; Beamte | lange nicht g
 das neue Album von {} ist da, Lied {} läuft | Grönemeyer; meiner Lieblingsband | drei; sieben
 alles Gute zum {}, wir sehen uns {} | Geburtstag; neuen Jahr; Feiertag | auf der Feier; am Strand
 neue Studie: {} {}, sagen Forscher | Dinosaurier; schwarze Löcher | sind älter als gedacht; wachsen
+guten Morgen {}, {} und los | zusammen; Twitter | Kaffee ist fertig; 5 km gelaufen
+{}, ich kann nicht mehr {} | oh Mann; haha | vor Lachen; mit diesen Leuten
+Tag {} mit der Erkältung, {} und wieder ins Bett | zwei; fünf | Suppe; Tee mit Honig
+zweite Impfung geschafft, {}, {} | Arm tut weh; nichts gemerkt | jetzt ein Eis; ab zur Arbeit
+die Debatte gestern war {}, {} | langweilig; ein Zirkus | Umfrage hin oder her; ich wähle wen anders
+suche {} in der Nähe {}, Tipps? | eine Wohnung; einen Zahnarzt | vom Bahnhof; der Uni
+Gewinnspiel! {} zu gewinnen, {} | ein Handy; zwei Karten | bis Sonntag teilen; folgt uns
 """,
     "fr": """
 encore {} à {}, j'en ai marre de ce temps | la pluie; la neige; du brouillard | Paris; Lyon; Brest
@@ -46,17 +61,32 @@ c'est l'histoire de {} qui entre dans {} | deux poissons; un fou; Toto | un bar;
 le nouvel album de {} est sorti, titre {} en boucle | Stromae; mon groupe préféré | trois; sept
 joyeux {} à tous, on se voit {} | anniversaire; Noël; vendredi | à la fête; à la plage
 nouvelle étude : {} {} | les dinosaures; les trous noirs | sont plus vieux que prévu; grandissent
+bonjour {}, {} et c'est parti | tout le monde; Twitter | café à la main; 5 km courus
+mdr {}, {} | pareil; qui a fait ça | je suis mort; j'en peux plus
+jour {} avec ce rhume, {} et au lit | deux; cinq | soupe; tisane au miel
+deuxième dose faite, {}, {} | mal au bras; rien senti | une glace maintenant; retour au boulot
+le débat d'hier était {}, {} | nul; un cirque | sondage ou pas; je vote pour un autre
+cherche {} près {}, des idées ? | un appart; un dentiste | de la gare; de la fac
+concours ! {} à gagner, {} | un téléphone; deux places | jusqu'à dimanche; suivez-nous
 """,
 }
 
 
-def posts_from_elsewhere(languages: Sequence[str], count: int, seed: int = 13) -> list[Claim]:
-    """Draw posts of other topics in these languages, of those that are known; else in English."""
-    every: list[tuple[str, str]] = []
+def posts_from_elsewhere(
+    languages: Sequence[str], count: int, seed: int = 13
+) -> tuple[list[Claim], np.ndarray]:
+    """Draw posts of other topics in those of the languages that are known, else in English.
+
+    Also return the kind of each, [posts]: posts of one kind differ in a few words.
+    """
+    every: list[tuple[str, str, int]] = []
+    kind = 0
     for language in [one for one in languages if one in _POSTS] or ["en"]:
         for line in _POSTS[language].strip().splitlines():
             sentence, *lists = line.split(" | ")
             gaps = product(*(one.split("; ") for one in lists))
-            every += [(language, sentence.format(*words)) for words in gaps]
-    places = np.random.default_rng(seed).permutation(len(every))[:count]
-    return [Claim(f"elsewhere {i}", every[i][1], every[i][0]) for i in sorted(places.tolist())]
+            every += [(language, sentence.format(*words), kind) for words in gaps]
+            kind += 1
+    places = sorted(np.random.default_rng(seed).permutation(len(every))[:count].tolist())
+    claims = [Claim(f"elsewhere {i}", every[i][1], every[i][0]) for i in places]
+    return claims, np.array([every[i][2] for i in places])

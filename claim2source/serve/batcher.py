@@ -15,20 +15,20 @@ from math import ceil
 
 from claim2source.core.errors import UserError
 from claim2source.engines import Where
+from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
-from claim2source.pipeline.asking import Answer, Finder
-from claim2source.text.language import detect
+from claim2source.text.language import likeliest
 
 log = logging.getLogger(__name__)
 
 # Posts of several askers that are searched together.
 TOGETHER = 16
-# Seconds that a busy desk asks to wait, at most.
+# Seconds that a busy batcher asks to wait, at most.
 LONGEST = 60
-Told = Callable[[str], None]
+OnPart = Callable[[str], None]
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """Say why a post has no answer: an HTTP status, and seconds after which to try again."""
 
     status = 500
@@ -40,7 +40,7 @@ class Unanswered(Exception):
         return {} if self.seconds is None else {"retry-after": str(self.seconds)}
 
 
-class Busy(Unanswered):
+class TooBusy(NoAnswer):
     """Refuse a post because too many wait."""
 
     status = 503
@@ -50,28 +50,28 @@ class Busy(Unanswered):
         super().__init__(f"too many posts are waiting; try again in {seconds} s")
 
 
-class Late(Unanswered):
+class TooLate(NoAnswer):
     """Give a post up that was not answered in time."""
 
     status = 504
 
 
-class Failed(Unanswered):
+class SearchFailed(NoAnswer):
     """Report a search that failed; the log says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Hold posts of one asker, and who is told of the parts of the work (in the desk's thread)."""
+    """Hold posts of one asker, and who hears of the parts of the work (in the batcher's thread)."""
 
     posts: Sequence[Post]
     k: int
     where: Where
-    told: Told
+    on_part: OnPart
     answers: Future[list[Answer]] = field(default_factory=Future)
 
 
-class Desk:
+class RequestBatcher:
     """Take questions, and answer them in a thread of its own, in the order that they came.
 
     At most `places` posts wait or are searched at a time. Those that wait for the same number of
@@ -86,12 +86,12 @@ class Desk:
         self._pace = 0.1
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
 
     def start(self) -> None:
         """Load the models, and begin to answer."""
         self.finder.engine.search("a post", k=1)
-        detect("a post")
+        likeliest("a post", ("en",))
         self._thread.start()
 
     def close(self) -> None:
@@ -113,28 +113,28 @@ class Desk:
         return sum(len(job.posts) for job in self._jobs)
 
     async def ask(
-        self, posts: Sequence[Post], k: int, where: Where, told: Told = lambda part: None
+        self, posts: Sequence[Post], k: int, where: Where, on_part: OnPart = lambda part: None
     ) -> list[Answer]:
         """Answer posts together, in order.
 
-        `told` is called in the desk's thread with the name of each part of the work. Raises
-        `Busy`, `Late` or `Failed`.
+        `on_part` is called in the batcher's thread with the name of each part of the work. Raises
+        `TooBusy`, `TooLate` or `SearchFailed`.
         """
-        job = _Job(posts, k, where, told)
+        job = _Job(posts, k, where, on_part)
         with self._changed:
             waiting = self._taken + self._queued()
             if self._closed or waiting + len(posts) > self.places:
-                raise Busy(min(LONGEST, max(1, ceil(waiting * self._pace))))
+                raise TooBusy(min(LONGEST, max(1, ceil(waiting * self._pace))))
             self._jobs.append(job)
             self._changed.notify()
         try:
             async with asyncio.timeout(self.seconds):
                 return await asyncio.wrap_future(job.answers)
         except TimeoutError:
-            raise Late(f"no answer within {self.seconds:g} s") from None
+            raise TooLate(f"no answer within {self.seconds:g} s") from None
         except asyncio.CancelledError:
             if self._closed:
-                raise Busy(LONGEST) from None
+                raise TooBusy(LONGEST) from None
             raise
         finally:
             # One that is given up leaves its place, unless it is being searched.
@@ -174,7 +174,9 @@ class Desk:
                 return
             complain(error)
             self._leave(jobs[0])
-            jobs[0].answers.set_exception(Failed("the search failed; the server's log says why"))
+            jobs[0].answers.set_exception(
+                SearchFailed("the search failed; the server's log says why")
+            )
             return
         for job in jobs:
             own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
@@ -187,13 +189,13 @@ class Desk:
             self._taken -= len(job.posts)
 
     def _found(self, jobs: Sequence[_Job]) -> list[Answer]:
-        def told(part: str) -> None:
+        def on_part(part: str) -> None:
             for job in jobs:
-                job.told(part)
+                job.on_part(part)
 
         started = time.monotonic()
         posts = [post for job in jobs for post in job.posts]
-        self.finder.told = told
+        self.finder.on_part = on_part
         # Posts of several askers may have the same ids.
         numbered = [replace(post, id=str(place)) for place, post in enumerate(posts)]
         found = self.finder.find(numbered, jobs[0].k, jobs[0].where)

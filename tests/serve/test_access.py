@@ -1,4 +1,4 @@
-"""The gate alone: who is let in, how often, how much; what a refusal says and what it hides."""
+"""The access alone: who is let in, how often, how much; what a refusal says and what it hides."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from claim2source.serve import gate as module
-from claim2source.serve.gate import (
+from claim2source.serve import access as module
+from claim2source.serve.access import (
     ADDRESSES,
     DISCARDED,
     HEADERS,
     LOCAL,
     MOST,
-    Gate,
-    GateSettings,
+    Access,
+    AccessSettings,
     Rate,
     cookie_of,
 )
@@ -42,10 +42,10 @@ def refusal(status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> 
 
 
 def ask(
-    settings: GateSettings, *requests: tuple[str, dict[str, str]], **options: Any
+    settings: AccessSettings, *requests: tuple[str, dict[str, str]], **options: Any
 ) -> list[httpx.Response]:
     async def run() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(Gate(echo, settings, refusal), client=("10.0.0.1", 1))
+        transport = httpx.ASGITransport(Access(echo, settings, refusal), client=("10.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [
                 await client.post(path, headers=headers, **options) for path, headers in requests
@@ -67,7 +67,7 @@ def test_a_token_is_shown_as_bearer_or_cookie_and_in_no_other_way() -> None:
         ("/health", {}, 200),
         ("/static/find.css", {}, 200),
     ]
-    answers = ask(GateSettings(TOKEN), *[(path, headers) for path, headers, _ in cases])
+    answers = ask(AccessSettings(TOKEN), *[(path, headers) for path, headers, _ in cases])
     assert [one.status_code for one in answers] == [status for *_, status in cases]
     assert answers[2].headers["www-authenticate"] == "Bearer"
     for one in answers:
@@ -87,10 +87,10 @@ def test_other_hosts_and_other_sites_are_refused() -> None:
         ({"host": "localhost:80", "origin": "https://evil.example"}, 403),
         ({"host": "localhost:80", "origin": "null"}, 403),
     ]
-    settings = GateSettings(hosts=(*LOCAL, "lab"))
+    settings = AccessSettings(hosts=(*LOCAL, "lab"))
     answers = ask(settings, *[("/", headers) for headers, _ in cases])
     assert [one.status_code for one in answers] == [status for _, status in cases]
-    (anywhere,) = ask(GateSettings(TOKEN, hosts=None), ("/health", {"host": "any.example"}))
+    (anywhere,) = ask(AccessSettings(TOKEN, hosts=None), ("/health", {"host": "any.example"}))
     assert anywhere.status_code == 200
 
 
@@ -115,7 +115,7 @@ def test_an_address_has_its_rate_and_is_told_when_to_come_back() -> None:
 
 
 def test_too_many_requests_are_refused_before_anything_else_is_looked_at() -> None:
-    settings = GateSettings(TOKEN, rate=2)
+    settings = AccessSettings(TOKEN, rate=2)
     wrong = ("/", {"authorization": "Bearer guessed"})
     answers = ask(settings, wrong, wrong, wrong, ("/health", {}), ("/enter", {}))
     assert [one.status_code for one in answers] == [401, 401, 429, 200, 429]
@@ -128,12 +128,12 @@ def test_a_body_is_measured_whether_its_length_is_said_or_not() -> None:
             yield b"x" * min(2**16, size - start)
 
     for size, status in ((MOST, 200), (MOST + 1, 413), (DISCARDED + 1, 413)):
-        (said,) = ask(GateSettings(), ("/", {}), content=b"x" * size)
-        (streamed,) = ask(GateSettings(), ("/", {}), content=parts(size))
+        (said,) = ask(AccessSettings(), ("/", {}), content=b"x" * size)
+        (streamed,) = ask(AccessSettings(), ("/", {}), content=parts(size))
         assert (said.status_code, streamed.status_code) == (status, status)
         if status == 200:
             assert said.text == streamed.text == str(MOST)
-    (lied,) = ask(GateSettings(), ("/", {"content-length": "9" * 30}), content=b"x")
+    (lied,) = ask(AccessSettings(), ("/", {"content-length": "9" * 30}), content=b"x")
     assert lied.status_code == 413
 
 
@@ -144,13 +144,13 @@ def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch
         yield b"x"
         await asyncio.sleep(30)
 
-    (answer,) = ask(GateSettings(), ("/", {}), content=slow())
+    (answer,) = ask(AccessSettings(), ("/", {}), content=slow())
     assert answer.status_code == 408
 
 
 def test_an_error_of_ours_is_logged_without_the_post(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        (answer,) = ask(GateSettings(), ("/error?post=secret", {}))
+        (answer,) = ask(AccessSettings(), ("/error?post=secret", {}))
     assert answer.status_code == 500 and "secret" not in answer.text
     assert HEADERS.items() <= dict(answer.headers).items()
     assert "ValueError" in caplog.text and "in echo" in caplog.text

@@ -1,4 +1,4 @@
-"""Find the papers that posts may mean in an index: ranked, with reasons, or none of these."""
+"""Find the papers that posts may mean in an index: ranked, with reasons, or not here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, Found, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.rows import SPLIT, split, stamp_of
+from claim2source.find.calibrate import DENSE, FUSED, LEXICAL, languages_of, stages_of
+from claim2source.find.matching import MatchingWords, Words
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
-from claim2source.models import resolve
-from claim2source.pipeline.calibrate import DENSE, FUSED, LEXICAL, stages_of
-from claim2source.pipeline.matching import MatchingWords, Words
-from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, abstained, presence
+from claim2source.models import ENGLISH, resolve
+from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.stages import (
     apply_stage,
@@ -34,19 +34,23 @@ from claim2source.systems.stages import (
     with_runtime,
 )
 from claim2source.systems.system import System
-from claim2source.text.language import detect
+from claim2source.text.clean import sentences_of
+from claim2source.text.findings import findings
+from claim2source.text.language import CODES, language_name, likeliest
 
 log = logging.getLogger(__name__)
 
 Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
-# What `told` is told beside the names of stages.
+# What `on_part` is called with beside the names of stages.
 SEARCH, SENTENCES, COUNTING = "search", "sentences", "reading the index"
 # Papers that a stage which counts terms over the whole index holds in memory, at most.
 _POOL = 50_000
-# Characters whose language is told.
-_SAMPLE = 5_000
+# Characters by which a language is detected, sentences of a post that are compared.
+_SAMPLE, _SENTENCES = 5_000, 20
+# Growth of an index after which its abstention is stale.
+GROWN = 2
 _VERIFY, _ABSTAIN = "verify", "verify abstain"
 
 
@@ -54,9 +58,10 @@ _VERIFY, _ABSTAIN = "verify", "verify abstain"
 class Match:
     """Hold a paper that a post may mean.
 
-    `score` is the last stage's, `parts` are the scores of every stage that ranks it, `sentence`
-    is the one of its abstract that is nearest to the post. `words` are words of the post, and
-    those of the paper that they match: of title, abstract, authors or venue.
+    `score` is the last stage's, `parts` are the scores of every stage that ranks it. `sentence` is
+    the finding of its abstract that is nearest to the post, `post_sentence` the post's sentence
+    that is nearest to that one, "" where it has only one. `words` are words of the post, and those
+    of the paper that they match: of title, abstract, authors or venue.
     """
 
     rank: int
@@ -64,11 +69,12 @@ class Match:
     score: float
     parts: Mapping[str, float]
     sentence: str
+    post_sentence: str = ""
     words: Words = ((), ())
 
 
 @dataclass(frozen=True)
-class AskedOf:
+class IndexState:
     """Say of which state of an index an answer is, and how it was asked: it can be asked again."""
 
     version: int
@@ -82,7 +88,8 @@ class Answer:
 
     `present` is the probability that its paper is in the index, None where nothing was fitted
     to tell. `verdict` says "found", "uncertain" or "not here" by it, "" where nothing was fitted;
-    `abstained` is "not here". `reasoning` is a verifier's.
+    `abstained` is "not here". `measured` counts the held-out answers of that verdict, and
+    `warnings` say why this one deserves less trust. `reasoning` is a verifier's.
     """
 
     post: Post
@@ -92,7 +99,9 @@ class Answer:
     present: float | None = None
     reasoning: str = ""
     verdict: Verdict = ""
-    of: AskedOf | None = None
+    of: IndexState | None = None
+    measured: Tenth | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Finder:
     """Find papers in an index, warm: the model is loaded once.
 
     `pipeline` is the system whose stages follow the index, which stands for its first stage.
-    `threshold` replaces that of the model of abstention. `told` is called with the name of each
+    `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
     part of the work when it begins. Raises `UserError` where the pipeline's first stage is not the
     index's.
     """
@@ -129,7 +138,7 @@ class Finder:
     ) -> None:
         self.engine, self.store, self.device, self.progress = engine, store, device, progress
         self.sentences, self.threshold = sentences, threshold
-        self.told: Callable[[str], None] = lambda part: None
+        self.on_part: Callable[[str], None] = lambda part: None
         self.system = pipeline
         self._abstain: tuple[object, AbstainModel] | None = None
         self._depth = DEEPEST
@@ -204,8 +213,8 @@ class Finder:
         return [answers[post.id] for post in posts]
 
     def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
-        self.told(SEARCH)
-        claims = [post.claim(post.lang or language_of(post.text)) for post in posts]
+        self.on_part(SEARCH)
+        claims = [post.claim(self._language_of(post)) for post in posts]
         found = self.engine.find(claims, max(k, self._depth), where)
         papers = self.engine.fetch(_ids(found, claims))
         stages = self._staged(claims, found, papers)
@@ -215,12 +224,12 @@ class Finder:
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
             for claim in claims
         }
-        self.told(SENTENCES)
-        nearest = self._nearest(found, shown, papers) if self.sentences else {}
-        verdicts = self._verdicts(claims, stages, present)
+        self.on_part(SENTENCES)
+        nearest = self._nearest(claims, found, shown, papers) if self.sentences else {}
+        verdicts, measured = self._verdicts(claims, stages, present)
         listed_papers = list({one for ids in shown.values() for one in ids})
         matching = MatchingWords(self.engine.manifest.bm25, [papers[one] for one in listed_papers])
-        of = AskedOf(self.engine.version, self.engine.manifest.model_hash, self._settings(where))
+        of = IndexState(self.engine.version, self.engine.manifest.model_hash, self._settings(where))
         scores = [(name, result.run) for name, result in stages.named]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
@@ -232,7 +241,7 @@ class Finder:
                     papers[one],
                     last[one],
                     {name: scored[one] for name, scored in listed if one in scored},
-                    nearest.get((claim.id, one), ""),
+                    *nearest.get((claim.id, one), ("", "")),
                     matching.of(claim, one),
                 )
                 for rank, one in enumerate(shown[claim.id], 1)
@@ -247,6 +256,8 @@ class Finder:
                     _reasoning(stages, claim),
                     verdicts.get(claim.id, ""),
                     of,
+                    measured.get(verdicts.get(claim.id, "")),
+                    tuple(self._warnings(claim)),
                 )
             )
         return answers
@@ -260,14 +271,14 @@ class Finder:
             return _Stages(found, tuple(named))
         first = system.first
         if isinstance(first, HybridNode):
-            names = (first.sparse.shown, first.dense.shown, FUSE)
+            names = (first.sparse.display_name, first.dense.display_name, FUSE)
             named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
         else:
             named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
         for name, stage in self.stages:
-            self.told(name)
+            self.on_part(name)
             result = apply_stage(
                 with_history(stage, named, claims),
                 claims,
@@ -294,7 +305,7 @@ class Finder:
                 f"{self.engine.where}: {counting[0]} weighs terms by how rare they are in all "
                 f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
             )
-        self.told(COUNTING)
+        self.on_part(COUNTING)
         stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
         self._pool = {one.id: one for one in (*stored, *sources)}
         pool = list(self._pool.values())
@@ -314,8 +325,11 @@ class Finder:
 
     def _verdicts(
         self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
-    ) -> dict[str, Verdict]:
-        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given."""
+    ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
+        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given.
+
+        Also count the held-out answers of each verdict, where the index's own model gave them.
+        """
         own = [result for name, result in stages.named if name == _ABSTAIN]
         marked = set(abstained(own[-1])) if own and self.threshold is None else set()
         fitted = self.abstain
@@ -330,7 +344,33 @@ class Finder:
                 return "not here"
             return "found" if share >= sure else "uncertain"
 
-        return {claim: verdict(claim, share) for claim, share in present.items()}
+        measured: dict[str, Tenth] = {}
+        if fitted is not None and fitted.tenths and not own:
+            edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
+            counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
+            measured = {name: one for name, one in counted.items() if one.answers}
+        return {claim: verdict(claim, share) for claim, share in present.items()}, measured
+
+    def _language_of(self, post: Post) -> str:
+        """Return a post's language: its own where it is one, else the likeliest."""
+        if post.lang in CODES:
+            return post.lang
+        return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
+
+    def _warnings(self, claim: Claim) -> Iterator[str]:
+        """Say why an answer deserves less trust than others."""
+        manifest, fitted = self.engine.manifest, self.abstain
+        name = "" if manifest.model is None else manifest.model.name
+        if claim.lang != "en" and not claim.translation and name in ENGLISH:
+            yield (
+                f"The index's model reads English, and this post is in "
+                f"{language_name(claim.lang)}: index with a multilingual model"
+            )
+        if fitted is not None and fitted.papers and manifest.papers > GROWN * fitted.papers:
+            yield (
+                f"The index has grown from {fitted.papers} to {manifest.papers} papers since "
+                "its abstention was fitted: fit it again (index --claims)"
+            )
 
     def _settings(self, where: Where) -> dict[str, object]:
         """List what an answer depends on beside the index."""
@@ -345,20 +385,35 @@ class Finder:
 
     def _nearest(
         self,
+        claims: Sequence[Claim],
         found: Found,
         shown: Mapping[str, Sequence[str]],
         papers: Mapping[str, Paper],
-    ) -> dict[tuple[str, str], str]:
-        """Find the sentence of each paper that is nearest to the claim, by the index's model."""
+    ) -> dict[tuple[str, str], tuple[str, str]]:
+        """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
+
+        Both by the index's model; keys are claim and paper.
+        """
         wanted = dict.fromkeys(one for ids in shown.values() for one in ids)
         sentences = {one: split(papers[one]) for one in wanted}
         vectors = self._sentence_vectors(sentences, papers)
+        said = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
+        several = [text for texts in said.values() if len(texts) > 1 for text in texts]
+        of_post: dict[str, np.ndarray] = {}
+        if several:
+            made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
+            of_post = dict(zip(several, made, strict=True))
         nearest = {}
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
-                    scores = vectors[one] @ found.vectors[claim]
-                    nearest[claim, one] = sentences[one][int(np.argmax(scores))]
+                    places = findings(sentences[one])
+                    scores = vectors[one][places] @ found.vectors[claim]
+                    best = places[int(np.argmax(scores))]
+                    texts = said[claim] if len(said[claim]) > 1 else [""]
+                    alike = [float(of_post[text] @ vectors[one][best]) for text in texts if text]
+                    own = texts[int(np.argmax(alike))] if alike else ""
+                    nearest[claim, one] = sentences[one][best], own
         return nearest
 
     def _sentence_vectors(
@@ -379,11 +434,6 @@ class Finder:
             for one, texts in missing.items():
                 vectors[one] = made[[row[text] for text in texts]]
         return vectors
-
-
-def language_of(text: str) -> str:
-    """Tell the language of a post; English where it is too short to tell."""
-    return detect(text[:_SAMPLE]) or "en"
 
 
 def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:

@@ -10,13 +10,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
-from claim2source.datasets.papers import first_day
-from claim2source.pipeline.asking import Answer, Match
-from claim2source.stages.abstain import NONE_OF_THESE
+from claim2source.datasets.papers import Paper, first_day
+from claim2source.find.finder import Answer, Match
 
 COLUMNS = (
     "post",
@@ -32,6 +31,7 @@ COLUMNS = (
     "abstained",
     "present",
     "sentence",
+    "post_sentence",
     "reasoning",
     "verdict",
     "retracted",
@@ -40,6 +40,18 @@ COLUMNS = (
     "model",
 )
 _AUTHORS = 3
+# Words of an abstract that head a paper without a title.
+_HEADING = 12
+# Names of scores, and what may be compared between posts.
+_SCORES = {
+    **dict.fromkeys(("lexical", "bm25"), "BM25"),
+    "dense": "similarity",
+    **dict.fromkeys(("fused", "fuse"), "fused"),
+}
+ABOUT_SCORES = (
+    "BM25 and similarity compare between posts; fused is both of them, each scaled within one "
+    "post's list, and says nothing of another post."
+)
 # What a spreadsheet may take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -71,6 +83,7 @@ def plain(answer: Answer) -> list[dict[str, object]]:
             "lang": match.paper.lang,
             "parts": dict(match.parts),
             "sentence": match.sentence,
+            "post_sentence": match.post_sentence,
             "reasoning": answer.reasoning,
             "verdict": answer.verdict,
             "retracted": match.paper.retracted,
@@ -139,7 +152,7 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
             "year": f"{year:04}" if year else "",
             "doi": paper.doi,
             "url": paper.link,
-            "note": paper.retracted.upper() if paper.is_retracted else paper.retracted,
+            "note": retraction(paper),
         }
         lines = [f"  {name} = {{{_tex(text)}}}," for name, text in fields.items() if text.strip()]
         entries.append("\n".join([f"@article{{{key},", *lines, "}"]))
@@ -151,50 +164,91 @@ def _tex(text: str) -> str:
     return "".join(_TEX.get(sign, sign) for sign in line)
 
 
+def heading(paper: Paper) -> str:
+    """Head a paper by its title, else by the first words of its abstract, else by its id."""
+    source = paper.source
+    words = source.abstract.split()
+    return source.title or " ".join(words[:_HEADING]) + " .." * (len(words) > _HEADING) or source.id
+
+
+def about(paper: Paper) -> list[str]:
+    """List first authors, venue and date of a paper, of those that are known."""
+    source = paper.source
+    names = [name for name in source.authors if name.strip()]
+    people = ", ".join(names[:_AUTHORS]) + " et al." * (len(names) > _AUTHORS)
+    return [text for text in (people, source.venue, source.date) if text]
+
+
+def retraction(paper: Paper) -> str:
+    """Say what became of a paper, loudly where it is retracted; "" where nothing is known."""
+    state, comma, details = paper.retracted.partition(",")
+    return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
+
+
+def headline(answer: Answer) -> str:
+    """Say in one sentence whether the paper was found."""
+    if not answer.matches:
+        return "The index holds no paper to choose from."
+    if answer.present is None:
+        return "The nearest papers; whether the right one is in this index was not judged."
+    share = f"{answer.present:.0%}".replace("%", " %")
+    return {
+        "found": f"Found: the paper is probably one of these ({share}).",
+        "uncertain": f"Uncertain: the paper may be one of these, or not in this index ({share}).",
+        "not here": f"Not here: the paper is probably not in this index ({share}).",
+    }[answer.verdict or "uncertain"]
+
+
+def notes(answer: Answer) -> list[str]:
+    """Say how far an answer can be trusted: as measured, and why less."""
+    found = list(answer.warnings)
+    if answer.matches and answer.present is None:
+        found.append("No abstention is fitted to this index: index --claims DATASET does that.")
+    if answer.measured is not None:
+        one = answer.measured
+        found.append(
+            f"Of {one.answers} held-out posts with this verdict {_percent(one.here, one.answers)} "
+            f"had their paper in the index, and for {_percent(one.first, one.answers)} it came "
+            "first."
+        )
+    return found
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}".replace("%", " %")
+
+
+def scores_of(match: Match) -> str:
+    """Write the scores of a paper."""
+    named = {name: _SCORES.get(name, name) for name in match.parts}
+    return ", ".join(f"{named[name]} {score:.4g}" for name, score in match.parts.items())
+
+
 def as_text(answer: Answer, several: bool = False) -> str:
     """Write an answer for people; of `several` posts each has its id in front."""
     lines = [f"post {answer.post.id}:"] if several else []
     lines += [f"The post links to {link}" for link in answer.post.links]
-    lines += [_verdict(answer)] if answer.matches else ["The index holds no paper to choose from."]
+    lines += [headline(answer), *notes(answer)]
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
     shown = [_match(match) for match in answer.matches]
+    if answer.matches:
+        shown.append(ABOUT_SCORES)
     if answer.of is not None:
         shown.append(f"index version {answer.of.version}, model {answer.of.model}")
     return "\n\n".join(["\n".join(map(printable_line, lines)), *shown])
 
 
-def _verdict(answer: Answer) -> str:
-    if answer.present is None:
-        said = "whether the paper is in the index at all was not judged: no abstention is fitted"
-        return f"{NONE_OF_THESE}." if answer.abstained else f"Of these the first fits best; {said}."
-    share = f"{answer.present:.0%} that the paper is in the index"
-    if answer.abstained:
-        return f"Not here: probably {NONE_OF_THESE} ({share}). Nearest are:"
-    if answer.verdict == "uncertain":
-        return f"Uncertain: it may be among these, or {NONE_OF_THESE} ({share}):"
-    return f"Found: probably among these ({share}):"
-
-
 def _match(match: Match) -> str:
-    source = match.paper.source
-    about = ", ".join(filter(None, (_people(source.authors), source.venue, source.date)))
-    parts = ", ".join(f"{name} {score:.4g}" for name, score in match.parts.items())
+    paper, (of_post, of_paper) = match.paper, match.words
+    sentences = [text for text in (match.post_sentence, match.sentence) if text]
     lines = [
-        f"{match.rank:>2}. {source.title or source.id}",
-        f"!! {match.paper.retracted.upper()}" if match.paper.retracted else "",
-        about,
-        match.paper.link or f"id {source.id}",
-        f'"{match.sentence}"' if match.sentence else "",
-        f"words: {', '.join(match.words[0])} ~ {', '.join(match.words[1])}"
-        if match.words[0]
-        else "",
-        f"score {match.score:.4g} ({parts})",
+        f"{match.rank:>2}. {heading(paper)}",
+        f"!! {retraction(paper)}" if paper.retracted else "",
+        ", ".join(about(paper)),
+        paper.link or f"id {paper.source.id}",
+        " ~ ".join(f'"{text}"' for text in sentences if match.sentence),
+        f"words: {', '.join(of_post)} ~ {', '.join(of_paper)}" if of_post else "",
+        scores_of(match),
     ]
-    kept = [printable_line(line) for line in lines if line]
-    return "\n    ".join(kept)
-
-
-def _people(authors: Sequence[str]) -> str:
-    shown = [name for name in authors if name.strip()]
-    return ", ".join(shown[:_AUTHORS]) + (" et al." if len(shown) > _AUTHORS else "")
+    return "\n    ".join(printable_line(line) for line in lines if line)

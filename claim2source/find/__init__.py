@@ -1,0 +1,1 @@
+"""Answer posts by the papers of an index."""

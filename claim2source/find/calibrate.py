@@ -1,0 +1,188 @@
+"""Fit abstention to an index: claims with and without their papers, and posts of other topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Dataset
+from claim2source.core.run import Result, Run
+from claim2source.engines import Engine, Found
+from claim2source.find.elsewhere import posts_from_elsewhere
+from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
+from claim2source.retrieve import FusionConfig, fuse
+from claim2source.stages.abstain import (
+    DEEPEST,
+    AbstainModel,
+    Design,
+    Tenth,
+    fit,
+    tenths_of,
+)
+from claim2source.text.language import READ
+
+# Stages that abstention reads. Lists are as deep as its features look.
+LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
+# More claims tell little more.
+MOST = 1_000
+# Posts of other topics.
+FEWEST, MOST_ELSEWHERE = 150, 300
+# Probability below which a paper is not here; above, it is uncertain.
+NOT_HERE = 0.3
+# Of the model of topics.
+PENALTY = 1.0
+
+
+def stages_of(found: Found) -> dict[str, Result]:
+    """Name what an index found, fused as by default, as abstention reads it."""
+    lexical, dense = found.lexical.top(DEEPEST), found.dense.top(DEEPEST)
+    fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST)
+    return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
+
+
+def languages_of(engine: Engine) -> tuple[str, ...]:
+    """List the languages among which a short post's is decided, the papers' first."""
+    return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Hold what an index gave for claims with and without their papers, and for other posts.
+
+    `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
+    """
+
+    asked: PairedResults
+    others: Sequence[str]
+    elsewhere: Mapping[str, Result]
+    kinds: np.ndarray
+
+    @property
+    def here(self) -> np.ndarray:
+        """Tell where the paper is in the index, [2 x claims + posts]."""
+        return np.concatenate([self.asked.outcomes.present, np.zeros(len(self.others), bool)])
+
+    @property
+    def first(self) -> np.ndarray:
+        """Tell where the first paper is the right one, [2 x claims + posts]."""
+        return np.concatenate([self.asked.outcomes.right, np.zeros(len(self.others), bool)])
+
+    def features(self, design: Design) -> np.ndarray:
+        """Describe all of them, [2 x claims + posts, features]."""
+        parts = [self.asked.features(design), design.features(self.others, self.elsewhere)]
+        return np.concatenate(parts)
+
+    def shares(self, model: AbstainModel) -> np.ndarray:
+        """Return the probability of each that its paper is here, [2 x claims + posts]."""
+        found = model.probabilities(self.features(model.design))
+        return found if model.topic is None else found * self.shares(model.topic)
+
+
+def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
+    """Ask an index the claims of a data set whose papers it has, without these, and other posts.
+
+    Raises `UserError` where it has the papers of none.
+    """
+    golds = sorted(dataset.golds)
+    there = engine.stamps(golds)
+    claims = [claim for claim in dataset.claims if claim.golds and set(claim.golds) <= set(there)]
+    if len(claims) > MOST:
+        chosen = np.random.default_rng(seed).choice(len(claims), MOST, replace=False)
+        claims = [claims[i] for i in sorted(chosen)]
+    if not claims:
+        name = dataset.name or "the data set"
+        raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
+    removed = papers_of_claims(dataset.with_claims(claims))
+    found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
+    bare = replace(
+        found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
+    )
+    count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
+    others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
+    elsewhere = stages_of(engine.find(others, DEEPEST))
+    asked = PairedResults.of(claims, stages_of(found), stages_of(bare))
+    return Questions(asked, [one.id for one in others], elsewhere, kinds)
+
+
+def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
+    """Fit abstention on the claims of a data set whose papers are in the index, and measure it.
+
+    It is measured on papers, and on kinds of other posts, that it was not fitted on. Raises
+    `UserError` where there are too few.
+    """
+    questions = ask_index(engine, dataset, seed)
+    asked, papers = questions.asked, engine.stats().papers
+    said = (
+        f" of {dataset.name}, {dataset.split}, and {len(questions.others)} posts of other topics; "
+        f"{papers} in the index"
+    )
+    chosen = fit_abstention(asked, seed=seed, said=said)
+    design, penalty = chosen.model.design, chosen.chosen[1]
+    rng = np.random.default_rng(seed)
+    groups = [_dealt(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
+    fold = np.concatenate(groups)
+    shares = np.empty(len(fold))
+    for one in range(FOLDS):
+        shares[fold == one] = questions.shares(_fit(questions, design, penalty, fold != one))[
+            fold == one
+        ]
+    model = _fit(questions, design, penalty, np.ones(len(fold), bool))
+    tenths = tenths_of(shares, questions.here, questions.first)
+    return replace(
+        model, threshold=NOT_HERE, fitted=chosen.model.fitted, papers=papers, tenths=tenths
+    )
+
+
+def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
+    """Measure an index's abstention on the claims of a data set, asked with and without papers."""
+    asked = ask_index(engine, dataset).asked
+    stages = (asked.stages, asked.bare)
+    shares = np.concatenate([model.shares(asked.claim_ids, one) for one in stages])
+    return tenths_of(shares, asked.outcomes.present, asked.outcomes.right)
+
+
+def measured_line(model: AbstainModel) -> str:
+    """Say how often the paper was there by verdict, on what a model was not fitted on."""
+    edges = (0.0, model.threshold, model.sure, 1.1)
+    names = ("not here", "uncertain", "found")
+    counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
+    parts = [
+        f"{name} {one.here} of {one.answers}"
+        for name, one in zip(names, counted, strict=True)
+        if one.answers
+    ]
+    return f"held out, the paper was there of {', of '.join(parts)}"
+
+
+def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
+    """Fit a model of the paper, times one of the topic, to rows of the questions, bool."""
+    asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
+    those = rows[:claims]
+    model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
+    run = questions.elsewhere[DENSE].run
+    places = [run.rows(one).start for one in questions.others]
+    first = run.scores[places][rows[claims:]]
+    usual = tuple(round(float(score), 6) for score in first)
+    topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
+    is_claim = np.arange(len(rows)) < claims
+    return replace(
+        model, topic=fit(topic, questions.features(topic)[rows], is_claim[rows], PENALTY)
+    )
+
+
+def _dealt(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Deal groups to folds; return the fold of each row."""
+    names, number = np.unique(groups, return_inverse=True)
+    found: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
+    return found
+
+
+def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
+    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+    rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)
+    return replace(result, run=run)

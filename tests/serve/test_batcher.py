@@ -1,0 +1,172 @@
+"""The batcher: posts of several askers are searched together, none waits without end, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from claim2source.engines import Where, open_engine
+from claim2source.engines.rows import EVERYWHERE
+from claim2source.find.finder import Answer, Finder
+from claim2source.io.posts import Post
+from claim2source.serve.batcher import TOGETHER, RequestBatcher, SearchFailed, TooBusy, TooLate
+from tests.eval.test_find import index  # noqa: F401  the fixture
+from tests.serve.servers import SlowFinder
+
+
+@pytest.fixture
+def batchers(index: str) -> Iterator[Callable[..., RequestBatcher]]:  # noqa: F811
+    made: list[RequestBatcher] = []
+
+    def make(**options: Any) -> RequestBatcher:
+        made.append(RequestBatcher(SlowFinder(open_engine(index), sentences=False), **options))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for batcher in made:
+        batcher.finder.go.set()  # type: ignore[attr-defined]
+        batcher.close()
+
+
+def slow(batcher: RequestBatcher) -> SlowFinder:
+    assert isinstance(batcher.finder, SlowFinder)
+    return batcher.finder
+
+
+async def held(batcher: RequestBatcher) -> asyncio.Task[list[Answer]]:
+    """A post that is being searched, until `go` is set."""
+    slow(batcher).go.clear()
+    first = asyncio.ensure_future(ask(batcher, "first"))
+    while not slow(batcher).begun.is_set():
+        await asyncio.sleep(0.005)
+    return first
+
+
+def ask(
+    batcher: RequestBatcher, *texts: str, k: int = 3, where: Where = EVERYWHERE, **options: Any
+) -> Awaitable[list[Answer]]:
+    # All have the same id, as posts of several askers may.
+    return batcher.ask([Post("0", text) for text in texts], k, where, **options)
+
+
+def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
+    batchers: Callable[..., RequestBatcher],
+    index: str,  # noqa: F811
+) -> None:
+    batcher = batchers()
+    texts = [f"claim {'abc'[i % 3]} number {i}" for i in range(TOGETHER + 4)]
+
+    async def run() -> list[list[Answer]]:
+        first = await held(batcher)
+        waiting = [asyncio.ensure_future(ask(batcher, text)) for text in texts]
+        others = [
+            asyncio.ensure_future(ask(batcher, "other k", k=2)),
+            asyncio.ensure_future(ask(batcher, "other papers", where=Where(venue="Nature"))),
+        ]
+        await asyncio.sleep(0)
+        assert batcher.waiting == 1 + len(texts) + 2
+        slow(batcher).go.set()
+        return await asyncio.gather(first, *waiting, *others)
+
+    answers = asyncio.run(run())
+    assert slow(batcher).asked == [
+        ["first"],
+        texts[:TOGETHER],
+        texts[TOGETHER:],
+        ["other k"],
+        ["other papers"],
+    ]
+    assert batcher.waiting == 0
+    assert [answer.post for (answer,) in answers[1:-2]] == [Post("0", text) for text in texts]
+    alone = Finder(open_engine(index), sentences=False)
+    for text, (answer,) in zip(texts, answers[1:-2], strict=True):
+        (expected,) = alone.find([Post("0", text)], 3)
+        assert [m.paper.source.id for m in answer.matches] == [
+            m.paper.source.id for m in expected.matches
+        ]
+    assert len(answers[-2][0].matches) == 2
+    assert {m.paper.source.venue for m in answers[-1][0].matches} == {"Nature"}
+
+
+def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(
+    batchers: Callable[..., RequestBatcher],
+) -> None:
+    batcher = batchers(places=3)
+
+    async def run() -> None:
+        first = await held(batcher)
+        second = asyncio.ensure_future(ask(batcher, "a", "b"))
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        with pytest.raises(TooBusy) as caught:
+            await ask(batcher, "one too many")
+        assert time.monotonic() - started < 1 and caught.value.seconds >= 1
+        assert caught.value.headers == {"retry-after": str(caught.value.seconds)}
+        slow(batcher).go.set()
+        assert [len(one) for one in await asyncio.gather(first, second)] == [1, 2]
+        assert len(await ask(batcher, "a", "b", "c")) == 3  # the places are free again
+        with pytest.raises(TooBusy):
+            await ask(batcher, "a", "b", "c", "d")
+        # Closed, it answers what it began and refuses the rest.
+        slow(batcher).begun.clear()
+        first = await held(batcher)
+        waiting = asyncio.ensure_future(ask(batcher, "waits"))
+        await asyncio.sleep(0)
+        batcher.close()
+        slow(batcher).go.set()
+        assert len(await first) == 1
+        for refused in (waiting, ask(batcher, "late")):
+            with pytest.raises(TooBusy):
+                await refused
+
+    asyncio.run(run())
+
+
+def test_a_post_that_takes_too_long_is_given_up_and_leaves_its_place(
+    batchers: Callable[..., RequestBatcher],
+) -> None:
+    batcher = batchers(places=2, seconds=0.2)
+
+    async def run() -> None:
+        first = await held(batcher)
+        second = asyncio.ensure_future(ask(batcher, "never searched"))
+        for one in (first, second):
+            with pytest.raises(TooLate, match="within 0.2 s"):
+                await one
+        assert batcher.waiting == 1  # the first is still being searched
+        batcher.seconds = 30
+        third = asyncio.ensure_future(ask(batcher, "third"))
+        await asyncio.sleep(0)
+        slow(batcher).go.set()
+        assert len(await third) == 1
+
+    asyncio.run(run())
+    assert slow(batcher).asked == [["first"], ["third"]]
+
+
+def test_a_search_that_fails_fails_only_its_own_post(
+    batchers: Callable[..., RequestBatcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    batcher = batchers()
+
+    async def run() -> list[Any]:
+        first = await held(batcher)
+        waiting = [
+            asyncio.ensure_future(ask(batcher, text)) for text in ("good", "poison apple", "fine")
+        ]
+        await asyncio.sleep(0)
+        slow(batcher).go.set()
+        return await asyncio.gather(first, *waiting, return_exceptions=True)
+
+    with caplog.at_level(logging.DEBUG):
+        _, good, bad, fine = asyncio.run(run())
+    assert (good[0].post.text, fine[0].post.text) == ("good", "fine")
+    assert isinstance(bad, SearchFailed) and "apple" not in str(bad)
+    assert "ValueError" in caplog.text and "in find" in caplog.text
+    assert "apple" not in caplog.text

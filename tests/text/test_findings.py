@@ -1,0 +1,55 @@
+"""Findings of an abstract, by rules that are measured on structured abstracts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from claim2source.text.clean import sentences_of
+from claim2source.text.findings import findings
+from tests.shared_data import shared
+
+_HEADING = re.compile(
+    r"\b(BACKGROUND|OBJECTIVES?|INTRODUCTION|AIMS?|PURPOSE|METHODS?|DESIGN|SETTING|RESULTS?|FINDINGS"
+    r"|CONCLUSIONS?|INTERPRETATION|DISCUSSION|FUNDING)\b ?:?\s+(?=[A-Z])"
+)
+_FINDINGS = ("RESULT", "FINDING", "CONCLUSION", "INTERPRETATION")
+
+
+def test_findings_are_results_and_conclusions_and_never_a_heading() -> None:
+    text = (
+        "Sleep is short. Little is known. We found that 40 % slept less. Background. "
+        "We asked 20 people. Methods were simple. Naps help. More naps help more. Conclusions ."
+    )
+    sentences = sentences_of(text)
+    assert [sentences[i] for i in findings(sentences)] == [
+        "We found that 40 % slept less.",
+        "We asked 20 people.",
+        "Methods were simple.",
+        "More naps help more.",
+    ]
+    assert findings(["One sentence is enough.", "Short.", "And one more here."]) == [0, 2]
+    assert findings(["Short.", "Too."]) == [0, 1] and findings([]) == []
+
+
+def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:
+    right = chosen = true = 0
+    for name in ("ct25", "preprints"):
+        for line in (shared(name) / "corpus.jsonl").open(encoding="utf-8"):
+            headings = [*_HEADING.finditer(text := json.loads(line)["text"])]
+            names = " ".join(one[1] for one in headings)
+            if not all(one in names for one in ("METHOD", "CONCLUSION")) or (
+                "RESULT" not in names and "FINDINGS" not in names
+            ):
+                continue
+            ends = [one.start() for one in headings[1:]] + [len(text)]
+            parts = [
+                (one, heading[1].startswith(_FINDINGS))
+                for heading, end in zip(headings, ends, strict=True)
+                for one in sentences_of(text[heading.end() : end])
+            ]
+            found = {*findings([one for one, _ in parts])}
+            chosen += len(found)
+            true += sum(is_one for _, is_one in parts)
+            right += sum(parts[place][1] for place in found)
+    assert chosen > 1_500 and right / chosen > 0.9 and right / true > 0.88
