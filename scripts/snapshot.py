@@ -338,7 +338,8 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
             facts["training", at, "loss"] = part["loss"]
     if {"family", "comparisons"} <= part.keys():
         test = f"test {part['family']} ({part['average']})"
-        facts |= {(test, key): value for key, value in part.items() if key != "comparisons"}
+        own = part.keys() - {"comparisons", "family"}
+        facts |= {(test, key): part[key] for key in own}
         for one in part["comparisons"]:
             pair = f"{one.pop('system')} against {one.pop('baseline')}"
             facts |= {(test, pair, key): value for key, value in one.items()}

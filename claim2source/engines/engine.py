@@ -44,7 +44,7 @@ from claim2source.engines.lance import (
     short,
 )
 from claim2source.engines.manifest import MANIFEST, IndexManifest
-from claim2source.engines.names import PAPERS as NAMED
+from claim2source.engines.names import PAPERS as NAME_SAMPLE
 from claim2source.engines.names import name_terms, names_weight
 from claim2source.engines.probes import (
     MIXED,
@@ -79,13 +79,13 @@ Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 # Below so many papers every vector is compared.
 EXACT = 50_000
 # Papers that are read to be changed at a time.
-_TOGETHER = 1024
+_UPDATES = 1024
 # Vectors for each partition that its centre is learned from.
-TRAINED = 64
+CENTRE_SAMPLE = 64
 # Vectors are divided anew once the index has grown by this factor since.
-GROWN = 2.0
+REDIVIDE = 2.0
 # Old versions stay this long: another process may be reading one, or ask an older state.
-KEPT, NEVER = timedelta(days=7), timedelta(days=36_500)
+RETENTION, NEVER = timedelta(days=7), timedelta(days=36_500)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class Engine(PaperTable):
         self._seal: Seal = {}
         self._stamp = files.stamp(name)
         self._check_files()
-        self._table: Any = self._opened()
+        self._table: Any = self._open_table()
 
     @classmethod
     def create(cls, place: str | Path, manifest: IndexManifest, **options: Any) -> Self:
@@ -196,7 +196,7 @@ class Engine(PaperTable):
         papers = f"{self.manifest.papers} papers when it was built last"
         return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
 
-    def _opened(self) -> Any:
+    def _open_table(self) -> Any:
         """Open the table, and see that it is the manifest's; nothing is made."""
         manifest = self.manifest
         if not self.files.listed(f"{self._folder}/_versions"):
@@ -208,7 +208,7 @@ class Engine(PaperTable):
             schema, papers = table.schema, table.count_rows()
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"there is no such version; the last {KEPT.days} days are there"
+                why = f"there is no such version; the last {RETENTION.days} days are there"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
@@ -228,7 +228,7 @@ class Engine(PaperTable):
         before = self.manifest
         self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
         self._check_files()
-        self._table = self._opened()
+        self._table = self._open_table()
         if self.manifest.encoders != before.encoders:
             self._encoder = None
 
@@ -260,7 +260,7 @@ class Engine(PaperTable):
         self.lock()
         table = table_of(rows, self._table.schema)
         if self.stamps([paper.source.id for paper in rows.papers]):
-            self._make_stale()
+            self._mark_stale()
             self._merge(table)
         else:
             with self._named():
@@ -278,7 +278,7 @@ class Engine(PaperTable):
         self.lock()
         there = list(self.stamps(ids))
         if there:
-            self._make_stale()
+            self._mark_stale()
             with self._named():
                 self._table.delete(among(there))
             self._write_seal()
@@ -304,9 +304,9 @@ class Engine(PaperTable):
                     if new is not None and new != row["retracted"]:
                         changed[row["id"]] = new
         ids = list(changed)
-        for start in range(0, len(ids), _TOGETHER):
+        for start in range(0, len(ids), _UPDATES):
             with self._named():
-                query = self._table.search().where(among(ids[start : start + _TOGETHER]))
+                query = self._table.search().where(among(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
             states = [changed[one] for one in table["id"].to_pylist()]
             papers = [
@@ -316,7 +316,7 @@ class Engine(PaperTable):
             for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
                 place = table.schema.get_field_index(name)
                 table = table.set_column(place, table.schema.field(name), [values])
-            self._make_stale()
+            self._mark_stale()
             self._merge(table)
         return len(ids)
 
@@ -333,15 +333,15 @@ class Engine(PaperTable):
         """Build or extend the indexes, merge what was written in pieces, measure the recall."""
         self.lock()
         with self._named():
-            values = self._built(say)
+            values = self._build_indexes(say)
         self._write_seal()
         self.note(stale=False, **values)
         self.files.remove(self._seal_file)  # it names files that go now
         with self._named():
-            self._table.optimize(cleanup_older_than=KEPT)
+            self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
 
-    def _built(self, say: Callable[[str], None]) -> dict[str, Any]:
+    def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
         self._table.optimize(cleanup_older_than=NEVER)
@@ -370,7 +370,9 @@ class Engine(PaperTable):
         average = total / papers if papers else 0.0
         weight = 0.0
         if "names" in self._columns:
-            weight = names_weight(self.sample(papers, NAMED), self.manifest.bm25, self._ids_by)
+            weight = names_weight(
+                self.sample(papers, NAME_SAMPLE), self.manifest.bm25, self._ids_by
+            )
         return {"papers": papers, "average_length": average, "names": weight, **found}
 
     def _divide(
@@ -380,13 +382,13 @@ class Engine(PaperTable):
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
-        if "vector" not in names or papers > GROWN * trained:
+        if "vector" not in names or papers > REDIVIDE * trained:
             partitions, trained = max(1, round(papers**0.5)), papers
             config = IvfFlat(
                 distance_type="dot",
                 num_partitions=partitions,
                 max_iterations=20,
-                sample_rate=TRAINED,
+                sample_rate=CENTRE_SAMPLE,
             )
             self._table.create_index("vector", config=config)
         drawn = self._drawn(papers, MIXED * QUERIES, ["vector"])
@@ -405,7 +407,7 @@ class Engine(PaperTable):
             "trained": trained,
         }
 
-    def _make_stale(self) -> None:
+    def _mark_stale(self) -> None:
         """Note, before it happens, that statistics will be of papers that are gone."""
         if not self.manifest.stale:
             self.note(stale=True)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 SCHEMES = ("s3", "gs", "az")
 # Below so many bytes every file's hash is compared when an index is opened; above, those of files
 # that were written since.
-HASHED = 256 * 2**20
+HASH_LIMIT = 256 * 2**20
 # LanceDB writes this file anew with each version; it does without where it is damaged.
 REWRITTEN = "/latest_version_hint.json"
 # What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
@@ -228,7 +228,7 @@ class BucketLock:
         self.bucket = bucket
         self._own = {"host": _this_machine(), "pid": os.getpid(), "key": secrets.token_hex(8)}
         self._lost, self._beat, self._done = False, 0, threading.Event()
-        self._tag = self._taken()
+        self._tag = self._acquire()
         self._written = time.monotonic()
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
@@ -239,7 +239,7 @@ class BucketLock:
         data = json.dumps({**self._own, "beat": self._beat}).encode()
         return str(obstore.put(self.bucket.store, LOCK_FILE, data, mode=mode)["e_tag"])
 
-    def _taken(self) -> str:
+    def _acquire(self) -> str:
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError
 
@@ -260,13 +260,13 @@ class BucketLock:
                     self._wait_until_stale(holder, tag)
                 made = self._put({"e_tag": tag})
             except FileNotFoundError:  # released meanwhile
-                return self._taken()
+                return self._acquire()
             except (PreconditionError, NotModifiedError):
-                raise self._held(holder) from None
+                raise self._refusal(holder) from None
         log.warning("%s: locked by %s, which is gone; taken over", self.bucket.uri, holder)
         return made
 
-    def _held(self, holder: Holder) -> UserError:
+    def _refusal(self, holder: Holder) -> UserError:
         return UserError(f"{self.bucket.uri}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, holder: Holder, tag: str) -> None:
@@ -278,7 +278,7 @@ class BucketLock:
         while time.monotonic() < end:
             time.sleep(min(5.0, TOUCH))
             if str(obstore.head(self.bucket.store, LOCK_FILE)["e_tag"]) != tag:
-                raise self._held(holder)
+                raise self._refusal(holder)
 
     def _touch(self) -> None:
         from obstore.exceptions import BaseError, PreconditionError
@@ -377,7 +377,7 @@ def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
             return f"{name} is missing"
         if there[name][0] != size:
             return f"{name} has {there[name][0]} bytes, not {size}"
-    small = sum(size for size, _, _ in seal.values()) <= HASHED
+    small = sum(size for size, _, _ in seal.values()) <= HASH_LIMIT
     for name, (size, stamp, hashed) in seal.items():
         if not hashed or known.get(name) == (size, stamp, hashed):
             continue

@@ -19,6 +19,8 @@ from claim2source.core.run import Cost
 from claim2source.datasets.papers import Paper
 from claim2source.datasets.retractions import NOTICE
 from claim2source.engines.engine import Engine, is_engine, open_engine
+from claim2source.engines.files import IndexFiles
+from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
 from claim2source.engines.rows import SPLIT, Rows, half, split, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store
@@ -29,6 +31,8 @@ from claim2source.retrieve.dense import Dense, Model, TextEncoder
 from claim2source.text import Rendering
 
 DEFAULT = ModelConfig().name
+# What tables of papers are called, also with a model's hash behind it.
+TABLE = "papers"
 # Manifests of an index that is being made beside another one, and of the one that it replaced.
 NEXT, PREVIOUS = "next.json", "previous.json"
 Item = TypeVar("Item")
@@ -37,7 +41,7 @@ BATCH = 4096
 
 
 @dataclass(frozen=True)
-class Grown:
+class Growth:
     """Count the papers that were read: new, changed, unchanged; and all that are there now."""
 
     added: int = 0
@@ -126,7 +130,7 @@ def grow(
     progress: bool = False,
     say: Callable[[str], None] = lambda line: None,
     batch: int = BATCH,
-) -> Grown:
+) -> Growth:
     """Write papers to an index and build it.
 
     Of papers with one id the last counts. A paper that is there as it is stays, so that a stopped
@@ -168,7 +172,7 @@ def grow(
     if notices:
         engine.retract(lambda _, doi: notices.get(doi))
     engine.build(say)
-    return Grown(added, changed, unchanged, engine.stats().papers)
+    return Growth(added, changed, unchanged, engine.stats().papers)
 
 
 def fill_store(
@@ -203,7 +207,7 @@ def grow_engine(
     bm25: BM25Config | None = None,
     store: Store | None = None,
     sentences: bool = True,
-) -> Grown:
+) -> Growth:
     """Write sources to the index at a place, which is made where there is none.
 
     A new index keeps the vectors of their sentences too, unless `sentences` says no.
@@ -253,7 +257,7 @@ def re_encode(
     engine.lock()
     files, old = engine.files, engine.manifest
     made = IndexManifest.of(dense, old.bm25, old.sentences > 0)
-    table = f"papers-{made.model_hash}"
+    table = f"{TABLE}-{made.model_hash}"
     if table == old.table or made.model_hash == old.model_hash:
         raise UserError(f"{engine.where}: this model made it already")
     try:
@@ -281,7 +285,18 @@ def re_encode(
     old.write(files, PREVIOUS)
     new.manifest.write(files)
     files.remove(NEXT)
+    remove_tables(files, but=(old.table, table))
     return open_engine(files.uri)
+
+
+def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
+    """Remove tables of papers that no manifest names any more, with the notes of their files."""
+    with named_errors(files.uri):
+        database = connection(files)
+        for name in database.table_names(limit=1000):
+            if name.partition("-")[0] == TABLE and name not in but:
+                files.remove(f"{name}.files.json")
+                database.drop_table(name)
 
 
 def undo_re_encoding(engine: Engine) -> IndexManifest:

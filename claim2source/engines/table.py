@@ -91,13 +91,15 @@ class PaperTable:
         """Map an indexed column to the name of its index."""
         return {index.columns[0]: index.name for index in self._table.list_indices()}
 
-    def dense(self, vector: np.ndarray, k: int, where: Where = EVERYWHERE) -> Hits:
+    def dense(
+        self, vector: np.ndarray, k: int, where: Where = EVERYWHERE, exact: bool = False
+    ) -> Hits:
         """Find the best `k` papers by inner product with a vector [d].
 
-        Of the papers that a filter leaves all are compared where that takes less.
+        Of the papers that a filter leaves all are compared where that takes less, or with `exact`.
         """
         made = self.manifest
-        probes = made.probes
+        probes = 0 if exact else made.probes
         if probes and (chosen := expression(where)) is not None:
             with self._named():
                 left = self._table.count_rows(chosen.to_sql())

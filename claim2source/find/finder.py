@@ -271,7 +271,7 @@ class Finder:
             return _Stages(found, tuple(named))
         first = system.first
         if isinstance(first, HybridNode):
-            names = (first.sparse.shown, first.dense.shown, FUSE)
+            names = (first.sparse.display_name, first.dense.display_name, FUSE)
             named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
         else:
             named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]

@@ -20,19 +20,19 @@ from claim2source.retrieve.topk import (
 
 # Similarities held at a time (64 MiB) in large pools: memory does not grow with the claims.
 CELLS = 2**24
-# Claims compared at a time in other pools: with fewer the processor waits for the vectors, with
-# more every block's memory comes from the system, which clears it first.
-BLOCK = 256
+# Claims compared at a time in other pools: with fewer the processor waits for the vectors.
+BLOCK = 1024
 # Similarities ranked at a time, so that they stay in the processor's cache.
 PIECE = 2**21
 
 
 @dataclass(frozen=True)
 class Window:
-    """The fused lists of a block of claims, best source first.
+    """Hold the fused lists of a block of claims, best source first.
 
     `positions` in the sources (-1: the list has ended), `scores` float32, `in_dense` and
-    `in_sparse`, [claims, depth] each; `similarities` [claims, sources], all dense scores.
+    `in_sparse`, [claims, depth] each; `similarities` [claims, sources] are all dense scores, until
+    the next block.
     """
 
     positions: np.ndarray
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class _Lists:
-    """Lists of one retriever: positions (-1: none) and scores, [claims, depth], in any order."""
+    """Hold one retriever's lists, in any order: positions (-1: none), scores, [claims, depth]."""
 
     positions: np.ndarray
     scores: np.ndarray
@@ -69,6 +69,8 @@ class Candidates:
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
         self._sparse = BM25Index(sources, bm25) if alpha > 0 else None
+        # The column of every source in a dense list, by claim; -1: not in it.
+        self._columns = np.full((0, len(sources) + 1), -1, dtype=np.int32)
 
     def windows(
         self, claims: Sequence[Claim], vectors: np.ndarray
@@ -81,14 +83,17 @@ class Candidates:
         # A multiple of the piece, so that no piece is small.
         block = most - most % piece
         terms = self._sparse.terms(claims) if self._sparse is not None else None
+        # Memory for every block anew would come from the system, which clears it first.
+        held = np.empty((min(block, len(claims)), len(self.sources)), np.float32)
         for start in range(0, len(claims), block):
-            similarities = vectors[start : start + block] @ self.vectors.T
+            part = vectors[start : start + block]
+            similarities = np.matmul(part, self.vectors.T, out=held[: len(part)])
             for first in range(0, len(similarities), piece):
                 near = similarities[first : first + piece]
                 rows = start + first, start + first + len(near)
-                part = claims[slice(*rows)]
-                asked = terms.part(*rows) if terms is not None else None
-                yield part, self._window(part, near, asked)
+                few = claims[slice(*rows)]
+                of_few = terms.part(*rows) if terms is not None else None
+                yield few, self._window(few, near, of_few)
 
     def _window(
         self, claims: Sequence[Claim], similarities: np.ndarray, terms: Terms | None
@@ -129,11 +134,14 @@ class Candidates:
         if sparse is None:
             scores = np.where(found, dense.scores, -np.inf)
             return np.where(found, dense.positions, ended), scores, found, np.zeros_like(found)
-        # The column of every source in the dense list; -1: not in it.
-        column = np.full((len(found), ended + 1), -1, dtype=np.int32)
-        np.put_along_axis(column, dense.positions, np.arange(found.shape[1], dtype=np.int32), 1)
-        column[:, ended] = -1
-        place = np.take_along_axis(column, sparse.positions, 1)
+        if len(self._columns) < len(found):
+            self._columns = np.full((len(found), ended + 1), -1, dtype=np.int32)
+        columns = self._columns[: len(found)]
+        np.put_along_axis(columns, dense.positions, np.arange(found.shape[1], dtype=np.int32), 1)
+        columns[:, ended] = -1
+        place = np.take_along_axis(columns, sparse.positions, 1)
+        # Cleared where it was written alone: a table of all sources takes longer to fill.
+        np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
         twice, once = place >= 0, (sparse.positions >= 0) & (place < 0)
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)

@@ -74,7 +74,7 @@ class MiningBM25(Settings):
 
 @dataclass(frozen=True)
 class MiningConfig(Settings):
-    """Settings of the choice of hard negatives.
+    """Set the choice of hard negatives.
 
     Args:
         hard: hard negatives per claim.
@@ -130,7 +130,7 @@ class MiningConfig(Settings):
 
 
 class Negative(NamedTuple):
-    """A source that a claim does not mean, with its fused score (random: dense) and origin."""
+    """Hold a source, no gold of a claim, with its fused score (random: dense) and origin."""
 
     source: str
     score: float
@@ -139,7 +139,7 @@ class Negative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MinedRow:
-    """One training pair with its negatives, hardest first, random ones last."""
+    """Hold a training pair with its negatives, hardest first, random ones last."""
 
     claim: str
     positive: str
@@ -148,7 +148,7 @@ class MinedRow:
 
 @dataclass
 class MiningCounts:
-    """Count what was found, what was left out and why, and what is missing.
+    """Count the negatives of pairs, those left out by reason, and those that are missing.
 
     `baseline` is set where `mining.share_of` needs it.
     """
@@ -169,7 +169,7 @@ class MiningCounts:
     baseline: RandomBaseline | None = field(default=None, compare=False)
 
     def count(self, hard: int, random: int, config: MiningConfig) -> None:
-        """Count the negatives of one pair, and what it lacks of them."""
+        """Count the negatives of one pair, and those that are missing."""
         missing_hard, missing_random = config.hard - hard, config.random - random
         self.rows += 1
         self.hard += hard
@@ -257,7 +257,7 @@ class Miner:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A claim, by its row in the block, one of its golds, and what is none of its negatives."""
+    """Hold a claim, by its row in the block, one of its golds, and those that are no negatives."""
 
     row: int
     claim: Claim
@@ -329,26 +329,12 @@ class _Picker:
                 yield _Pair(row, claim, gold, golds, duplicates[golds])
 
     def _limits(self, window: Window, rows: np.ndarray, gold_scores: np.ndarray) -> np.ndarray:
-        """Return the highest dense score of a negative, for each gold's score."""
-        limits = np.full(len(gold_scores), np.inf)
-        share, baseline = self.config.max_share, self.counts.baseline
-        if share is not None and baseline is not None:
-            # A gold no nearer than a random source says nothing: what scores as random is allowed.
-            limits = baseline.mean + share * np.maximum(gold_scores - baseline.mean, 0)
-        elif share is not None and self.config.share_of == "above_last":
-            scores = window.similarities[rows[:, None], window.positions[rows]]
-            listed = window.positions[rows] >= 0
-            last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
-            last = np.where(np.isfinite(last), last, 0.0)
-            limits = last + share * (gold_scores - last)
-        elif share is not None:
-            # A share of a negative score is above it: there the limit is as far below.
-            limits = gold_scores * np.where(gold_scores >= 0, share, 2 - share)
-        if self.config.margin is not None:
-            limits = np.minimum(limits, gold_scores - self.config.margin)
-        if self.config.max_score is not None:
-            limits = np.minimum(limits, self.config.max_score)
-        return limits
+        if self.config.share_of != "above_last":
+            return limits_of(self.config, gold_scores, baseline=self.counts.baseline)
+        scores = window.similarities[rows[:, None], window.positions[rows]]
+        listed = window.positions[rows] >= 0
+        last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
+        return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
@@ -428,6 +414,31 @@ class _Picker:
         yield from first.tolist()
         rest = np.setdiff1d(self.drawable, first, assume_unique=True)
         yield from draw.permutation(rest).tolist()
+
+
+def limits_of(
+    config: MiningConfig,
+    golds: np.ndarray,
+    last: np.ndarray | None = None,
+    baseline: RandomBaseline | None = None,
+) -> np.ndarray:
+    """Compute the highest score of a negative for each gold's score, float64 [golds].
+
+    `last` [golds] are the last scores of the claims' lists, where `share_of` counts from there.
+    """
+    limits, share = np.full(len(golds), np.inf), config.max_share
+    if share is not None and baseline is not None:
+        # A gold no nearer than a random source says nothing: what scores as random is allowed.
+        limits = baseline.mean + share * np.maximum(golds - baseline.mean, 0)
+    elif share is not None and config.share_of == "above_last":
+        assert last is not None
+        limits = last + share * (golds - last)
+    elif share is not None:
+        # A share of a negative score is above it: there the limit is as far below.
+        limits = golds * np.where(golds >= 0, share, 2 - share)
+    if config.margin is not None:
+        limits = np.minimum(limits, golds - config.margin)
+    return limits if config.max_score is None else np.minimum(limits, config.max_score)
 
 
 def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:

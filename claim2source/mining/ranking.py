@@ -11,7 +11,14 @@ from claim2source.core.config import require
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets.grouping import golds_by_text
-from claim2source.mining.mine import MinedRow, MiningConfig, MiningCounts, Negative, pair_draw
+from claim2source.mining.mine import (
+    MinedRow,
+    MiningConfig,
+    MiningCounts,
+    Negative,
+    limits_of,
+    pair_draw,
+)
 from claim2source.mining.near_duplicates import GoldDuplicates, NearDuplicates
 
 # Random sources that are looked at for a claim, at most, for each that is wanted.
@@ -71,18 +78,10 @@ class RankingMiner:
                     yield MinedRow(claim.id, gold, (*hard, *random))
 
     def _limit(self, gold: float | None, last: float) -> float:
-        """Return the highest score of a negative, for a gold's and the last one of its list."""
-        config = self.config
-        limits = [np.inf if config.max_score is None else config.max_score]
-        if gold is not None:
-            if config.max_share is not None and config.share_of == "above_last":
-                limits.append(last + config.max_share * (gold - last))
-            elif config.max_share is not None:
-                # A share of a negative score is above it: there the limit is as far below.
-                limits.append(gold * (config.max_share if gold >= 0 else 2 - config.max_share))
-            if config.margin is not None:
-                limits.append(gold - config.margin)
-        return min(limits)
+        """Return the highest score of a negative; a gold that is not ranked sets none."""
+        if gold is None:
+            return np.inf if self.config.max_score is None else self.config.max_score
+        return float(limits_of(self.config, np.array([gold]), np.array([last]))[0])
 
     def _hard(
         self,

@@ -309,7 +309,7 @@ class Encoder:
             return self
         half = copy(self)
         half.settings = replace(self.settings, dtype="bfloat16")
-        half.model = deepcopy(self.model).to(torch.bfloat16)
+        half.model = deepcopy(self.model).bfloat16()
         return half
 
     def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:

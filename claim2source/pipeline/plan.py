@@ -98,7 +98,7 @@ class Planned:
         return self.checkpoint is not None and self.checkpoint.chosen
 
     @property
-    def on(self) -> str:
+    def suffix(self) -> str:
         """Return what its name has after its checkpoint's: empty for a checkpoint alone."""
         name = self.checkpoint.name if self.checkpoint is not None else ""
         return self.system.name.removeprefix(name)
@@ -218,7 +218,7 @@ def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     of these; `epoch-*` stands for all names that begin so.
     """
     names = [
-        {one.system.name, *((CHOSEN, f"{CHOSEN}{one.on}") if one.is_chosen else ())}
+        {one.system.name, *((CHOSEN, f"{CHOSEN}{one.suffix}") if one.is_chosen else ())}
         for one in planned
     ]
     for name in only:

@@ -87,7 +87,7 @@ class Row:
         return row_name(self.planned.system.name, self.form)
 
     @property
-    def real(self) -> list[str]:
+    def tested(self) -> list[str]:
         """Name the stages that are not simulated and follow no simulated one."""
         return [name for name, one in self.stages.items() if not one.report.simulated]
 

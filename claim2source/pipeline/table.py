@@ -278,7 +278,7 @@ def rows_report(
     """Put rows into a report; at its top are the scores of the only one, or of the chosen one."""
     scored = scored_rows(rows)
     on_chosen = [row for row in rows if row.planned.is_chosen]
-    alone = [row.name for row in on_chosen if not row.planned.on]
+    alone = [row.name for row in on_chosen if not row.planned.suffix]
     alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
     reports = {name: one.report for name, one in scored.items()}
     main = alone[0] if len(alone) == 1 else None
@@ -327,13 +327,13 @@ def _pairs_of(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the tests of one system over one claim form: family, system and baseline."""
-    for before, after in zip(row.real, row.real[1:], strict=False):
+    for before, after in zip(row.tested, row.tested[1:], strict=False):
         yield "Each stage against the one before", (after, before)
-    if len(row.real) > 2:
-        yield "Each stage against the one before", (row.real[-1], row.real[0])
-    if row.name not in row.real:
+    if len(row.tested) > 2:
+        yield "Each stage against the one before", (row.tested[-1], row.tested[0])
+    if row.name not in row.tested:
         return
-    same = [one for one in rows if one.form == row.form and one.name in one.real]
+    same = [one for one in rows if one.form == row.form and one.name in one.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
         return next((one.name for one in same if fits(one)), None)
@@ -345,7 +345,7 @@ def _pairs_of(
         return
     own = [one for one in rows if one.planned.system.name == planned.system.name]
     base_form = next((one for one in own if one.form == "original"), own[0])
-    if base_form is not row and base_form.name in base_form.real:
+    if base_form is not row and base_form.name in base_form.tested:
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
         zero = among(
@@ -353,12 +353,12 @@ def _pairs_of(
                 (other := one.planned.checkpoint) is not None
                 and other.is_step_0
                 and other.run == checkpoint.run
-                and one.planned.on == planned.on
+                and one.planned.suffix == planned.suffix
                 and one.planned.varied is None
             )
         )
         if zero:
-            behind = f", {planned.on[1:]}" if planned.on else ""
+            behind = f", {planned.suffix[1:]}" if planned.suffix else ""
             yield f"Every epoch against step 0{behind}", (row.name, zero)
     if planned.system.stages:
         return
@@ -366,7 +366,7 @@ def _pairs_of(
         if part := among(lambda one: one.planned.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
-            untested.append(f"{planned.system.name} ({first.dense.shown})")
+            untested.append(f"{planned.system.name} ({first.dense.display_name})")
         if part := among(lambda one: one.planned.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):

@@ -58,7 +58,7 @@ class Node:
     kind = "node"
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """Return the node's name, or its kind where it has none."""
         return self.name or self.kind
 
@@ -107,7 +107,7 @@ class Node:
 
     def own_label(self) -> str:
         """Return the label of a node that was given none."""
-        return self.shown
+        return self.display_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class BM25Node(GridNode):
         if self.grid:
             return "bm25-tuned"
         # A name alone does not make it the papers'.
-        return "bm25-own" if self.shown.casefold() == PAPERS_LABEL else self.shown
+        return "bm25-own" if self.display_name.casefold() == PAPERS_LABEL else self.display_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,7 +411,9 @@ class HybridNodeIndex(Unwritten):
             deep = max(fusion.depth, most or 0)
             lacked = self.score_missing(claims, first.top(deep), second.top(deep))
         fused = fuse(first, second, fusion, k=most, scored=lacked).top(k)
-        return replace(fused, parts=((node.sparse.shown, first), (node.dense.shown, second)))
+        return replace(
+            fused, parts=((node.sparse.display_name, first), (node.dense.display_name, second))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,7 +518,7 @@ class _RouteIndex(Unwritten):
         for part, mine in groups:
             index = part.index(self.sources, self.runtime, self.form)
             asked = [claim for claim in claims if claim.lang in mine]
-            parts.append((part.shown, index.search(asked, k)))
+            parts.append((part.display_name, index.search(asked, k)))
         return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
 
 
@@ -539,7 +541,8 @@ def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:
 def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> tuple[int, Choice]:
     """Choose the part that ranks a language's claims, on that language's claims of val."""
     held_out = {
-        part.shown: fitting.held_out.claims([_manifest_of(part, fitting.runtime)]) for part in parts
+        part.display_name: fitting.held_out.claims([_manifest_of(part, fitting.runtime)])
+        for part in parts
     }
     selection = one_val(language, held_out)
     mine = selection.val.in_languages([language])
@@ -555,7 +558,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         {place: weighing.of(values(part).run) for place, part in enumerate(parts)},
         weighing,
         settings=lambda place: {
-            "system": parts[place].shown,
+            "system": parts[place].display_name,
             **({} if (model := models[place]) is None else {"model": model.name}),
         },
         rule=fitting.rule,

@@ -224,7 +224,7 @@ def _with_checkpoint(
             taken[language] = (replace(part, name=part.name or f"of {own}"),)
         return replace(bare, routes=taken)
     if not isinstance(bare, DenseNode):
-        allowed = f"none: the first stage {node.shown} has no dense model"
+        allowed = f"none: the first stage {node.display_name} has no dense model"
         raise ConfigError("checkpoint", path, allowed)
     if read_as is None:
         return replace(bare, model=bare.model.for_checkpoint(Path(path)), rendering=None)

@@ -161,7 +161,7 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
     are footnote marks and e-mail addresses.
     """
     names: list[str] = []
-    for entry in in_reading_order(authors):
+    for entry in in_reading_order(authors) if authors else ():
         name = " ".join(_MARKS.sub("", entry.split(",")[0]).split())
         if name and not name.startswith("&") and "@" not in name and not AFFILIATION.search(name):
             names.append(name)

@@ -60,14 +60,10 @@ def save_checkpoint(
             if kind == "full" and encoder.dense is not None:
                 state = encoder.model.state_dict()
                 more["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-            encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
-            (temporary / "README.md").unlink(missing_ok=True)
             if kind == "lora":
-                # peft writes the folder that the base was loaded from.
-                adapter = temporary / ADAPTER_CONFIG_FILE
-                stated = json.loads(adapter.read_text(encoding="utf-8"))
-                stated["base_model_name_or_path"] = base_record(manifest.base.name)
-                write_json(adapter, stated)
+                save_adapter(encoder.model, temporary, manifest.base.name)
+            else:
+                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
             content, settings = (file_hash(temporary / name) for name in files[kind])
             trained = manifest.weights.trained
             weights = Weights(kind, content, config_sha256=settings, trained=trained)
@@ -81,6 +77,15 @@ def save_checkpoint(
         written = replace(manifest, weights=weights)
         written.write(temporary)
     return written
+
+
+def save_adapter(model: Any, folder: Path, base: str) -> None:
+    """Write an adapter; `base` is named in place of the folder that peft loaded it from."""
+    model.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
+    (folder / "README.md").unlink(missing_ok=True)
+    file = folder / ADAPTER_CONFIG_FILE
+    stated = json.loads(file.read_text(encoding="utf-8"))
+    write_json(file, stated | {"base_model_name_or_path": base_record(base)})
 
 
 def check_model(

@@ -76,7 +76,9 @@ def load_data(config: FinetuneConfig) -> TrainingData:
     check_losses(config.losses, data.train)
     distillation = config.losses.distillation
     if distillation.weight and distillation.scores is not None:
-        return replace(data, teacher=read_teacher(distillation, data.train))
+        return replace(
+            data, teacher=read_teacher(distillation.scores, data.train, distillation.temperature)
+        )
     return data
 
 

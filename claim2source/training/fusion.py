@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ _CUT = 5
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Hold the candidates of claims with what the views say of them, padded to the longest list.
+    """Hold the views' scores of claims' candidates, padded to the longest list.
 
     `features` [claims, longest, views] float32 are scores divided by `scale` [views]; `found` and
     `gold` [claims, longest] bool mark candidates and golds. `weights` [claims] sum to 1, `groups`
@@ -160,27 +160,19 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     return found
 
 
-Scored = Callable[[Lists, Lists], np.ndarray]
-
-
-def held_out(lists: Lists, folds: np.ndarray, scored: Scored) -> np.ndarray:
-    """Rank each fold's claims by what is fitted on the others: reciprocal ranks [claims]."""
+def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray) -> np.ndarray:
+    """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     found = np.zeros(len(folds))
     for fold in np.unique(folds):
         mine = folds == fold
-        test = lists.of(mine)
-        found[mine] = reciprocal_ranks(scored(lists.of(~mine), test), test)
+        found[mine] = rank_others(lists.of(~mine), lists.of(mine), penalty, signed)
     return found
 
 
-def linear(penalty: float, signed: np.ndarray) -> Scored:
-    """Score held-out claims by the weights that are fitted on others."""
-
-    def scored(train: Lists, test: Lists) -> np.ndarray:
-        found: np.ndarray = test.features @ fit_linear(train, penalty, signed).astype(np.float32)
-        return found
-
-    return scored
+def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
+    """Rank claims by weights that are fitted on others: reciprocal ranks [claims]."""
+    weights = fit_linear(train, penalty, signed).astype(np.float32)
+    return reciprocal_ranks(test.features @ weights, test)
 
 
 @dataclass(frozen=True)
@@ -204,7 +196,7 @@ def forward_path(
 
         def helped(view: int) -> float:
             views = [*path[-1], view]
-            values = held_out(lists.seeing(views), folds, linear(penalty, signed[views]))
+            values = held_out(lists.seeing(views), folds, penalty, signed[views])
             return round(float(values @ lists.weights), 12)
 
         best = max(left, key=helped)
@@ -229,7 +221,7 @@ def try_recipes(
         seen = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            tried[recipe] = held_out(seen, folds, linear(penalty, signed[list(views)]))
+            tried[recipe] = held_out(seen, folds, penalty, signed[list(views)])
     return tried
 
 
@@ -263,14 +255,14 @@ class Candidates:
         return [node.model for node in self.system.first.walk() if isinstance(node, DenseNode)]
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
-        """Rank claims; what the system chooses, it chooses for the `reported` split, off it."""
+        """Rank claims; settings are chosen for the `reported` split, off it."""
         runner = SystemRunner(reported, replace(settings, depth=self.depth))
         return runner.run(self.system, self.form, data)
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """Hold claims with a gold, their candidates, and what each view says of these.
+    """Hold claims with a gold, their candidates, and each view's scores of these.
 
     `columns` are by view and claim, without the `constant` views that say the same of all of a
     claim's candidates; `seconds` is the CPU time of each view, `note` says how trained encoders'
@@ -413,8 +405,8 @@ class Fitting:
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
         places = [self.names.index(name) for name in names]
-        scored = linear(PENALTIES[0], self.signed[places])
-        return held_out(self.lists.seeing(places), self._dealt(self.lists), scored)
+        folds = self._dealt(self.lists)
+        return held_out(self.lists.seeing(places), folds, PENALTIES[0], self.signed[places])
 
     def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
@@ -440,27 +432,19 @@ class Fitting:
 
     def nested(self) -> np.ndarray:
         """Rank claims by rankers whose views, penalty and weights are of other papers."""
-
-        def scored(train: Lists, test: Lists, among: np.ndarray) -> np.ndarray:
-            recipe, _ = self.chosen(train, self.gathered.weighing.among(among), inner=1)
-            signed = self.signed[list(recipe.views)]
-            return linear(recipe.penalty, signed)(
-                train.seeing(recipe.views), test.seeing(recipe.views)
-            )
-
-        return self._outer(scored)
-
-    def _outer(self, scored: Callable[[Lists, Lists, np.ndarray], np.ndarray]) -> np.ndarray:
-        folds = self._dealt(self.lists)
+        folds, weighing = self._dealt(self.lists), self.gathered.weighing
         found = np.zeros(len(folds))
         for fold in np.unique(folds):
             mine = folds == fold
-            test = self.lists.of(mine)
-            found[mine] = reciprocal_ranks(scored(self.lists.of(~mine), test, ~mine), test)
+            train, test = self.lists.of(~mine), self.lists.of(mine)
+            recipe, _ = self.chosen(train, weighing.among(~mine), inner=1)
+            both = train.seeing(recipe.views), test.seeing(recipe.views)
+            signed = self.signed[list(recipe.views)]
+            found[mine] = rank_others(*both, recipe.penalty, signed)
         return found
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
-        """Choose on all claims, fit on all claims, and say on what."""
+        """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
         recipe, choice = self.chosen(lists, self.gathered.weighing)
         seen = lists.seeing(recipe.views)

@@ -40,7 +40,7 @@ from claim2source.training.run import (
     open_session,
     provenance,
 )
-from claim2source.training.teacher import teacher_of
+from claim2source.training.teacher import read_teacher
 
 VAL, REPORTED = "val", "reported"
 REPORTED_DEPTH = 100
@@ -87,7 +87,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     data = load_splits(config)
     if config.loss.kind in TAUGHT:
         assert config.loss.scores is not None
-        teacher = teacher_of(config.loss.scores, data.train, None, "loss.scores")
+        teacher = read_teacher(config.loss.scores, data.train, key="loss.scores")
         data = replace(data, teacher=teacher)
     # As deep as the report's recall of the first stage.
     first = FirstStage(config.first, max(config.first.depth, REPORTED_DEPTH))

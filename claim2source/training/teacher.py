@@ -1,4 +1,4 @@
-"""Read what a teacher says of the training texts: its scores, its candidates, its vectors."""
+"""Read a teacher's scores, candidates and vectors of the training texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from claim2source.text import Rendering
 from claim2source.text.clean import sentences_of
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
-from claim2source.training.losses import DistillationConfig
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Dense
@@ -90,28 +89,22 @@ def run_hash(path: Path, key: str = _KEY) -> str:
     return content_hash([file_hash(file) for file in run_files(path, key)])
 
 
-def read_teacher(config: DistillationConfig, train: Dataset) -> Teacher:
-    """Read a teacher's scores of the training claims from a run of any system.
+def read_teacher(
+    path: Path, train: Dataset, temperature: float | None = None, key: str = _KEY
+) -> Teacher:
+    """Read a teacher's scores of training claims, divided by their spread without a temperature.
 
-    Claims of other splits are ignored. Raises `InputError` when the run has none of the training
-    claims, names a source that the data set does not have, or scores a claim in two files.
+    The run may be any system's. Raises `InputError`, which names the `key`, as `run_scores` does.
     """
-    assert config.scores is not None
-    return teacher_of(config.scores, train, config.temperature)
-
-
-def teacher_of(path: Path, train: Dataset, temperature: float | None, key: str = _KEY) -> Teacher:
-    """Read a teacher's scores from a run, divided by their spread without a temperature."""
-    scores = run_scores([path], train, key)
-    if temperature is not None:
-        return Teacher(scores, None, len(train.claims), run_hash(path, key))
-    by = _spread(scores)
-    divided = {claim: {s: v / by for s, v in scored.items()} for claim, scored in scores.items()}
-    return Teacher(divided, by, len(train.claims), run_hash(path, key))
+    scores, by = run_scores([path], train, key), None
+    if temperature is None:
+        by = _spread(scores)
+        scores = {claim: {s: v / by for s, v in row.items()} for claim, row in scores.items()}
+    return Teacher(scores, by, len(train.claims), run_hash(path, key))
 
 
 def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
-    """Read what runs say of a split's claims, best first; claims of other splits are ignored.
+    """Read the scores of a split's claims from runs, best first; other claims are ignored.
 
     Raises `InputError` when they have none of the claims, name a source that the data set does
     not have, or score a claim in two files.
@@ -257,7 +250,7 @@ class SourceTeacher:
 
     @property
     def sha256(self) -> str:
-        """Hash what identifies the teacher's weights, of both sides."""
+        """Hash the identity of the teacher's weights, of both sides."""
         return content_hash([dict(self.encoder.weights or {}), dict(self.record.weights)])
 
     def prepare(

@@ -22,15 +22,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.benchmark import Timer
-from transformers import MistralConfig, MistralModel
+from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausalLM
 
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
@@ -55,44 +56,23 @@ from scripts.benches import training
 from scripts.benches.common import MINILM, Bench, Measured, drawn_texts
 from scripts.plan import peak_flops
 
-# Of the tiny model; the defaults of transformers are Mistral-7B's.
-TINY = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-# Of the run that is killed and resumed: 1.2 billion weights.
-MIDDLE = TINY | {
-    "hidden_size": 2048,
-    "intermediate_size": 7168,
-    "num_hidden_layers": 20,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-}
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+# Of a test, and of the run that is killed and resumed: 1.2 billion weights. Where no size is
+# given, transformers' Mistral is the one of 7 billion.
+TINY = dict(zip(SIZES, (32, 64, 2, 4, 2), strict=True))
+MIDDLE = dict(zip(SIZES, (2048, 7168, 20, 16, 4), strict=True))
 QWEN = {
-    "Qwen3-Reranker-0.6B": {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-    },
-    "Qwen3-Reranker-8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
+    "Qwen3-Reranker-0.6B": dict(zip(SIZES, (1024, 3072, 28, 16, 8), strict=True)),
+    "Qwen3-Reranker-8B": dict(zip(SIZES, (4096, 12_288, 36, 32, 8), strict=True)),
 }
 LORA = LoraConfig(r=16, dropout=0.0)
-QUIET: dict[str, Any] = {
-    "cwd": Path(__file__).resolve().parents[2],
-    "stdout": subprocess.PIPE,
-    "stderr": subprocess.STDOUT,
-}
+POSTS = ["new study: masks cut outbreaks", "sleep"]
 Chunk = int | Literal["auto"] | None
 
 
@@ -109,6 +89,11 @@ class Config(Bench):
     tokens: Number = 256
     tiny: bool = flag("run on a CPU with a model of two layers and a few texts, as a test")
 
+    @property
+    def device(self) -> str:
+        """Name the device that is measured."""
+        return "cpu" if self.tiny else "cuda"
+
 
 def run(config: Config) -> Measured:
     """Measure every part; without a GPU say that there is none."""
@@ -118,26 +103,22 @@ def run(config: Config) -> Measured:
     peak = peak_flops(device)
     # Claims a step with every text's activations, claims and texts at once in chunks, documents.
     whole, batch, chunk, documents = (2, 4, 4, 9) if config.tiny else (16, 64, 32, 2000)
-    settings: list[tuple[int, Chunk]] = [(whole, None), (batch, chunk), (batch, "auto")]
     parts: dict[str, Callable[[], Measured]] = {
-        f"attention, {'causal' if causal else 'both ways'}": partial(attend, config, causal)
-        for causal in (False, True)
+        "attention, both ways": partial(attend, config, False),
+        "attention, causal": partial(attend, config, True),
+        "run": partial(whole_run, config),
     }
-    parts["run"] = partial(whole_run, config)
-    parts |= {
-        f"training, {claims} claims, chunk {size}, checkpointing {again}": partial(
-            train, config, peak, claims, size, again
-        )
-        for claims, size in settings
-        for again in (False, True)
-    }
+    settings: list[tuple[int, Chunk]] = [(whole, None), (batch, chunk), (batch, "auto")]
+    for (claims, size), again in product(settings, (False, True)):
+        name = f"training, {claims} claims, chunk {size}, checkpointing {again}"
+        parts[name] = partial(train, config, peak, claims, size, again)
     kinds: tuple[Tuning, ...] = ("full", "lora")
     parts |= {f"encoding, {kind}": partial(encode, config, peak, kind, documents) for kind in kinds}
     parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
     found = {name: measured(name, part) for name, part in parts.items()}
     shares = [row["share"] for name, row in found.items() if "share" in row and name[0] == "t"]
-    size, kind = (256, "cpu") if config.tiny else (8192, "cuda")
-    both = [torch.randn(size, size, device=kind, dtype=torch.bfloat16) for _ in range(2)]
+    size = 256 if config.tiny else 8192
+    both = [torch.randn(size, size, device=config.device, dtype=torch.bfloat16) for _ in range(2)]
     limit = 2 * size**3 / Timer("torch.mm(*both)", globals={"both": both}).timeit(5).median
     return {"ratio": max(shares, default=None), "device": device, "matmul_flops": limit, **found}
 
@@ -154,30 +135,38 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     return found
 
 
+def random_model(
+    config: Config, device: str, settings: type, network: Any, sizes: Mapping[str, Any]
+) -> Any:
+    """Make a model of random weights in bf16, and MiniLM's tokenizer for it."""
+    tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
+    shape = settings(vocab_size=len(tokenizer), use_cache=False, **sizes)
+    torch.manual_seed(config.seed)
+    with torch.device(device):
+        return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
+
+
+def random_mistral(config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
+    """Make a Mistral without a sliding window, and its tokenizer."""
+    sizes = {**sizes, "sliding_window": None}
+    return random_model(config, device, MistralConfig, MistralModel, sizes)
+
+
 def make_encoder(config: Config) -> Encoder:
     """Make an untrained bidirectional Mistral in bf16."""
-    tokenizer = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    shape: Any = MistralConfig(
-        vocab_size=len(tokenizer),
-        sliding_window=None,
-        use_cache=False,
-        **(TINY if config.tiny else {}),  # type: ignore[arg-type]
-    )
-    shape.is_causal = False
-    torch.manual_seed(config.seed)
-    with torch.device("cpu" if config.tiny else "cuda"):
-        model = MistralModel._from_config(shape, dtype=torch.bfloat16)
+    model, tokenizer = random_mistral(config, config.device, TINY if config.tiny else {})
+    model.config.is_causal = False
     settings = EncoderSettings(max_length=config.tokens, dtype="bfloat16")
     return Encoder(model, tokenizer, settings, None)
 
 
 def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing: bool) -> Measured:
     """Train some steps and measure them."""
-    encoder = make_encoder(config)
+    encoder, auto = make_encoder(config), chunk == "auto"
     optimisation = OptimisationConfig(
         batch_size=claims,
-        chunk_size=None if chunk == "auto" else chunk,
-        chunk_tokens="auto" if chunk == "auto" else None,
+        chunk_size=chunk if isinstance(chunk, int) else None,
+        chunk_tokens="auto" if auto else None,
         negatives=0,
         dropout=0.0,
         gradient_checkpointing=checkpointing,
@@ -189,7 +178,7 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
     planned = Memory.of(encoder.model, recipe, tokens_at_once(recipe, config.tokens))
     adapt(encoder, recipe)
-    recipe, _ = calibrate(recipe, encoder, planned, chunk == "auto")
+    recipe, _ = calibrate(recipe, encoder, planned, auto)
     drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
     cell = training.Cell(drawn, config.dataset, "lora", "plain")
     data, rows, texts = cell.pairs()
@@ -202,10 +191,13 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     seconds = statistics.median(training.fit(module, sampler, "bf16-mixed")[1:])
     share = claims / len(rows) / seconds
     figures = rates(encoder, [text for pair in texts for text in pair], "lora", share, peak)
-    most = round(peak_memory(gpu=not config.tiny) / 2**20)
-    figures |= {"chunk_tokens": recipe.optimisation.chunk_tokens, "loss": module.losses[-1]}
-    predicted = round(planned.total / 2**20)
-    return figures | {"seconds": round(seconds, 4), "peak_mb": most, "predicted_mb": predicted}
+    return figures | {
+        "chunk_tokens": recipe.optimisation.chunk_tokens,
+        "loss": module.losses[-1],
+        "seconds": round(seconds, 4),
+        "peak_mb": round(peak_memory(gpu=not config.tiny) / 2**20),
+        "predicted_mb": round(planned.total / 2**20),
+    }
 
 
 def encode(config: Config, peak: float, kind: Tuning, documents: int) -> Measured:
@@ -224,8 +216,8 @@ def rates(
     encoder: Encoder, texts: Sequence[str], trained: Tuning | None, times: float, peak: float
 ) -> Measured:
     """Compute tokens and FLOPs a second, where the texts are read `times` a second."""
-    lengths, shape = [len(text.ids) for text in encoder.tokenize(texts, "source")], encoder.model
-    flops = ModelShape.of(shape)
+    lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
+    flops = ModelShape.of(encoder.model)
     needed = flops.training(lengths, trained) if trained else flops.forward(lengths)
     share = round(needed * times / peak, 4)
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
@@ -236,95 +228,88 @@ def attend(config: Config, causal: bool) -> Measured:
 
     Four heads of queries share one of keys and values, as in Mistral-7B.
     """
-    place, (heads, keys, size) = ("cpu", (4, 1, 8)) if config.tiny else ("cuda", (32, 8, 128))
+    heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)
     lengths = [3, 9, 5] if config.tiny else [17, 512, 130, 255, 64] * 8
-    bounds = torch.tensor([0, *accumulate(lengths)], device=place, dtype=torch.int32)
+    bounds = torch.tensor([0, *accumulate(lengths)], device=config.device, dtype=torch.int32)
     torch.manual_seed(config.seed)
     shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
-    drawn = [torch.randn(shape, device=place) for shape in shapes]
+    drawn = [torch.randn(shape, device=config.device) for shape in shapes]
     kernel = None if config.tiny else flash_varlen()
-    found: Measured = {"kernel": getattr(kernel, "__name__", None), "texts": len(lengths)}
 
-    def by_text(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads_first = [side.transpose(0, 1).split(lengths, dim=1) for side in (q, k, v)]
-        dot = partial(
-            torch.nn.functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=True
-        )
-        return torch.cat([dot(*text) for text in zip(*heads_first, strict=True)], 1).transpose(0, 1)
+    def by_text(*sides: Tensor) -> Tensor:
+        cut = [side.transpose(0, 1).split(lengths, dim=1) for side in sides]
+        dot = partial(scaled_dot_product_attention, is_causal=causal, enable_gqa=True)
+        return torch.cat([dot(*text) for text in zip(*cut, strict=True)], 1).transpose(0, 1)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return kernel(q, k, v, bounds, max(lengths), None, causal) if kernel else by_text(q, k, v)
 
     results = []
-    for way, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
+    for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
         given = [side.to(dtype, copy=True).requires_grad_() for side in drawn]
-        output = way(*given)
+        output = attention(*given)
         output.float().square().mean().backward()
         results.append([output, *(side.grad for side in given if side.grad is not None)])
-    for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True):
-        found[name] = round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
-    found["right"] = all(float(str(found[name])) < 0.02 for name in ("output", "q", "k", "v"))
-    return found
+    apart = {
+        name: round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
+        for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True)
+    }
+    named = {"kernel": getattr(kernel, "__name__", None), "texts": len(lengths)}
+    return {**named, **apart, "right": max(apart.values()) < 0.02}
 
 
 def whole_run(config: Config) -> Measured:
     """Train a Mistral of random weights as a user does: killed, resumed, merged, loaded."""
-    tokenizer = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    sizes: dict[str, Any] = TINY if config.tiny else MIDDLE
-    shape = MistralConfig(vocab_size=len(tokenizer), sliding_window=None, **sizes)
-    torch.manual_seed(config.seed)
+    from sentence_transformers import SentenceTransformer
+
     found: Measured = {}
     with TemporaryDirectory() as place:
         base, run, out = Path(place, "base"), Path(place, "run"), Path(place, "out")
-        MistralModel._from_config(shape, dtype=torch.bfloat16).save_pretrained(base)
-        tokenizer.save_pretrained(base)
+        for part in random_mistral(config, "cpu", TINY if config.tiny else MIDDLE):
+            part.save_pretrained(base)
         words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
         words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
         words += "--optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32 "
         words += f"--store {place}/store --optimisation.warmup_ratio 0 "
-        if config.tiny:
-            words += "--data.limit 64 --device cpu"
-        else:
-            words += "--model.dtype bfloat16 --optimisation.precision bf16"
-        started = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "train/finetune.py", *words.split()], **QUIET)
-        while process.poll() is None and not (run / "state.pt").is_file():
-            time.sleep(0.2)
-        process.kill()
-        found["killed"] = process.wait() == -signal.SIGKILL
-        found["seconds_to_kill"] = round(time.perf_counter() - started, 1)
+        small, large = "--data.limit 64 --device cpu", "--model.dtype bfloat16"
+        words += small if config.tiny else f"{large} --optimisation.precision bf16"
         for name, command in {
+            "killed": f"train/finetune.py {words}",
             "resumed": f"train/finetune.py {words} --resume",
             "merged": f"train/merge.py --checkpoints {run}/checkpoints/epoch-2 --out {out}",
         }.items():
-            started = time.perf_counter()
-            done = subprocess.run([sys.executable, *command.split()], text=True, **QUIET)
-            found[name] = done.returncode == 0
+            started, log = time.perf_counter(), Path(place, f"{name}.log")
+            with log.open("w") as file:
+                process = subprocess.Popen(
+                    [sys.executable, *command.split()],
+                    cwd=Path(__file__).resolve().parents[2],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+                while process.poll() is None:
+                    if name == "killed" and (run / "state.pt").is_file():
+                        process.kill()
+                    time.sleep(0.2)
+            ended = process.wait()
+            found[name] = ended == (-signal.SIGKILL if name == "killed" else 0)
             found[f"seconds_{name}"] = round(time.perf_counter() - started, 1)
-            if done.returncode:
-                return found | {"failed": str(done.stdout)[-400:]}
-        from sentence_transformers import SentenceTransformer
-
-        model = SentenceTransformer(str(out), device="cpu" if config.tiny else "cuda")
-        theirs = model.encode_query(["new study: masks work", "sleep"])
-        ours = resolve(run / "checkpoints" / "epoch-2", "cpu" if config.tiny else "cuda").encoder
-        gap = (theirs * ours.encode(["new study: masks work", "sleep"], "claim")[0]).sum(1).min()
+            if not found[name]:
+                return found | {"failed": log.read_text(errors="replace")[-400:]}
+        theirs = SentenceTransformer(str(out), device=config.device).encode_query(POSTS)
+        ours = resolve(run / "checkpoints" / "epoch-2", config.device).encoder
+        gap = (theirs * ours.encode(POSTS, "claim")[0]).sum(1).min()
         return found | {"cosine": round(float(gap), 5)}
 
 
-def rerank(config: Config, shape: Mapping[str, int]) -> Measured:
+def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     """Score pairs with a yes/no model of random weights."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    sizes: dict[str, Any] = {**TINY, "head_dim": 8} if config.tiny else {**shape, "head_dim": 128}
-    torch.manual_seed(config.seed)
-    with torch.device("cpu" if config.tiny else "cuda"):
-        settings = Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=4096, **sizes)
-        model = Qwen3ForCausalLM._from_config(settings, dtype=torch.bfloat16).eval()
+    some = {**TINY, "head_dim": 8} if config.tiny else {**sizes, "head_dim": 128}
+    some["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = model, tokenizer
+    stage.__dict__["network"] = random_model(
+        config, config.device, Qwen3Config, Qwen3ForCausalLM, some
+    )
     sources, claims = drawn_texts(
         config.dataset, "train", config.seed, *((5, 2) if config.tiny else (100, 20))
     )

@@ -51,7 +51,7 @@ class Config(Bench):
 
 @dataclass(frozen=True)
 class Inputs:
-    """A data set with vectors of its claims and sources: [n, dimensions] each."""
+    """Hold a data set with the vectors of its claims and sources: [n, dimensions] each."""
 
     dataset: Dataset
     claims: np.ndarray
@@ -59,7 +59,7 @@ class Inputs:
 
 
 class Precomputed:
-    """Encoder and sentence-transformers model in one that looks up the vectors."""
+    """Look up vectors, as an encoder and as a sentence-transformers model."""
 
     def __init__(self, inputs: Inputs) -> None:
         import torch
@@ -86,7 +86,7 @@ def run(config: Config) -> Measured:
     check_same(inputs)  # warms up, too
     watch = Watch(config.clock)
     sides = {
-        "hybrid": partial(write_ours, inputs),
+        "hybrid": partial(write_ours, inputs, HYBRID),
         "dense": partial(write_ours, inputs, DENSE),
         "peer": partial(mine_peer, inputs),
     }
@@ -112,19 +112,19 @@ def made_up(config: Config) -> Inputs:
     noise = draw.normal(size=(config.claims, config.dimensions)) / config.dimensions**0.5
     # The number makes every text distinct: the peer merges equal ones.
     pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
-    gold = [(f"s{i}",) for i in golds]
-    claims = (Claim(f"c{i}", f"{text} c{i}", golds=gold[i]) for i, text in enumerate(posts))
+    named = enumerate(zip(posts, golds, strict=True))
+    claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in named)
     dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
     return Inputs(dataset, unit(sources[golds] + 2 * noise), sources)
 
 
-def mine_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> Sequence[MinedRow]:
+def mine_ours(inputs: Inputs, config: MiningConfig) -> list[MinedRow]:
     """Mine from texts and vectors."""
     precomputed: Any = Precomputed(inputs)
     return list(Miner(inputs.dataset, precomputed, Rendering(), config).mine())
 
 
-def write_ours(inputs: Inputs, config: MiningConfig = HYBRID) -> None:
+def write_ours(inputs: Inputs, config: MiningConfig) -> None:
     """Mine, and write the file that training reads."""
     with tempfile.TemporaryDirectory() as folder:
         write_mined(mine_ours(inputs, config), Path(folder) / "mined.jsonl")
@@ -136,10 +136,8 @@ def mine_peer(inputs: Inputs) -> Any:
     from sentence_transformers.util import mine_hard_negatives
 
     abstract = {source.id: source.abstract for source in inputs.dataset.sources}
-    pairs = {
-        "claim": [claim.text for claim in inputs.dataset.claims],
-        "source": [abstract[claim.golds[0]] for claim in inputs.dataset.claims],
-    }
+    claims = inputs.dataset.claims
+    pairs = {"claim": [c.text for c in claims], "source": [abstract[c.golds[0]] for c in claims]}
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
@@ -155,12 +153,11 @@ def mine_peer(inputs: Inputs) -> Any:
 
 def check_same(inputs: Inputs) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
-    claims = inputs.dataset.claims[:CHECKED]
-    some = Inputs(inputs.dataset.with_claims(claims), inputs.claims[:CHECKED], inputs.sources)
-    text_of = {one.id: one.abstract for one in some.dataset.sources}
-    text_of |= {claim.id: claim.text for claim in claims}
+    few = inputs.dataset.with_claims(inputs.dataset.claims[:CHECKED])
+    some = replace(inputs, dataset=few, claims=inputs.claims[:CHECKED])
+    text_of = {one.id: one.abstract for one in few.sources} | {c.id: c.text for c in few.claims}
     ours = {
-        text_of[row.claim]: [text_of[n.source] for n in row.negatives]
+        text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
         for row in mine_ours(some, DENSE)
     }
     if not len(found := mine_peer(some)):

@@ -1,4 +1,4 @@
-"""Compare training with sentence-transformers' trainer: seconds a step at equal loss, and memory.
+"""Compare training with sentence-transformers' trainer: seconds a step at equal loss.
 
 Both sides train the same model on the same batches with dropout 0 in fp32: ours with Lightning
 and RetrieverModule, theirs with SentenceTransformerTrainer and MultipleNegativesRankingLoss (or
@@ -22,9 +22,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import LambdaCallback
 
-from claim2source.core.config import MOST, Between, Number, flag, list_field, require
+from claim2source.core.config import MOST, Between, Number, list_field, require
 from claim2source.core.errors import UserError
-from claim2source.core.memory import peak_memory
 from claim2source.core.records import Dataset
 from claim2source.datasets import load
 from claim2source.mining import MinedRow
@@ -71,10 +70,8 @@ class Config(Bench):
     texts: list[Texts] = list_field(["ct25", "short"], help="texts of the cells")
     tunings: list[Tuning] = list_field(["full"], help="what is trained in the cells")
     losses: list[Loss] = list_field(["plain"], help="losses of the cells")
-    memory: bool = flag("measure peak memory too, each side in a process of its own", True)
 
     def check(self) -> None:
-        """Check that there is a cell."""
         for key in ("texts", "tunings", "losses"):
             require(bool(getattr(self, key)), key, [], "one or more")
 
@@ -117,7 +114,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds and losses by step, trained weights, and seconds of tokenizing before."""
+    """Hold seconds and losses by step, trained weights, and seconds of tokenizing before."""
 
     seconds: list[float]
     losses: list[float]
@@ -138,8 +135,6 @@ def run(config: Config) -> Measured:
 
 def compare(cell: Cell) -> Measured:
     """Measure a cell. Raises `UserError` where the sides' first losses differ."""
-    measured = list(SIDES) if cell.config.memory else []
-    peaks = {side: common.in_fresh_process(peak, cell, side) for side in measured}
     steps: dict[str, list[Steps]] = {side: [] for side in SIDES}
     for side in common.turns(list(SIDES), cell.config.repeats):
         steps[side].append(SIDES[side](cell))
@@ -157,14 +152,7 @@ def compare(cell: Cell) -> Measured:
         "loss_difference": largest_difference(*losses, TOLERANCE, "losses of the first batch"),
         "last_losses": [ours.losses[-1], peer.losses[-1]],
         "trained_weights": ours.trained,
-        "peak_mb": peaks,
     }
-
-
-def peak(cell: Cell, side: str) -> float:
-    """Train two steps with one side, and measure the MiB that this process held at its peak."""
-    SIDES[side](replace(cell, config=replace(cell.config, steps=1)))
-    return round(peak_memory(gpu=False) / 2**20, 1)
 
 
 def model_of(config: Config) -> ModelConfig:
@@ -178,9 +166,15 @@ def train_ours(cell: Cell) -> Steps:
     (data, rows, _), clock = cell.pairs(), cell.config.clock
     encoder = resolve(model_of(cell.config), "cpu").encoder
     chunk = cell.config.chunk if cell.loss == "cached" else None
-    plain: dict[str, Any] = {"negatives": 0, "warmup_ratio": 0.0, "dropout": 0.0, "save_every": 0}
     optimisation = OptimisationConfig(
-        batch_size=cell.config.batch_size, chunk_size=chunk, temperature=1 / SCALE, **plain, **ALIKE
+        batch_size=cell.config.batch_size,
+        chunk_size=chunk,
+        temperature=1 / SCALE,
+        negatives=0,
+        warmup_ratio=0.0,
+        dropout=0.0,
+        save_every=0,
+        **ALIKE,
     )
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=cell.tuning, lora=LORA, optimisation=optimisation))
@@ -259,12 +253,8 @@ def train_peer(cell: Cell) -> Steps:
         import peft
 
         inner: Any = model[0].auto_model
-        settings: Any = {
-            "lora_alpha": LORA.alpha,
-            "lora_dropout": 0.0,
-            "target_modules": "all-linear",
-        }
-        peft.inject_adapter_in_model(peft.LoraConfig(r=LORA.r, **settings), inner)
+        lora = peft.LoraConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules="all-linear")
+        peft.inject_adapter_in_model(lora, inner)
     kind: Any = peers.MultipleNegativesRankingLoss
     if cell.loss == "cached":
         chunk = cell.config.chunk
@@ -275,11 +265,6 @@ def train_peer(cell: Cell) -> Steps:
     order = [texts[row] for plan in sampler_of(cell, rows) for row in plan.rows]
     columns = {"anchor": [claim for claim, _ in order], "positive": [one for _, one in order]}
     with tempfile.TemporaryDirectory() as folder:
-        silent: dict[str, Any] = {
-            "save_strategy": "no",
-            "logging_strategy": "no",
-            "report_to": "none",
-        }
         arguments = st.SentenceTransformerTrainingArguments(
             folder,
             num_train_epochs=1,
@@ -289,12 +274,14 @@ def train_peer(cell: Cell) -> Steps:
             use_cpu=True,
             dataloader_pin_memory=False,
             disable_tqdm=True,
-            **silent,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
             **ALIKE,
         )
-        data = Columns.from_dict(columns)
-        more: Any = {"train_dataset": data, "loss": loss, "callbacks": [Ends()]}
-        trainer = st.SentenceTransformerTrainer(model, arguments, **more)
+        trainer = st.SentenceTransformerTrainer(
+            model, arguments, Columns.from_dict(columns), loss=loss, callbacks=[Ends()]
+        )
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         trainer.train()
     return Steps(np.diff(ends).tolist(), [float(value) for value in losses], trained)

@@ -195,7 +195,7 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     engine = open_engine(copy)
     engine.build()  # the note is of these files, not of those that they were copied from
     engine.close()
-    monkeypatch.setattr(module, "HASHED", 0)
+    monkeypatch.setattr(module, "HASH_LIMIT", 0)
     hashed: list[str] = []
     monkeypatch.setattr(
         module, "file_hash", lambda path: hashed.append(Path(path).name) or "0" * 64

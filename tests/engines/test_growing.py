@@ -199,7 +199,14 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     assert reader.search("paper a", 9).scored("0") == before
     with pytest.raises(UserError, match="this model made it already"):
         re_encode(engine, dense)
+    third = Dense(named(save_tiny(tmp_path / "third", seed=2)), device="cpu")
+    assert re_encode(engine, third).manifest.model == third.model
     engine.close()
+    tables = [path.name for path in (tmp_path / "idx").glob("*.lance")]
+    assert len(tables) == 2 and "papers.lance" in tables  # no more than `--undo` needs
+    undo_re_encoding(engine)
+    engine.close()
+    assert reader.search("paper a", 9).scored("0") == before
 
 
 def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:

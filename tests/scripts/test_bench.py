@@ -96,7 +96,7 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
     cells = found["cells"]
     assert list(cells) == ["short_full_plain", "short_lora_plain"]
     assert found["ratio"] == cells["short_full_plain"]["ratio"]
-    cached = measure("training", *words, "--texts=short", "--losses=cached", "--no_memory")
+    cached = measure("training", *words, "--texts=short", "--losses=cached")
     cells |= cached["cells"]
     for cell in cells.values():
         assert cell["loss_difference"] < 1e-4
@@ -106,7 +106,6 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
     full, lora, chunked = cells.values()
     assert full["trained_weights"] == chunked["trained_weights"] > lora["trained_weights"]
     assert full["last_losses"] == pytest.approx(chunked["last_losses"], rel=1e-3)
-    assert all(50 < mb for mb in full["peak_mb"].values()) and chunked["peak_mb"] == {}
 
 
 def test_encoding_is_that_of_the_peer(

@@ -18,7 +18,6 @@ from claim2source.mining import read_mined
 from claim2source.models import resolve
 from claim2source.retrieve import Dense
 from claim2source.training.data import load_data
-from claim2source.training.losses import DistillationConfig
 from claim2source.training.teacher import read_teacher
 from tests.training.small import small_config
 from train.finetune import main
@@ -68,7 +67,7 @@ def test_a_folder_of_runs_is_read_and_brought_to_one_spread(
 
 def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_path: Path) -> None:
     train = load(setup[1], "train")
-    german = read_teacher(DistillationConfig(1.0, teacher / "de.trec"), train)
+    german = read_teacher(teacher / "de.trec", train, 1.0)
     assert german.sentences() == ["the teacher scores 24 of 48 training claims"]
     (none := tmp_path / "none").mkdir()
     lines = (teacher / "de.trec").read_text()
@@ -82,7 +81,7 @@ def test_what_a_run_lacks_is_said(setup: tuple[Path, Path], teacher: Path, tmp_p
         if file is not None:
             (none / file).write_text(text)
         with pytest.raises(UserError, match=said) if said else nullcontext():
-            read_teacher(DistillationConfig(1.0, none), train)
+            read_teacher(none, train, 1.0)
     for key, value, said in (
         ("optimisation__remine_every", 1, "remine_every"),
         ("optimisation__negatives", 3, "at most mining.hard"),
@@ -132,7 +131,7 @@ def test_one_command_makes_a_student_that_agrees_with_its_teacher(
     train = load_data(small_config(*setup, tmp_path / "x", **taught(teacher))).train
     told = capsys.readouterr().out
     assert f"the teacher scores {len(train.claims)} of {len(train.claims)} training claims" in told
-    scores = read_teacher(DistillationConfig(1.0, teacher), train).scores
+    scores = read_teacher(teacher, train, 1.0).scores
     # The student sees the teacher's candidates, in its order, and nothing else.
     for row in read_mined(tmp_path / "run" / "mined.jsonl", train):
         assert [n.source for n in row.negatives] == list(scores[row.claim])[1:]

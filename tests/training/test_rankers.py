@@ -137,20 +137,16 @@ def test_papers_are_dealt_whole_and_evenly() -> None:
 
 
 def test_no_claim_is_ranked_by_what_saw_its_paper() -> None:
-    lists = planted([1.0])
+    lists, free = planted([0.3, -0.2, 0.1], claims=40, papers=20), np.ones(3, bool)
     folds = deal_papers(lists.groups, 5, 1)
-    ranked: list[int] = []
-
-    def scored(train: Lists, test: Lists) -> np.ndarray:
-        assert not set(train.groups.tolist()) & set(test.groups.tolist())
-        assert train.weights.sum() == pytest.approx(1.0)
-        ranked.append(len(test.weights))
-        return test.features[:, :, 0]
-
-    found = held_out(lists, folds, scored)
-    assert sum(ranked) == len(lists.weights) and len(ranked) == 5
-    # The values come back in the order of the claims.
-    assert (found == reciprocal_ranks(lists.features[:, :, 0], lists)).all()
+    found = held_out(lists, folds, 0.001, free)
+    for row in range(40):
+        others, own = lists.of(folds != folds[row]), lists.of(np.array([row]))
+        assert lists.groups[row] not in others.groups
+        scores = own.features @ fit_linear(others, 0.001, free).astype(np.float32)
+        assert found[row] == reciprocal_ranks(scores, own)[0]
+    seen = lists.features @ fit_linear(lists, 0.001, free).astype(np.float32)
+    assert (found != reciprocal_ranks(seen, lists)).any()
 
 
 def test_the_path_begins_with_the_base_and_adds_what_helps_most() -> None:

@@ -14,13 +14,14 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.files import file_hash
 from claim2source.models import Dtype, ModelConfig
-from claim2source.models.hub import one_line, tokenizer_files, weights_hash
+from claim2source.models.hub import tokenizer_files, weights_hash
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LoadSettings, LocalReranker, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.export.card import Card, write_card
+from claim2source.training.export.sentence_transformers import load_export
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder as Model
@@ -145,12 +146,7 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     """
     from sentence_transformers import CrossEncoder as Theirs
 
-    try:
-        model = Theirs(str(folder), device="cpu", local_files_only=True)
-    except Exception as error:  # libraries raise anything for files that do not fit
-        raise UserError(
-            f"sentence-transformers cannot load the export: {one_line(error)}"
-        ) from None
+    model = load_export(Theirs, folder)
     names = " ".join(model.tokenizer.all_special_tokens)
     pairs = [*_PAIRS, Pair(*(text.format(names) for text in _SPECIAL))]
     ours = _logits(stage, pairs)

@@ -163,18 +163,7 @@ def check_export(
         )
     if settings.own_code:
         return ["not compared with sentence-transformers: the model runs with code of its own"]
-    try:
-        model: Any = SentenceTransformer(
-            str(folder),
-            device="cpu",
-            local_files_only=True,
-            trust_remote_code=False,
-            model_kwargs={"dtype": torch.float32},
-        ).eval()
-    except Exception as error:  # libraries raise anything for files that do not fit
-        raise UserError(
-            f"sentence-transformers cannot load the export: {one_line(error)}"
-        ) from None
+    model = load_export(SentenceTransformer, folder, model_kwargs={"dtype": torch.float32})
     named = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
     texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, named]
     # One tokenizer reads both sides: the names are special in both, or in neither.
@@ -216,6 +205,16 @@ def check_export(
         if why:
             raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
     return notes
+
+
+def load_export(kind: type, folder: Path, **settings: object) -> Any:
+    """Load an export as its users do, on the CPU. Raises `UserError` where it does not load."""
+    try:
+        model: Any = kind(str(folder), device="cpu", local_files_only=True, **settings)
+    except Exception as error:  # libraries raise anything for files that do not fit
+        why = f"sentence-transformers cannot load the export: {one_line(error)}"
+        raise UserError(why) from None
+    return model.eval()
 
 
 def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
