@@ -19,7 +19,6 @@ import numpy as np
 
 from claim2source.core.config import (
     Between,
-    Seed,
     as_plain,
     list_field,
     read_config,
@@ -87,7 +86,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
         claims: claim form of the first stage; none: the system's own.
         depth: how many of the first sources are scored.
         folds: parts that the papers are dealt to.
-        fold_seed: of the dealing.
     """
 
     views: Path
@@ -99,7 +97,6 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] = 100
     folds: Annotated[int, Between(2, 100)] = 5
-    fold_seed: Seed = 13
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field((), help="systems of the files to compare with")
 
@@ -157,7 +154,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     for name in base:
         require(name in gathered.columns, "views", name, "first two that tell candidates apart")
     views = {name: views[name] for name in gathered.columns}
-    fitting = Fitting(gathered, views, base, config.folds, config.fold_seed, config.rule)
+    fitting = Fitting(gathered, views, base, config.folds, rule=config.rule)
     rows = compare_rankers(fitting, others(config, against, gathered, reported, settings))
     fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)

@@ -125,7 +125,7 @@ class MergeConfig(StoreOptions):
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold what was scored on val and on the reported split, as a report and as text."""
+    """Hold the scores on val and on the reported split, as a report and as text."""
 
     report: Report
     parts: Sequence[Part]
@@ -273,7 +273,7 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
-    """Score a sum and what it is of on val, which chooses among them, and report all."""
+    """Score a sum and its parts on val, choose among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
     models = {SUM: checkpoint, **dict(zip(_names(config), folders, strict=True))}
     # As the first says where its data lie; the sum lies elsewhere.
@@ -309,7 +309,7 @@ def _formula(config: MergeConfig) -> str:
 
 
 def _names(config: MergeConfig) -> list[str]:
-    """Shorten the checkpoints' paths to what tells them apart."""
+    """Shorten the checkpoints' paths to their distinct ends."""
     return distinct_ends([checkpoint_folder(name).resolve() for name in config.checkpoints])
 
 
@@ -351,7 +351,7 @@ def _chosen(
     distance: Callable[[Option], float],
     floor: Option | None = None,
 ) -> tuple[Option, Choice]:
-    """Choose among what was scored on val, by the config's rule."""
+    """Choose by scores on val, by the config's rule."""
     weighing = selection.weighing()
     return choose(
         what,

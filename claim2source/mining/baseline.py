@@ -24,7 +24,7 @@ CLAIMS, SOURCES = 512, 16
 
 @dataclass(frozen=True, slots=True)
 class RandomBaseline:
-    """Mean of the dense scores of random pairs, their deviation within a claim, their number."""
+    """Hold the mean of random pairs' dense scores, their deviation within a claim, their number."""
 
     mean: float
     deviation: float
@@ -34,7 +34,7 @@ class RandomBaseline:
 def sampled_baseline(
     dataset: Dataset, encoder: Encoder, rendering: Rendering, store: Store, seed: int
 ) -> RandomBaseline:
-    """Score random pairs of a data set, of which a sample is encoded."""
+    """Score random pairs of a data set by encoding a sample."""
     draw = np.random.default_rng([seed, len(dataset.sources)])
 
     def some(count: int) -> list[int]:
@@ -61,7 +61,7 @@ def random_baseline(
     golds: Mapping[str, frozenset[str]],
     seed: int,
 ) -> RandomBaseline:
-    """Score random pairs of a claim and a source of the pool, no gold of it.
+    """Score random pairs of a claim and a source of the pool; golds are left out.
 
     `encoded` gives the vectors of claims, `sources` [n, dimensions] are those of all sources,
     `ids` their ids, `pool` the positions that may be drawn, `golds` the ids of each claim's

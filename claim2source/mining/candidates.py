@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class _Lists:
-    """Lists of one retriever: positions (-1: none) and scores, [claims, depth], in any order."""
+    """Hold one retriever's lists, in any order: positions (-1: none), scores, [claims, depth]."""
 
     positions: np.ndarray
     scores: np.ndarray

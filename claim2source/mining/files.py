@@ -72,7 +72,7 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
 
 
 class _Wrong(Exception):
-    """A problem of a line, and its field."""
+    """Carry a problem of a line, and its field."""
 
     def __init__(self, field: str | None, why: str) -> None:
         super().__init__(why)
@@ -117,7 +117,7 @@ def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") 
 
 
 def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
-    """Raise `_Wrong` unless claim, gold and negatives are in the data set, each as what it is."""
+    """Raise `_Wrong` unless claim, gold and negatives are in the data set."""
     if row.claim not in claims:
         raise _Wrong("claim", f"{row.claim!r} is no training claim")
     golds = claims[row.claim].golds

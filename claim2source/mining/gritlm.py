@@ -28,7 +28,7 @@ class Written(NamedTuple):
 
 
 def sign(instruction: str) -> str:
-    """Return how every file with this instruction begins."""
+    """Write the beginning of every file with this instruction."""
     return f'{{"query": [{json.dumps(instruction, ensure_ascii=False)}, '
 
 

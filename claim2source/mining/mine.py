@@ -74,7 +74,7 @@ class MiningBM25(Settings):
 
 @dataclass(frozen=True)
 class MiningConfig(Settings):
-    """Settings of the choice of hard negatives.
+    """Set the choice of hard negatives.
 
     Args:
         hard: hard negatives per claim.
@@ -130,7 +130,7 @@ class MiningConfig(Settings):
 
 
 class Negative(NamedTuple):
-    """A source that a claim does not mean, with its fused score (random: dense) and origin."""
+    """Hold a source, no gold of a claim, with its fused score (random: dense) and origin."""
 
     source: str
     score: float
@@ -139,7 +139,7 @@ class Negative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MinedRow:
-    """One training pair with its negatives, hardest first, random ones last."""
+    """Hold a training pair with its negatives, hardest first, random ones last."""
 
     claim: str
     positive: str
@@ -148,7 +148,7 @@ class MinedRow:
 
 @dataclass
 class MiningCounts:
-    """Count what was found, what was left out and why, and what is missing.
+    """Count the negatives of pairs, those left out by reason, and those that are missing.
 
     `baseline` is set where `mining.share_of` needs it.
     """
@@ -169,7 +169,7 @@ class MiningCounts:
     baseline: RandomBaseline | None = field(default=None, compare=False)
 
     def count(self, hard: int, random: int, config: MiningConfig) -> None:
-        """Count the negatives of one pair, and what it lacks of them."""
+        """Count the negatives of one pair, and those that are missing."""
         missing_hard, missing_random = config.hard - hard, config.random - random
         self.rows += 1
         self.hard += hard
@@ -257,7 +257,7 @@ class Miner:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A claim, by its row in the block, one of its golds, and what is none of its negatives."""
+    """Hold a claim, by its row in the block, one of its golds, and those that are no negatives."""
 
     row: int
     claim: Claim

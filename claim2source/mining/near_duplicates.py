@@ -22,7 +22,7 @@ def distinct_words(text: str) -> frozenset[str]:
 
 
 def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    """Share of the words of two texts that both have; 0 where one has none."""
+    """Compute the share of two texts' words that both have; 0 where one has none."""
     shared = len(one & other)
     return shared / (len(one) + len(other) - shared) if shared else 0.0
 
@@ -76,7 +76,7 @@ def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]
 
 
 class _Abstracts:
-    """The distinct words of texts, as numbers: a tenth of the memory of sets of words."""
+    """Hold the distinct words of texts as numbers: a tenth of the memory of sets of words."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         numbers: dict[str, int] = {}
@@ -87,13 +87,13 @@ class _Abstracts:
         self.vocabulary = len(numbers)
 
     def marked(self, position: int) -> np.ndarray:
-        """True [vocabulary] for the words of a text."""
+        """Mark the words of a text, bool [vocabulary]."""
         marked = np.zeros(self.vocabulary, bool)
         marked[self.words[position]] = True
         return marked
 
     def similarity(self, position: int, marked: np.ndarray, size: int) -> float:
-        """As `jaccard`, of a text and one of `size` words that are marked."""
+        """Compute the `jaccard` of a text and one of `size` words that are marked."""
         words = self.words[position]
         shared = int(np.count_nonzero(marked[words]))
         return shared / (len(words) + size - shared) if shared else 0.0
@@ -114,7 +114,7 @@ class NearDuplicates:
         self.abstracts = _Abstracts(() if max_text is None else (s.abstract for s in sources))
 
     def of(self, golds: Iterable[int]) -> GoldDuplicates:
-        """The near-duplicates of any of these golds, given by position."""
+        """Prepare the near-duplicates of any of these golds, given by position."""
         return GoldDuplicates(self, list(golds))
 
 
@@ -134,7 +134,7 @@ class GoldDuplicates:
         ]
 
     def __bool__(self) -> bool:
-        """Whether there is anything to compare with: if not, no source is a near-duplicate."""
+        """Tell whether a source can be a near-duplicate: a gold has words to compare."""
         return bool(self._titles or self._marked)
 
     def __contains__(self, position: int) -> bool:

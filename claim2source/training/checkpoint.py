@@ -60,14 +60,10 @@ def save_checkpoint(
             if kind == "full" and encoder.dense is not None:
                 state = encoder.model.state_dict()
                 more["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-            encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
-            (temporary / "README.md").unlink(missing_ok=True)
             if kind == "lora":
-                # peft writes the folder that the base was loaded from.
-                adapter = temporary / ADAPTER_CONFIG_FILE
-                stated = json.loads(adapter.read_text(encoding="utf-8"))
-                stated["base_model_name_or_path"] = base_record(manifest.base.name)
-                write_json(adapter, stated)
+                save_adapter(encoder.model, temporary, manifest.base.name)
+            else:
+                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
             content, settings = (file_hash(temporary / name) for name in files[kind])
             trained = manifest.weights.trained
             weights = Weights(kind, content, config_sha256=settings, trained=trained)
@@ -83,6 +79,15 @@ def save_checkpoint(
     return written
 
 
+def save_adapter(model: Any, folder: Path, base: str) -> None:
+    """Write an adapter; `base` is named in place of the folder that peft loaded it from."""
+    model.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
+    (folder / "README.md").unlink(missing_ok=True)
+    file = folder / ADAPTER_CONFIG_FILE
+    stated = json.loads(file.read_text(encoding="utf-8"))
+    write_json(file, stated | {"base_model_name_or_path": base_record(base)})
+
+
 def check_model(
     config: FinetuneConfig, encoder: Encoder, dense: torch.nn.Module | None = None
 ) -> None:
@@ -90,7 +95,7 @@ def check_model(
 
     `dense` is the layer that the model came with behind its pooling, if any.
     """
-    check_adaptable(encoder, config)
+    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
@@ -100,13 +105,8 @@ def check_model(
         require(size <= width, key, size, allowed)
 
 
-def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
-    """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
-    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
-
-
 def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
-    """Raise `ConfigError` where `make_trainable` would."""
+    """Raise `ConfigError` where a LoRA target is no layer, or tuning is refused."""
     import torch
 
     if config.tuning == "full":
@@ -146,10 +146,9 @@ def _check_experts(model: Any, config: RunConfig) -> None:
 def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """Prepare `encoder.model` for training; the weights of the base do not change.
 
-    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). Raises
-    `ConfigError` as `check_adaptable` does.
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The config
+    fits the model: see `check_layers`.
     """
-    check_adaptable(encoder, config)
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.

@@ -29,7 +29,7 @@ _CUT = 5
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Hold the candidates of claims with what the views say of them, padded to the longest list.
+    """Hold the views' scores of claims' candidates, padded to the longest list.
 
     `features` [claims, longest, views] float32 are scores divided by `scale` [views]; `found` and
     `gold` [claims, longest] bool mark candidates and golds. `weights` [claims] sum to 1, `groups`
@@ -255,14 +255,14 @@ class Candidates:
         return [node.model for node in self.system.first.walk() if isinstance(node, DenseNode)]
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
-        """Rank claims; what the system chooses, it chooses for the `reported` split, off it."""
+        """Rank claims; settings are chosen for the `reported` split, off it."""
         runner = SystemRunner(reported, replace(settings, depth=self.depth))
         return runner.run(self.system, self.form, data)
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """Hold claims with a gold, their candidates, and what each view says of these.
+    """Hold claims with a gold, their candidates, and each view's scores of these.
 
     `columns` are by view and claim, without the `constant` views that say the same of all of a
     claim's candidates; `seconds` is the CPU time of each view, `note` says how trained encoders'
@@ -444,7 +444,7 @@ class Fitting:
         return found
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
-        """Choose on all claims, fit on all claims, and say on what."""
+        """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
         recipe, choice = self.chosen(lists, self.gathered.weighing)
         seen = lists.seeing(recipe.views)

@@ -33,7 +33,7 @@ PLAIN = "BM25"
 
 
 def system_hash(system: System, folder: Path | None = None) -> str:
-    """Hash what decides a system's ranking, beside the data: its settings, its models' weights.
+    """Hash a system's settings and its models' weights, which decide its ranking beside the data.
 
     Models in `folder` are taken before the hub's. A checkpoint is known by its manifest, wherever
     it lies.
@@ -74,7 +74,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 class FirstStage:
-    """Rank claims, and say what the ranking depends on; `depth` sources of each."""
+    """Rank the first `depth` sources of claims with a system or from given runs."""
 
     def __init__(self, first: FirstStageConfig, depth: int | None = None) -> None:
         self.first, self.depth = first, first.depth if depth is None else depth
@@ -109,7 +109,7 @@ class FirstStage:
         return self.first.system or PLAIN
 
     def hash(self) -> str:
-        """Hash what decides the ranking, beside the data."""
+        """Hash the system, or the runs, that decide the ranking beside the data."""
         if self.first.run:
             return content_hash([run_hash(path, KEY) for path in self.first.run])
         return system_hash(self.system, self.first.models)

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
-from claim2source.core.files import atomic_folder, file_hash, write_json
+from claim2source.core.files import atomic_folder, file_hash
 from claim2source.models import Weights, tokenizer_files
 from claim2source.models.hub import ADAPTER_CONFIG_FILE
 from claim2source.models.manifest import Base
-from claim2source.models.places import base_record
 from claim2source.models.reranker_manifest import (
     RerankerKind,
     RerankerManifest,
@@ -31,7 +30,12 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.load import LocalReranker, keep_head, load_causal, load_cross_encoder
 from claim2source.stages.pairs import Pair, Reranker
 from claim2source.stages.yes_no import YesNo
-from claim2source.training.checkpoint import ONE_SHARD, check_layers, make_trainable
+from claim2source.training.checkpoint import (
+    ONE_SHARD,
+    check_layers,
+    make_trainable,
+    save_adapter,
+)
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.resume import require_finite_weights
 
@@ -84,7 +88,7 @@ class TrainedReranker(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Return where the model is."""
+        """Return the device of the model."""
         return next(iter(self.model.parameters())).device
 
     @property
@@ -137,14 +141,8 @@ class TrainedReranker(ABC):
                     self.write_full(temporary)
                     files = "model.safetensors", "config.json"
                 else:
-                    self.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD)
-                    # peft writes the folder that the base was loaded from.
-                    adapter = temporary / ADAPTER_CONFIG_FILE
-                    stated = json.loads(adapter.read_text(encoding="utf-8"))
-                    stated["base_model_name_or_path"] = base_record(manifest.base.name)
-                    write_json(adapter, stated)
+                    save_adapter(self.model, temporary, manifest.base.name)
                     files = ADAPTER_FILE, ADAPTER_CONFIG_FILE
-                (temporary / "README.md").unlink(missing_ok=True)
                 content, settings = (file_hash(temporary / name) for name in files)
                 weights = Weights("full" if full else "lora", content, config_sha256=settings)
             replace(manifest, weights=weights).write(temporary)
@@ -155,13 +153,13 @@ class TrainedReranker(ABC):
         return False
 
     def located(self, stage: LocalReranker) -> Any:
-        """Find a stage's files, which a whole trained re-ranker may be; return how to load them."""
+        """Find a stage's files, a base's or a whole re-ranker's, and how they are loaded."""
         if stage.trained is not None and stage.trained[1].weights.kind != "full":
             raise UserError(
                 f"model.name: {self.config.model.name} is an adapter; train from its base "
                 f"({stage.trained[1].base.name})"
             )
-        self.folder, identity, settings = stage.files()
+        self.folder, identity, settings = stage.files
         self.own_code = settings.own_code
         config = self.config.model
         name = str(self.folder) if stage.trained is not None else config.name
@@ -203,12 +201,11 @@ class CrossEncoderToTrain(TrainedReranker):
 
     @property
     def needs_weights(self) -> bool:
-        """A random head is in no file of the base."""
+        """Tell whether the head is random: it is in no file of the base."""
         return self.headless
 
     @property
     def transformer(self) -> Any:
-        """Return the transformers model within."""
         return self.network[0].model
 
     def adapt(self) -> None:
@@ -218,7 +215,6 @@ class CrossEncoderToTrain(TrainedReranker):
             keep_head(self.network)
 
     def empty_stage(self, depth: int) -> CrossEncoder:
-        """Make the stage that reads such checkpoints."""
         config = self.config.model
         return CrossEncoder(
             model=config.name,
@@ -231,18 +227,15 @@ class CrossEncoderToTrain(TrainedReranker):
         )
 
     def live(self) -> dict[str, Any]:
-        """Name the stage's own parts that are trained here."""
         settings = self.config.model.max_length, self.config.model.instruction
         return {"network": self.network, "prompt_settings": settings}
 
     def features(self, pairs: Sequence[Pair]) -> Features:
-        """Make the tensors of some pairs, on the CPU."""
         texts: list[Any] = [tuple(pair) for pair in pairs]
         found: Features = self.network.preprocess(texts, prompt=self.config.model.instruction)
         return found
 
     def logits(self, features: Features) -> Tensor:
-        """Compute the logits of pairs, [pairs, labels]."""
         found: Tensor = self.network(dict(features))["scores"]
         return found.float().reshape(-1, self.labels)
 
@@ -280,7 +273,6 @@ class YesNoToTrain(TrainedReranker):
     task = "CAUSAL_LM"
 
     def load(self) -> None:
-        """Load the model and its tokenizer."""
         config = self.config.model
         settings = self.located(self.empty_stage(1).with_runtime(None, self.config.device))
         self.network = load_causal(self.folder, settings)
@@ -303,11 +295,9 @@ class YesNoToTrain(TrainedReranker):
 
     @property
     def transformer(self) -> Any:
-        """Return the transformers model within."""
         return self.causal
 
     def empty_stage(self, depth: int) -> YesNo:
-        """Make the stage that reads such checkpoints."""
         config = self.config.model
         plain = YesNo()
         return YesNo(
@@ -322,14 +312,12 @@ class YesNoToTrain(TrainedReranker):
         )
 
     def live(self) -> dict[str, Any]:
-        """Name the stage's own parts that are trained here."""
         plain, config = YesNo(), self.config.model
         length = config.max_length or plain.max_length
         settings = length, config.instruction or plain.instruction, config.template
         return {"network": self.network, "prompt_settings": settings}
 
     def too_long(self, claims: Sequence[str]) -> int:
-        """Count the claims that leave no room for a source."""
         assert isinstance(self.reader, YesNo)
         rows = self.reader.tokens([Pair(text, "some words of a source") for text in claims])
         return sum(not row for row in rows)
@@ -362,7 +350,6 @@ class YesNoToTrain(TrainedReranker):
         return found[:, None]
 
     def write_full(self, folder: Path) -> None:
-        """Write the whole model and its tokenizer."""
         self.causal.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
         for file in tokenizer_files(self.folder):
             shutil.copyfile(file, folder / file.name)

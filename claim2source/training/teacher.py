@@ -1,4 +1,4 @@
-"""Read what a teacher says of the training texts: its scores, its candidates, its vectors."""
+"""Read a teacher's scores, candidates and vectors of the training texts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def read_teacher(
 
 
 def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
-    """Read what runs say of a split's claims, best first; claims of other splits are ignored.
+    """Read the scores of a split's claims from runs, best first; other claims are ignored.
 
     Raises `InputError` when they have none of the claims, name a source that the data set does
     not have, or score a claim in two files.
@@ -250,7 +250,7 @@ class SourceTeacher:
 
     @property
     def sha256(self) -> str:
-        """Hash what identifies the teacher's weights, of both sides."""
+        """Hash the identity of the teacher's weights, of both sides."""
         return content_hash([dict(self.encoder.weights or {}), dict(self.record.weights)])
 
     def prepare(

@@ -114,7 +114,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds and losses by step, trained weights, and seconds of tokenizing before."""
+    """Hold seconds and losses by step, trained weights, and seconds of tokenizing before."""
 
     seconds: list[float]
     losses: list[float]

@@ -37,8 +37,8 @@ def test_training_helps_everywhere_and_does_not_saturate(tmp_path: Path) -> None
     assert isinstance(report, Report) and report.split == "test"
     systems = report.systems
     before, after = (systems[name].table for name in ("step 0", "chosen"))
-    assert all(0.30 <= row["mrr@5"] <= 0.75 for row in before.values()), before
-    assert score_of(after) - score_of(before) >= 0.10
+    assert all(0.50 <= row["mrr@5"] <= 0.75 for row in before.values()), before
+    assert score_of(after) - score_of(before) >= 0.02
     for lang in ("en", "de", "fr"):
         assert after[lang]["mrr@5"] >= before[lang]["mrr@5"], lang
         assert after[lang]["mrr@5"] <= 0.95, lang

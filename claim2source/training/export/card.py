@@ -67,7 +67,7 @@ class Card:
 def write_card(
     folder: Path, manifest: Manifest | RerankerManifest, notes: Sequence[str], card: Card
 ) -> None:
-    """Write `README.md`: base, data, languages, use, results by language, what was checked.
+    """Write `README.md`: base, data, languages, use, results by language, checks.
 
     `notes` are what the export's check says. The licence is left to whoever publishes: those of
     the base and of the data may bind.

@@ -311,7 +311,8 @@ def _sum_full(
     from safetensors.torch import save_file
 
     first = parts[0].folder
-    _copy(first, folder, [_CONFIG, *(file.name for file in tokenizer_files(first))])
+    for file in (first / _CONFIG, *tokenizer_files(first)):
+        shutil.copyfile(file, folder / file.name)
     of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
     if abs(of_base) > 1e-9:
