@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/python eval/index.py demo --model checkpoints/demo --out checkpoints/demo_index \
 		--no_sentences --no_abstention
 	$(BIN)/python eval/find.py --index checkpoints/demo_index --k 3 \
-		"Neue Studie: ohne Masken 3,7-mal so viele Ausbrüche an Grundschulen"
+		"Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop"
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

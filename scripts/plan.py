@@ -43,7 +43,7 @@ from claim2source.mining.baseline import SAMPLED
 from claim2source.models.config import Template
 from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.memory_plan import GIB, ModelShape, Settled, Tuning, settle
+from claim2source.training.memory_plan import GIB, MemoryPlan, ModelShape, Tuning, plan_memory
 from claim2source.training.negatives import mines_after
 
 Device = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
@@ -138,7 +138,7 @@ class Plan:
 
     parts: tuple[Part, ...]
     steps: int
-    settled: Settled
+    memory: MemoryPlan
 
 
 def empty_model(config: FinetuneConfig) -> PreTrainedModel:
@@ -163,8 +163,8 @@ def plan(
     """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    settled = settle(config, model, config.model.max_length or positions, device)
-    config = settled.config
+    planned = plan_memory(config, model, config.model.max_length or positions, device)
+    config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
     template = config.model.template or Template()
@@ -211,14 +211,8 @@ def plan(
     if times:
         # The pool's vectors are those that val was scored with.
         parts.append(encoded("mining again", mined * times, 0))
-    between = sum(scale not in (0, 1) for scale in config.scales or ())
-    if between:
-        parts.append(encoded("val at each scale", val * between, pool * between))
-    if config.soup and train.epochs > 1:
-        more = train.epochs - 1
-        parts.append(encoded("val of soups, at most", val * more, pool * more))
     parts.append(encoded("report: step 0 and chosen", sizes.report * 2, 0))
-    return Plan(tuple(parts), steps, settled)
+    return Plan(tuple(parts), steps, planned)
 
 
 def sizes_of(config: FinetuneConfig) -> Sizes:
@@ -260,12 +254,12 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
         texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
         rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
-    settled = found.settled
+    planned = found.memory
     lines = [
         render([TextTable(columns, rows)]) + "\n",
         f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.device} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
-        f"{settled}: {'fits' if settled.fits else 'does not fit'}",
+        f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]
     return "\n".join(lines)
 

@@ -94,7 +94,7 @@ def test_gritlm_f_is_what_the_paper_prints() -> None:
     assert config["optimisation.negatives"] == config["mining.hard"] + config["mining.random"]
     # Neutral, though the paper's file is silent: defaults that must stay what they are.
     neutral = {"data.limit": None, "data.repeat": 1, "data.val_seen_share": None}
-    neutral |= {"losses.alignment.weight": 0.0, "teacher": None, "soup": False, "rule": "one_se"}
+    neutral |= {"losses.alignment.weight": 0.0, "teacher": None, "rule": "one_se"}
     assert {key: config[key] for key in neutral} == neutral
 
 

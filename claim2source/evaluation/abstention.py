@@ -247,8 +247,9 @@ def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
             low = stats.beta.ppf((1 - LEVEL) / 2, one.here, missing + 1) if one.here else 0.0
             high = stats.beta.ppf((1 + LEVEL) / 2, one.here + 1, missing) if missing else 1.0
             share, first = one.here / one.answers, one.first / one.answers
-            cells = [one.answers, one.share, share, share - one.share, f"{low:.2f} to {high:.2f}"]
-            rows.append([f"{number / 10} to {(number + 1) / 10}", *cells, first])
+            tenth, bounds = f"{number / 10} to {(number + 1) / 10}", f"{low:.2f} to {high:.2f}"
+            gap = share - one.share
+            rows.append([tenth, one.answers, one.share, share, gap, bounds, first])
     columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
     return TextTable(columns, rows, numeric=[False, *[True] * 6])
 

@@ -24,7 +24,6 @@ class ModelFacts:
     record: Manifest | None
     parameters: int
     untrained_base: str | None
-    is_checkpoint: bool
 
 
 class ModelPool:
@@ -57,7 +56,6 @@ class ModelPool:
                 resolved.record,
                 resolved.encoder.parameters,
                 resolved.base.name if untrained else None,
-                resolved.manifest is not None,
             )
         return self._loaded[1]
 

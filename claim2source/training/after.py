@@ -1,15 +1,17 @@
-"""Evaluate the checkpoints, and what FILE of `after: FILE` names, when a training has ended."""
+"""Evaluate a training's checkpoints, as `after: FILE` says, and name the next commands."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, said_once
+from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
@@ -55,13 +57,14 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     )
 
 
+@said_once()
 def check_after(config: FinetuneConfig) -> None:
     """Raise `UserError` for what FILE names and is not there, before training."""
     if config.after is None:
         return
     found = read_after(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
-    of_run = (CHOSEN, "epoch-", "soup-")
+    of_run = (CHOSEN, "epoch-")
     only = [name for name in found.only if not name.startswith(of_run)]
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
@@ -72,7 +75,7 @@ def check_after(config: FinetuneConfig) -> None:
         raise InputError.at(str(config.after), None, error.key, error.why) from None
 
 
-def evaluate_after(config: FinetuneConfig, run: Path) -> tuple[Path, ...]:
+def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
     """Evaluate the kept checkpoints with FILE's systems, stages and styles; write the page.
 
     Everything goes to the run's folder `evaluation`; what was written is returned. A failure is
@@ -80,7 +83,7 @@ def evaluate_after(config: FinetuneConfig, run: Path) -> tuple[Path, ...]:
     """
     if config.after is None:
         return ()
-    file, folder = config.after, run / FOLDER
+    file, folder = config.after, config.out / FOLDER
 
     def evaluated() -> str:
         return evaluate_table(read_after(config, file), config.data.train_split)
@@ -110,3 +113,49 @@ def _tried(what: str, work: Callable[[], str]) -> bool:
         log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
         return False
     return True
+
+
+def next_steps(
+    config: FinetuneConfig, chosen: Path, trained: bool, evaluated: Sequence[Path] = ()
+) -> str:
+    """Name the chosen checkpoint, and the commands that evaluate it and that export it.
+
+    `evaluated` are the reports, and the page, that the run's end has written: what is there is
+    named, not suggested. Where the model before training was chosen there is nothing to export:
+    the second command writes the evaluation as a page.
+    """
+    run, data = str(config.out), config.data
+    evaluation = str(config.out / FOLDER)
+    needs = [
+        *_option("--model.allow_remote_code", config.model.allow_remote_code),
+        *_option("--model.allow_bin", config.model.allow_bin),
+        *_option("--model.attention", [config.model.attention] if config.model.attention else ()),
+    ]
+    lenient = ["--lenient"] if data.lenient else []
+    reports = [str(path) for path in evaluated if path.suffix != ".html"]
+    commands = []
+    if config.out / FOLDER not in evaluated:
+        evaluate = [
+            *("--checkpoint", run, "--dataset", data.dataset, "--split", data.report_split),
+            *_option("--languages", config.languages or ()),
+            *_option("--store", [str(config.store)] if config.store else ()),
+            *_option("--device", [config.device] if config.device else ()),
+            *lenient,
+            *needs,
+            *("--out", evaluation),
+        ]
+        commands.append(("eval/evaluate.py", evaluate))
+    if trained:
+        merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
+        commands.append(("train/merge.py", merge))
+    elif len(reports) == len(evaluated):
+        page = [*_option("--reports", reports or [evaluation]), *lenient]
+        commands.append(("eval/report.py", [*page, "--html", f"{evaluation}/report.html"]))
+    lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
+    found = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
+    lines = ["next:", *lines] if lines else []
+    return "\n".join(["", f"chosen checkpoint: {chosen}", *found, *lines])
+
+
+def _option(name: str, values: Sequence[str]) -> list[str]:
+    return [name, *values] if values else []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.io.store import Store
-from claim2source.models import Encoder, Identity, Manifest, resolve
+from claim2source.models import Encoder, Identity, Manifest, Weights, resolve
 from claim2source.models.manifest import FILE, Base
 from claim2source.models.query_only import base_encoder
 from claim2source.models.resolve import checkpoint_folder
@@ -18,8 +20,7 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier
-from claim2source.training.memory_plan import Memory, settle_here, tokens_at_once
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.memory_plan import MemoryPlan, plan_memory_here
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 
@@ -27,31 +28,46 @@ from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teach
 class LoadedBase:
     """Hold the model to train, as it was loaded.
 
-    `untrained` identifies its weights, `folder` has its files. `config` is the training's, with
-    numbers in place of `auto`; `memory` says what they take, where anything was open, `planned`
-    what a step is estimated to take, and `automatic` that chunks are as large as memory allows.
+    `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
+    `plan` has the training's config with numbers in place of `auto`.
     """
 
     encoder: Encoder
-    base: Base
+    record: Base
     folder: Path
     untrained: Identity
     teacher: SourceTeacher | None
-    config: FinetuneConfig
-    memory: str | None
-    planned: Memory
-    automatic: bool
+    plan: MemoryPlan
+
+    @property
+    def config(self) -> FinetuneConfig:
+        """Return the config with numbers in place of `auto`."""
+        return self.plan.config
+
+    @property
+    def kind(self) -> Literal["full", "lora"]:
+        """Tell whether a checkpoint holds all weights or an adapter."""
+        return "full" if self.config.tuning == "full" else "lora"
+
+    def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
+        """Describe the model before training, and what all its checkpoints have in common."""
+        return Manifest(
+            base=self.record,
+            weights=Weights(trained=self.config.optimisation.train),
+            encoder=self.encoder.settings,
+            rendering=self.config.rendering,
+            epoch=0,
+            source_model=None if self.teacher is None else self.teacher.record,
+            **provenance,
+        )
 
 
-def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset) -> LoadedBase:
+def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     """Load the base and the teacher, to which `val` is new.
 
     Raises `UserError` for what cannot be trained as the config says.
     """
-    name, begun, model = config.model.name, run.checkpoint(0), config.model
-    if run.resumes and (begun / FILE).is_file():
-        # A run of version 0.1.0 did not apply the prompts that its base declares.
-        model = replace(model, template=Manifest.read(begun).encoder.template, prompts=False)
+    name = config.model.name
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         raise UserError(
@@ -62,7 +78,7 @@ def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset
     require_held_out("model.name", [name], val, config.data)
     if config.teacher is not None:
         require_held_out("teacher.name", [config.teacher.name], val, config.data)
-    resolved = resolve(model, config.device)
+    resolved = resolve(config.model, config.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
         raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
@@ -70,22 +86,11 @@ def load_base(config: FinetuneConfig, run: RunFolder, world: World, val: Dataset
     if config.teacher is not None and dense is None:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
-    longest, local = encoder.settings.max_length, world.local_size
-    settled, memory = settle_here(config, encoder.model, longest, local)
-    return LoadedBase(
-        encoder,
-        resolved.base,
-        resolved.folder,
-        encoder.weights or {},
-        teacher,
-        settled,
-        memory,
-        Memory.of(encoder.model, settled, tokens_at_once(settled, longest)),
-        config.optimisation.chunk_tokens == "auto",
-    )
+    plan = plan_memory_here(config, encoder.model, encoder.settings.max_length, world.local_size)
+    return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 
-def make_trainable(
+def prepare_to_train(
     loaded: LoadedBase, train: Dataset, store: Store, world: World
 ) -> BaseVectors | None:
     """Make the model trainable; before that encode what the losses compare it with."""

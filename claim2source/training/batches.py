@@ -13,8 +13,6 @@ import numpy as np
 
 from claim2source.training.config import BatchesConfig
 
-# Batches that share a range of lengths: enough of them to keep claims of one paper apart.
-BUCKET_BATCHES = 8
 # Batches that are made while the step before them runs.
 AHEAD = 2
 
@@ -26,18 +24,16 @@ class BatchPlan:
     """Plan one batch of one process: its row numbers and its place in the training.
 
     `window` is the number of batches of this one's optimizer step, over which gradients are
-    averaged; `closes_window` is true for the last of them. `shares` are the rows of every process
-    that shares its sources with the others, by rank; empty: only this process's own. `turns` has
-    a number for each row, or for each of `shares` one after another: how often its pair was used
-    before, since its negatives were mined; empty: never.
+    averaged. `shares` are the rows of every process that shares its sources with the others, by
+    rank; empty: only this process's own. `turns` has a number for each row, or for each of `shares`
+    one after another: how often its pair was used before, since its negatives were mined; empty:
+    never.
     """
 
     rows: tuple[int, ...]
     epoch: int
     index: int
     window: int
-    closes_window: bool
-    closes_epoch: bool
     shares: tuple[tuple[int, ...], ...] = ()
     rank: int = 0
     turns: tuple[int, ...] = ()
@@ -49,10 +45,9 @@ class BatchSampler:
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
     meet only when a group has more pairs than there are batches; `repeats` counts those. With
     `config.order` `mixed`, batches differ in size by one claim at most; with `language`, those of
-    one language do; with `length`, pairs are sorted by `lengths` and dealt within runs of
-    `BUCKET_BATCHES` batches. `languages` and `config.alpha` set every language's share of an
-    epoch. The order depends on seed and epoch alone. Of `world_size` processes each gets an equal
-    part of every batch: sizes are multiples of `world_size`, and differ by that at most; up to
+    one language do. `languages` and `config.alpha` set every language's share of an epoch. The
+    order depends on seed and epoch alone. Of `world_size` processes each gets an equal part of
+    every batch: sizes are multiples of `world_size`, and differ by that at most; up to
     `world_size - 1` pairs are left out of an epoch (`left_out`). What is left of the languages
     shares batches of its own. With `gather`, plans name the rows of the other processes too. Every
     pair has `repeat` row numbers: its own, and each later one after as many as there are pairs.
@@ -70,11 +65,9 @@ class BatchSampler:
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        start: int = 0,
         gather: bool = True,
         config: BatchesConfig | None = None,
         languages: Sequence[str] | None = None,
-        lengths: Sequence[int] | None = None,
         repeat: int = 1,
         remine_every: int = 0,
         fixed: bool = False,
@@ -89,23 +82,18 @@ class BatchSampler:
         self._of_language = {
             name: np.flatnonzero(np.array(names) == name) for name in self.languages
         }
-        self.lengths = np.tile(lengths if lengths is not None else [0] * self.pairs, repeat)
         self.quotas = language_quotas(
             {name: len(rows) for name, rows in self._of_language.items()}, self.config.alpha
         )
         self.per_step = min(batch_size, len(self.groups) // world_size) * world_size
         self.epochs, self.accumulation, self.seed = epochs, accumulation, seed
-        self.rank, self.world_size, self.start, self.gather = rank, world_size, start, gather
+        self.rank, self.world_size, self.gather = rank, world_size, gather
         self.fixed = fixed
         self._most: int | None = None
         # Uses of every pair before an epoch, of the last one that was planned whole.
         self._used: tuple[int, np.ndarray] | None = None
         # The same in every epoch, since quotas are.
         self.batches = self.whole = len(self.epoch_batches(0))
-
-    def __len__(self) -> int:
-        """Count the batches from `start` to the end of the last epoch."""
-        return self.batches * self.epochs - self.start
 
     @property
     def optimizer_steps(self) -> int:
@@ -146,12 +134,6 @@ class BatchSampler:
                 rest.append(left)
             # No pair is left out for being of a small language.
             batches += self._deal(self._even(np.concatenate(rest))[0], draw)
-        elif self.config.order == "length":
-            together, _ = self._even(draw.permutation(np.concatenate(list(rows.values()))))
-            by_length = together[np.argsort(self.lengths[together], kind="stable")]
-            size = BUCKET_BATCHES * self.per_step
-            for start in range(0, len(by_length), size):
-                batches += self._deal(draw.permutation(by_length[start : start + size]), draw)
         else:
             together = draw.permutation(np.concatenate(list(rows.values())))
             batches = self._deal(self._even(together)[0], draw)
@@ -194,9 +176,9 @@ class BatchSampler:
         return sum(self.quotas.values()) - sum(map(len, self.epoch_batches(epoch)))
 
     def __iter__(self) -> Iterator[BatchPlan]:
-        """Plan this process's batches of all epochs, from batch number `start`."""
-        for epoch in range(self.start // self.batches, self.epochs):
-            yield from self.plans(epoch, max(0, self.start - epoch * self.batches))
+        """Plan this process's batches of all epochs."""
+        for epoch in range(self.epochs):
+            yield from self.plans(epoch)
 
     def plans(self, epoch: int, first: int = 0) -> Iterator[BatchPlan]:
         """Plan this process's batches of one epoch, from number `first`."""
@@ -214,8 +196,6 @@ class BatchSampler:
                 epoch=epoch,
                 index=index,
                 window=closed - opened + 1,
-                closes_window=index == closed,
-                closes_epoch=index == self.batches - 1,
                 shares=shares if shared else (),
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins import CheckpointIO
@@ -22,18 +22,19 @@ from torch import Tensor
 from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
+from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
 from claim2source.core.terminal import say
-from claim2source.io.store import Store
 from claim2source.models import Encoder, Identity, Manifest
+from claim2source.systems.choose import Weighing
+from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
-from claim2source.training.choose import ValScores, choose_point, score_on_val
+from claim2source.training.choose import ValScores, choose_epoch, score_on_val
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, encode_shares, gather_values, moved_weights
-from claim2source.training.loggers import RunLog
 from claim2source.training.module import RetrieverModule, TrainingModule
-from claim2source.training.negatives import RunNegatives, mine_again, mines_after, negatives_table
+from claim2source.training.negatives import mine_again, mined_state, mines_after, negatives_table
 from claim2source.training.resume import (
     OURS,
     RandomState,
@@ -43,7 +44,7 @@ from claim2source.training.resume import (
     restore_random_state,
     skipped_steps,
 )
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,8 @@ class Throughput(pl.Callback):
 class WandbTables(pl.Callback):
     """Show a sample of the mined negatives that are trained on, whenever they are others."""
 
-    def __init__(self, negatives: RunNegatives, seed: int, logs: RunLog) -> None:
-        self.negatives, self.seed, self.logs = negatives, seed, logs
+    def __init__(self, session: Session, train: Dataset, seed: int) -> None:
+        self.session, self.train, self.seed = session, train, seed
         self._shown: Path | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -135,11 +136,11 @@ class WandbTables(pl.Callback):
 
     def _show(self, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        if self.negatives.current == self._shown or not module.shown_rows:
+        if self.session.run.mined == self._shown or not module.shown_rows:
             return
-        self._shown = self.negatives.current
-        table = negatives_table(module.shown_rows, self.negatives.train, self.seed)
-        self.logs.table("mined negatives", table)
+        self._shown = self.session.run.mined
+        table = negatives_table(module.shown_rows, self.train, self.seed)
+        self.session.logs.table("mined negatives", table)
 
 
 class Remine(pl.Callback):
@@ -150,29 +151,24 @@ class Remine(pl.Callback):
     """
 
     def __init__(
-        self,
-        negatives: RunNegatives,
-        config: FinetuneConfig,
-        encoder: Encoder,
-        untrained: Identity,
-        store: Store,
+        self, session: Session, config: FinetuneConfig, base: LoadedBase, train: Dataset
     ) -> None:
-        self.negatives, self.config, self.encoder = negatives, config, encoder
-        self.untrained, self.store = untrained, store
+        self.session, self.config, self.base, self.train = session, config, base, train
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Mine where it is due after the epoch before, and train on what was mined."""
         assert isinstance(module, RetrieverModule)
-        epoch, negatives = trainer.current_epoch, self.negatives
+        epoch, encoder, session = trainer.current_epoch, self.base.encoder, self.session
         if not mines_after(self.config.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            folder = negatives.run.checkpoint(epoch)
-            self.encoder.weights = identity_of(folder, self.untrained, negatives.world)
-            module.pairs.use(mine_again(negatives, self.config, self.encoder, self.store, epoch))
-        self.encoder.weights = None
-        if negatives.world.is_first:
-            say("\n".join(negatives.sentences))
+            folder = session.run.checkpoint(epoch)
+            encoder.weights = identity_of(folder, self.base.untrained, session.world)
+            rows, said = mine_again(session, self.config, self.train, encoder, epoch)
+            module.pairs.use(rows)
+        encoder.weights = None
+        if said:
+            say("\n".join(said))
 
 
 def identity_of(folder: Path, untrained: Identity, world: World) -> Identity:
@@ -230,97 +226,82 @@ class DropCheckpoints(Checkpoint):
     """
 
     def __init__(
-        self, run: RunFolder, config: RunConfig, data: TrainingData, file: StateFile, world: World
+        self, session: Session, config: RunConfig, weighing: Weighing, file: StateFile
     ) -> None:
-        self.run, self.config, self.data, self.file, self.world = run, config, data, file, world
+        self.session, self.config, self.weighing, self.file = session, config, weighing, file
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Delete them, once the state is written."""
-        if self.world.is_first and self.config.keep != "all":
+        run, config = self.session.run, self.config
+        if self.session.world.is_first and config.keep == "best":
             self.file.wait()
-            chosen, _ = choose_point(self.run, self.data, self.config)
-            self.run.prune(self.config.keep, chosen.epoch)
+            chosen, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
+            run.prune(chosen)
 
 
 class EvaluateOnVal(pl.Callback):
     """Write the retriever's checkpoint at every epoch's end, and score it on val.
 
-    `kind` says what is written of the model, `base` is the folder of its base, `manifest` what all
-    epochs have in common; `untrained` identifies the base's weights.
+    `manifest` is what all epochs have in common.
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        base: Path,
-        manifest: Manifest,
-        kind: Literal["full", "lora"],
-        untrained: Identity,
-        data: TrainingData,
-        negatives: RunNegatives,
-        store: Store,
-        logs: RunLog,
+        self, session: Session, base: LoadedBase, manifest: Manifest, data: TrainingData
     ) -> None:
-        self.encoder, self.base, self.manifest, self.kind = encoder, base, manifest, kind
-        self.untrained, self.data, self.negatives = untrained, data, negatives
-        self.store, self.logs = store, logs
+        self.session, self.base, self.manifest, self.data = session, base, manifest, data
+
+    def score_base(self, chooses: bool) -> None:
+        """Write and score the checkpoint of epoch 0, the model before training, if none has.
+
+        Every process encodes a share of val, the first one records the scores; it warns where
+        something is chosen on a val that is small.
+        """
+        run, world, store = self.session.run, self.session.world, self.session.store
+        if gather_values(bool(run.history), world)[0]:
+            return
+        encoder, rendering, val = self.base.encoder, self.manifest.rendering, self.data.val
+        encode_shares(encoder, rendering, val.claims, val.sources, store, world)
+        if not world.is_first:
+            return
+        folder = run.checkpoint(0)
+        written = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
+        small = why_too_small(val)
+        scores = score_on_val(encoder, self.data, rendering, store, _REPEATS if small else 0)
+        replace(written, scores=scores.by_split()).write(folder)
+        run.record(scores.epoch(0, None))
+        bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
+        if small and bounds and chooses:
+            low, high = bounds
+            mean = scores.table[MACRO][MAIN_METRIC]
+            log.warning(
+                "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
+                "%.4f wide",
+                *(small, MAIN_METRIC, mean, low, high, high - low),
+            )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save and score the epoch; every process encodes a share of val."""
         assert isinstance(module, TrainingModule)
-        epoch, run, world = module.epochs_done, self.negatives.run, self.negatives.world
-        folder, rendering, val = run.checkpoint(epoch), self.manifest.rendering, self.data.val
-        scores = None
+        run, world, store = self.session.run, self.session.world, self.session.store
+        epoch, encoder, val = module.epochs_done, self.base.encoder, self.data.val
+        folder, rendering, scores = run.checkpoint(epoch), self.manifest.rendering, None
         if world.is_first:
             with module.stop.after_step(waits=False):
-                data = replace(self.manifest.data, mined_sha256=self.negatives.sha256)
+                data = replace(self.manifest.data, mined_sha256=run.mined_sha256)
                 manifest = replace(self.manifest, epoch=epoch, data=data)
-                save_checkpoint(folder, self.encoder, self.base, manifest, self.kind)
+                save_checkpoint(folder, encoder, self.base.folder, manifest, self.base.kind)
         with module.stop.after_step(waits=False):
-            self.encoder.weights = identity_of(folder, self.untrained, world)
-            encode_shares(self.encoder, rendering, val.claims, val.sources, self.store, world)
+            encoder.weights = identity_of(folder, self.base.untrained, world)
+            encode_shares(encoder, rendering, val.claims, val.sources, store, world)
             if world.is_first:
-                scores = score_on_val(self.encoder, self.data, rendering, self.store)
-                manifest = Manifest.read(folder)
-                replace(manifest, scores=scores.by_split()).write(folder)
-            record_epoch(trainer, module, run, self.logs, scores, world)
-        self.encoder.weights = None
-
-
-def score_base(evaluation: EvaluateOnVal, chooses: bool) -> None:
-    """Write and score the checkpoint of epoch 0, the model before training.
-
-    Every process encodes a share of val, the first one records the scores; it warns where
-    something is chosen on a val that is small.
-    """
-    data, manifest, encoder = evaluation.data, evaluation.manifest, evaluation.encoder
-    run, world, val = evaluation.negatives.run, evaluation.negatives.world, data.val
-    rendering, store = manifest.rendering, evaluation.store
-    encode_shares(encoder, rendering, val.claims, val.sources, store, world)
-    if not world.is_first:
-        return
-    folder = run.checkpoint(0)
-    written = save_checkpoint(folder, encoder, evaluation.base, manifest, "base")
-    small = why_too_small(val)
-    scores = score_on_val(encoder, data, rendering, store, _REPEATS if small else 0)
-    replace(written, scores=scores.by_split()).write(folder)
-    run.record(scores.epoch(0, None))
-    bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
-    if small and bounds and chooses:
-        low, high = bounds
-        log.warning(
-            "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, %.4f wide",
-            *(small, MAIN_METRIC, scores.table[MACRO][MAIN_METRIC], low, high, high - low),
-        )
+                scores = score_on_val(encoder, self.data, rendering, store)
+                replace(Manifest.read(folder), scores=scores.by_split()).write(folder)
+            record_epoch(trainer, module, self.session, scores)
+        encoder.weights = None
 
 
 def record_epoch(
-    trainer: pl.Trainer,
-    module: TrainingModule,
-    run: RunFolder,
-    logs: RunLog,
-    scores: ValScores | None,
-    world: World,
+    trainer: pl.Trainer, module: TrainingModule, session: Session, scores: ValScores | None
 ) -> None:
     """Record an epoch's scores in the run's history and its logs, and give them to Lightning.
 
@@ -337,10 +318,10 @@ def record_epoch(
         skipped = len(losses) - len(taken)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
-        run.record(entry)
-        logs.scores(entry, module.steps_done)
+        session.run.record(entry)
+        session.logs.scores(entry, module.steps_done)
         print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
-    found = gather_values(entry, world)[0]
+    found = gather_values(entry, session.world)[0]
     # An epoch that was left open before the last one's end is scored outside of a training.
     if found is not None and trainer.training:
         for lang, row in found.val.items():
@@ -412,15 +393,8 @@ class KeepState(Checkpoint):
     was begun with. `random` is the RNG state to begin with.
     """
 
-    def __init__(
-        self,
-        run: RunFolder,
-        world: World,
-        negatives: RunNegatives,
-        begun_with: Mapping[str, str | None],
-        every: int,
-    ) -> None:
-        self.run, self.world, self.negatives = run, world, negatives
+    def __init__(self, session: Session, begun_with: Mapping[str, str | None], every: int) -> None:
+        self.run, self.world = session.run, session.world
         self.begun_with, self.every = dict(begun_with), every
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
@@ -473,18 +447,18 @@ class KeepState(Checkpoint):
     ) -> None:
         """Add what Lightning does not hold."""
         assert isinstance(module, TrainingModule)
-        ours: RunState = {
-            "batches_done": module.batches_done,
-            "steps_done": module.steps_done,
-            "losses": list(module.losses),
-            "world_size": self.world.size,
-            "begun_with": self.begun_with,
-            "mined": self.negatives.state(),
-            "random": gather_values(random_state(), self.world),
-            "epoch_open": self.epoch_open,
-            "ended": self._ended,
-        }
-        checkpoint[OURS] = ours
+        ours = RunState(
+            batches_done=module.batches_done,
+            steps_done=module.steps_done,
+            losses=list(module.losses),
+            world_size=self.world.size,
+            begun_with=self.begun_with,
+            mined=mined_state(self.run),
+            random=gather_values(random_state(), self.world),
+            epoch_open=self.epoch_open,
+            ended=self._ended,
+        )
+        checkpoint[OURS] = dict(vars(ours))
         if self._between:
             _begin_next_epoch(checkpoint["loops"]["fit_loop"])
 
@@ -493,11 +467,11 @@ class KeepState(Checkpoint):
     ) -> None:
         """Take up what was added."""
         assert isinstance(module, TrainingModule)
-        ours: RunState = checkpoint[OURS]
-        module.batches_done, module.steps_done = ours["batches_done"], ours["steps_done"]
-        module.losses = list(ours["losses"])
-        self.random = ours["random"][self.world.rank]
-        self.epoch_open, self.run.saved_steps = ours["epoch_open"], ours["steps_done"]
+        ours = RunState(**checkpoint[OURS])
+        module.batches_done, module.steps_done = ours.batches_done, ours.steps_done
+        module.losses = list(ours.losses)
+        self.random = ours.random[self.world.rank]
+        self.epoch_open, self.run.saved_steps = ours.epoch_open, ours.steps_done
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:

@@ -95,7 +95,7 @@ def check_model(
 
     `dense` is the layer that the model came with behind its pooling, if any.
     """
-    check_adaptable(encoder, config)
+    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
@@ -105,13 +105,8 @@ def check_model(
         require(size <= width, key, size, allowed)
 
 
-def check_adaptable(encoder: Encoder, config: FinetuneConfig) -> None:
-    """Raise `ConfigError` where `adapt` would: a LoRA target is no layer, or tuning is refused."""
-    check_layers(encoder.model, config, own_code=encoder.settings.own_code)
-
-
 def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
-    """Raise `ConfigError` where `make_trainable` would."""
+    """Raise `ConfigError` where a LoRA target is no layer, or tuning is refused."""
     import torch
 
     if config.tuning == "full":
@@ -151,10 +146,9 @@ def _check_experts(model: Any, config: RunConfig) -> None:
 def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """Prepare `encoder.model` for training; the weights of the base do not change.
 
-    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). Raises
-    `ConfigError` as `check_adaptable` does.
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The config
+    fits the model: see `check_layers`.
     """
-    check_adaptable(encoder, config)
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
         # Reentrant checkpointing would pass no gradient through a frozen first block.

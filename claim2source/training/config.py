@@ -45,8 +45,7 @@ class DataConfig(Settings):
         val_share: share of each language's claims that goes to val, by gold paper.
         val_seed: decides which papers those are.
         val_seen_share: share of each language's claims that goes to val too though their papers
-            stay in train; none: as val_share where something is chosen on val (`choose: best`,
-            `scales` or `soup`), else 0.
+            stay in train; none: as val_share with `choose: best`, else 0.
         seen_share_expected: share of claims of seen papers that is chosen for, 0 to 1; none: what
             is expected of a further claim of the training split, the share of its claims whose
             paper has another claim.
@@ -182,7 +181,7 @@ class BatchesConfig(Settings):
     """Choose which pairs share a batch; claims of one paper are kept apart where possible.
 
     Args:
-        order: `mixed`; `language`: one language per batch; `length`: texts of like length.
+        order: `mixed`, or `language`: one language per batch.
         alpha: a language with n claims gets a share of an epoch proportional to n to this power:
             1 leaves the shares as they are, 0 makes them equal. Every claim is used: a language
             that gets fewer turns than it has claims continues in the next epoch.
@@ -192,7 +191,7 @@ class BatchesConfig(Settings):
             (`optimisation.remine_every`) begins at its hardest.
     """
 
-    order: Literal["mixed", "language", "length"] = "mixed"
+    order: Literal["mixed", "language"] = "mixed"
     alpha: Share = 1.0
     rotate_negatives: bool = False
 
@@ -323,10 +322,6 @@ class FinetuneConfig(RunConfig):
         losses: the loss to minimise.
         teacher: with `optimisation.train: query_only`, another model in place of the base encodes
             the sources; this one, with a projection, learns to encode claims for its vectors.
-        choose: the checkpoint that the run's folder stands for: the `best` on val by `rule`,
-            the model before training, `scales` and `soup` included, or the `last` epoch.
-        soup: try on val the mean of the weights of kept epochs too: that of the best with each
-            next one on val, as long as it is not worse (greedy soup).
         after: YAML file of what is scored when the run has ended, such as baselines and a page of
             figures; none: nothing.
         self_check: compare ways of computing two steps of the model's first layers, and predicted
@@ -340,12 +335,8 @@ class FinetuneConfig(RunConfig):
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     losses: LossesConfig = field(default_factory=LossesConfig)
     teacher: TeacherConfig | None = None
-    soup: bool = False
     after: Path | None = None
     self_check: bool | None = None
-    scales: list[Annotated[float, Between(0, 100)]] | None = list_field(
-        help="scales tried on val: 0 is the base, 1 the best trained epoch as it is"
-    )
 
     def check(self) -> None:
         if self.tuning == "qlora":
@@ -393,15 +384,7 @@ class FinetuneConfig(RunConfig):
         require(train == "query_only", "optimisation.train", train, allowed)
         allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
         require(keep == 0, "losses.keep_base.weight", keep, allowed)
-        allowed = "none with a `teacher`: a projection has no base to mix with"
-        require(not self.scales, "scales", self.scales, allowed)
-        require(not self.soup, "soup", self.soup, "false with a `teacher`")
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
-
-    @property
-    def chooses(self) -> bool:
-        """Tell whether anything is chosen on val."""
-        return self.choose == "best" or bool(self.scales) or self.soup
 
     @property
     def unsharded(self) -> str | None:

@@ -22,7 +22,7 @@ from claim2source.systems.choose import Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
-from claim2source.training.batches import BatchPlan
+from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.losses import LossesConfig, LossTargets, language_weights
 from claim2source.training.teacher import (
@@ -308,17 +308,30 @@ class TrainingPairs:
             f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)",
         ]
 
-    def lengths(self) -> list[int]:
-        """Count the tokens of each pair's claim and source; frozen sources count 0."""
-        return [
-            len(self.claim_tokens[row.claim].ids)
-            + (0 if self.query_only else len(self.source_tokens[row.positive].ids))
-            for row in self.rows
-        ]
-
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
+
+    def sampler(
+        self, config: FinetuneConfig, rank: int, world_size: int, *, fixed: bool = False
+    ) -> BatchSampler:
+        """Deal the pairs to the batches of all epochs; `fixed` repeats the first epoch's."""
+        optimisation = config.optimisation
+        return BatchSampler(
+            self.groups(),
+            optimisation.batch_size,
+            epochs=optimisation.epochs,
+            accumulation=optimisation.accumulation,
+            seed=optimisation.seed,
+            rank=rank,
+            world_size=world_size,
+            gather=optimisation.gather,
+            config=config.batches,
+            languages=[self.languages[row.claim] for row in self.rows],
+            repeat=config.data.repeat,
+            remine_every=optimisation.remine_every,
+            fixed=fixed,
+        )
 
     def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
@@ -348,12 +361,6 @@ class TrainingPairs:
         positives = torch.tensor([place[row.positive] for row in own])
         masked = self._masked(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        claims_masked = None
-        first = sum(len(share) for share in shares[: plan.rank]) if plan.shares else 0
-        rows = first + torch.arange(len(own))
-        if self.losses.info_nce.both_ways:
-            claims_masked = self._claims_masked(own, everyone)
-            claims_masked[torch.arange(len(own)), rows] = False
         shown = [
             (i, forms[plan.epoch % len(forms)])
             for i, row in enumerate(own)
@@ -369,8 +376,6 @@ class TrainingPairs:
             counts=tuple(len(part) for part in by_rank),
             positives=positives,
             masked=masked,
-            rows=rows,
-            claims_masked=claims_masked,
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
             views=[tokens for _, tokens in shown],
             owners=owners,
@@ -398,12 +403,6 @@ class TrainingPairs:
         papers = [self.papers[source] for source in columns]
         golds = [self.gold_papers(row.claim) for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
-
-    def _claims_masked(self, own: Sequence[MinedRow], everyone: Sequence[MinedRow]) -> Tensor:
-        """Mark [own, everyone] where the row's source is the paper of the other claim's gold."""
-        papers = [self.papers[row.positive] for row in own]
-        golds = [self.gold_papers(other.claim) for other in everyone]
-        return torch.tensor([[paper in other_golds for other_golds in golds] for paper in papers])
 
     def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""

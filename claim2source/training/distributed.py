@@ -6,11 +6,10 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
@@ -303,42 +302,6 @@ def encode_shares(
             progress = f"{side}s, in {world.size} processes" if world.is_first else None
             encoder.fill(share, side, store, progress=progress)
     barrier(world)
-
-
-class SharedVal:
-    """Encode val in shares with the checkpoints that the first process names."""
-
-    def __init__(
-        self,
-        rendering: Rendering,
-        claims: Sequence[Claim],
-        sources: Sequence[Source],
-        store: Store,
-        world: World,
-    ) -> None:
-        self.world = world
-        self._texts = rendering, claims, sources, store, world
-
-    def encode(self, encoder: Encoder, folder: Path, scale: float | None = None) -> None:
-        """Encode with a checkpoint, at a scale or as it is; for the first process."""
-        gather_values((str(folder), scale), self.world)
-        encode_shares(encoder, *self._texts)
-
-    def end(self) -> None:
-        """Let the other processes go on."""
-        gather_values(None, self.world)
-
-    def follow(self, load: Callable[[Path, float | None], Encoder | None]) -> None:
-        """Encode what the first process names, until it ends; for the others.
-
-        `load` gives the checkpoint's encoder, or None where this machine does not have it.
-        """
-        while (asked := gather_values(None, self.world)[0]) is not None:
-            folder, scale = asked
-            if (encoder := load(Path(folder), scale)) is None:
-                barrier(self.world)
-            else:
-                encode_shares(encoder, *self._texts)
 
 
 STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"

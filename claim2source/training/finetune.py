@@ -1,4 +1,4 @@
-"""Fine-tune a retriever: set up, mine, train, choose a checkpoint, report."""
+"""Fine-tune a retriever: set up, mine, train, choose an epoch, report."""
 
 from __future__ import annotations
 
@@ -6,47 +6,46 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from claim2source.core.errors import said_once
-from claim2source.core.report import Report
+import pytorch_lightning as pl
+
+from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.models import Manifest, Weights
-from claim2source.training.after import check_after, evaluate_after
-from claim2source.training.base import LoadedBase, load_base, make_trainable
-from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine, score_base
-from claim2source.training.choose import ChosenCheckpoint, choose_checkpoint
+from claim2source.training.base import LoadedBase, load_base, prepare_to_train
+from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
+from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
-from claim2source.training.memory_plan import calibrate
-from claim2source.training.module import RetrieverModule
-from claim2source.training.negatives import mine_first
-from claim2source.training.report import report_run, say_next_steps
-from claim2source.training.run import (
-    Frame,
-    Session,
+from claim2source.training.fit import (
     fit,
     free_device,
+    is_overfitting,
     lightning_trainer,
-    make_frame,
-    open_session,
-    plan_batches,
+    limit_batches,
     provenance,
+    shards,
 )
+from claim2source.training.module import RetrieverModule
+from claim2source.training.negatives import mine_first, restore_mined
+from claim2source.training.report import report_run
+from claim2source.training.resume import TrainingState
 from claim2source.training.self_check import check_device
+from claim2source.training.session import Session, open_session, saved_state
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Hold all that a training begins with, loaded and checked; nothing is written yet.
+    """Hold what a training begins with, loaded and checked.
 
-    `config` has numbers in place of `auto`, and what a resumed run was begun with.
+    `config` has numbers in place of `auto`, and what a resumed run was begun with; `state` is what
+    is resumed from.
     """
 
     config: FinetuneConfig
-    session: Session
     data: TrainingData
     base: LoadedBase
-    frame: Frame
     evaluation: EvaluateOnVal
+    state: TrainingState | None
+    trainer: pl.Trainer
 
 
 def finetune(config: FinetuneConfig) -> Report | None:
@@ -54,140 +53,118 @@ def finetune(config: FinetuneConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
-    with said_once():
-        check_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
-            check_device(base=setup.base, train=setup.data.train, world=session.world)
+            check_device(setup.base, setup.data.train, session.world)
         if config.self_check:
             return None
         session.begin(setup.config)
-        rows = mine(setup)
-        losses = train(setup, rows)
-        chosen = choose(setup)
-        return report(setup, losses, chosen)
+        rows, mined = mine(setup, session)
+        losses = train(setup, session, rows, mined)
+        if not session.world.is_first:
+            return None
+        epoch, choice = choose(setup, session)
+        return report(setup, session, losses, epoch, choice)
 
 
 def set_up(config: FinetuneConfig, session: Session) -> Setup:
-    """Load the data, the base and the saved state, and check all that can be wrong."""
-    run = session.run
-    config = run.settled(config)
+    """Load the data, the base and the saved state, and check all that can be wrong.
+
+    Nothing is written yet.
+    """
+    run, world = session.run, session.world
+    config = run.with_seen_share(config)
     data = load_data(config)
-    base = load_base(config, run, session.world, data.val)
+    base = load_base(config, world, data.val)
     config = base.config
     begun_with = {
         "training data": data.train.fingerprint,
         "val data": data.val.fingerprint,
-        "base model": base.base.sha256,
+        "base model": base.record.sha256,
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
         **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
     }
-    frame = make_frame(session, config, data, begun_with)
-    manifest = Manifest(
-        base=base.base,
-        weights=Weights(trained=config.optimisation.train),
-        encoder=base.encoder.settings,
-        rendering=config.rendering,
-        epoch=0,
-        source_model=None if base.teacher is None else base.teacher.record,
-        **provenance(frame),
-    )
-    evaluation = EvaluateOnVal(
-        base.encoder,
-        base.folder,
-        manifest,
-        "full" if config.tuning == "full" else "lora",
-        base.untrained,
-        data,
-        frame.negatives,
-        session.store,
-        frame.logs,
-    )
-    return Setup(config, session, data, base, frame, evaluation)
+    state = saved_state(run, world, begun_with) if config.resume else None
+    manifest = base.manifest(provenance(config, data, session))
+    evaluation = EvaluateOnVal(session, base, manifest, data)
+    own = [Remine(session, config, base, data.train), evaluation]
+    trainer = lightning_trainer(config, session, data, begun_with, base.encoder.device, own)
+    return Setup(config, data, base, evaluation, state, trainer)
 
 
-def mine(setup: Setup) -> list[MinedRow]:
+def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     """Score the model before training, then mine with it, or with the teacher.
 
-    A resumed run goes on with the rows of its state.
+    Returns the rows, and how they were mined in lines. A resumed run goes on with the rows of its
+    state.
     """
-    config, session, base, frame = setup.config, setup.session, setup.base, setup.frame
-    begins = frame.state is None
+    config, data, base, state = setup.config, setup.data, setup.base, setup.state
     if base.teacher is not None:
-        folder = session.run.checkpoint(0) if begins else None
-        texts = setup.data.train, session.store, session.world
+        folder = session.run.checkpoint(0) if state is None else None
+        texts = data.train, session.store, session.world
         base.teacher.prepare(*texts, base.untrained, folder)
-    if not session.has_history:
-        score_base(setup.evaluation, config.chooses)
-    if frame.state is not None:
-        return frame.negatives.restore(frame.state.mined)
+    setup.evaluation.score_base(config.chooses)
+    if state is not None:
+        return restore_mined(session, state.mined, data.train), []
     encoder = base.encoder if base.teacher is None else base.teacher.encoder
-    return mine_first(frame.negatives, config, encoder, session.store, setup.data.teacher)
+    return mine_first(session, config, data.train, encoder, data.teacher)
 
 
-def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
+def train(
+    setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]
+) -> list[float]:
     """Train on the mined rows, from where a run was stopped; return the loss of every step."""
-    config, session, data, frame = setup.config, setup.session, setup.data, setup.frame
-    base, encoder = setup.base, setup.base.encoder
-    vectors = make_trainable(base, data.train, session.store, session.world)
-    config, measured = calibrate(config, encoder, base.planned, base.automatic)
+    data, base, trainer, world = setup.data, setup.base, setup.trainer, session.world
+    encoder = base.encoder
+    vectors = prepare_to_train(base, data.train, session.store, world)
+    config, measured = base.plan.calibrate(encoder)
+    optimisation = config.optimisation
     pairs = TrainingPairs(
         data.train,
         rows,
         encoder,
         config.rendering,
-        config.optimisation.negatives,
+        optimisation.negatives,
         rotate=config.batches.rotate_negatives,
         losses=config.losses,
         base=vectors,
-        query_only=config.optimisation.train == "query_only",
+        query_only=optimisation.train == "query_only",
         teacher=None if data.teacher is None else data.teacher.scores,
         mining=config.mining,
         aligned=None if base.teacher is None else base.teacher.aligned,
     )
-    callbacks = [
-        *([GatherWeights(encoder)] if frame.shards else []),
-        Remine(frame.negatives, config, encoder, base.untrained, session.store),
-        setup.evaluation,
-    ]
-    trainer = lightning_trainer(frame, encoder.device, callbacks)
-    sampler, steps = plan_batches(pairs, config, session.world, trainer)
+    sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
+    steps = limit_batches(sampler, trainer)
     trained = encoder
-    if frame.shards:
+    if shards(trainer):
         # What is sharded cannot be scored and saved: that is done with a whole model.
         trained = copy.copy(encoder)
         trained.model = copy.deepcopy(encoder.model)
         encoder.model.to("cpu")  # type: ignore[arg-type]
-    module = RetrieverModule(
-        trained, pairs, config.optimisation, config.losses, steps, session.stop
-    )
+        trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    module = RetrieverModule(trained, pairs, optimisation, config.losses, steps, session.stop)
     summary = [
-        *filter(None, [base.memory, measured]),
+        *([str(base.plan)] if base.plan.auto else []),
+        *measured,
         *unused_data(config, data.train, len(pairs)),
-        *frame.negatives.sentences,
+        *mined,
         *module.summary(config, sampler),
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    return fit(frame, trainer, module, sampler, summary)
+    return fit(session, trainer, module, sampler, setup.state, summary)
 
 
-def choose(setup: Setup) -> ChosenCheckpoint | None:
-    """Choose what the run stands for; the first process gets it, the others help to score."""
-    session = setup.session
+def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
+    """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
     free_device(setup.base.encoder.model)
-    return choose_checkpoint(session.run, setup.data, setup.config, session.store, session.world)
+    config = setup.config
+    return choose_epoch(session.run, setup.data.weighing, config.choose, config.rule)
 
 
-def report(setup: Setup, losses: Sequence[float], chosen: ChosenCheckpoint | None) -> Report | None:
-    """Score epoch 0 and the chosen checkpoint from disk, and write the report."""
-    if chosen is None:
-        return None
-    config, run = setup.config, setup.session.run
-    found = report_run(
-        run, chosen, setup.data, config, setup.session.store, setup.frame.logs, losses
-    )
-    evaluated = evaluate_after(config, run.path)
-    say_next_steps(config, chosen, evaluated)
-    return found
+def report(
+    setup: Setup, session: Session, losses: Sequence[float], epoch: int, choice: Choice
+) -> Report:
+    """Score epoch 0 and the chosen one from disk, and write the report."""
+    return report_run(session, setup.config, setup.data, epoch, choice, losses)

@@ -16,33 +16,34 @@ from claim2source.core.report import MACRO, Epoch
 from claim2source.core.tables import TextTable
 from claim2source.io.wandb import Tracker, TrainingPage, as_wandb, group_above, wandb_mode
 from claim2source.training.config import RunConfig
+from claim2source.training.run_folder import RunFolder
 
 # The name that Lightning's own logger gives it: a resumed run's curves go on.
 _STEP = "trainer/global_step"
 
 
 class RunLog:
-    """Log numbers, tables and pictures of a run; tables and pictures go to W&B only.
+    """Log numbers and tables of a run; tables go to W&B only.
 
     A resumed run gets a CSV file named by its first step. They are opened when first used.
     """
 
-    def __init__(self, config: RunConfig, run: Path, first_step: int) -> None:
-        self.config, self.run, self.first_step = config, run, first_step
+    def __init__(self, config: RunConfig, run: RunFolder) -> None:
+        self.config, self.run = config, run
 
     @cached_property
     def loggers(self) -> list[Logger]:
         """Open the CSV file, and the page in W&B."""
-        version = f"step-{self.first_step:06d}"
-        csv = CSVLogger(self.run, name="logs", version=version, flush_logs_every_n_steps=1)
+        folder, version = self.run.path, f"step-{self.run.saved_steps or 0:06d}"
+        csv = CSVLogger(folder, name="logs", version=version, flush_logs_every_n_steps=1)
         mode = wandb_mode(self.config.wandb.mode)
         if mode == "off":
             return [csv]
-        page = training_page(self.config, self.run)
-        page.write(self.run)
+        page = training_page(self.config, folder)
+        page.write(folder)
         settings = as_plain(self.config)
         tracker = Tracker(
-            mode, self.run, id=page.id, resume="allow", job_type="train", config=settings
+            mode, folder, id=page.id, resume="allow", job_type="train", config=settings
         )
         return [csv, WandbPage(tracker)]
 
@@ -58,11 +59,6 @@ class RunLog:
         """Show a table in W&B."""
         for page in self._pages:
             page.log({key: as_wandb(table)})
-
-    def figure(self, key: str, file: Path) -> None:
-        """Show a picture in W&B."""
-        for page in self._pages:
-            page.log_figure(key, file)
 
     def close(self) -> None:
         """Close the logs; later evaluations are W&B runs of their own."""

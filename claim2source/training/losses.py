@@ -20,11 +20,9 @@ class InfoNCEConfig(Settings):
 
     Args:
         weight: of this term in the sum.
-        both_ways: also each source against the claims of the batch.
     """
 
     weight: Amount = 1.0
-    both_ways: bool = False
 
 
 def info_nce(
@@ -34,8 +32,7 @@ def info_nce(
 
     `claims` [n, d] and `sources` [m, d] are float32 vectors, `positives` [n] the column of
     each claim's source, `masked` [n, m] true where a source is neither positive nor negative:
-    another gold of the claim. With claims and sources exchanged it is the loss of the way back.
-    Returns a scalar.
+    another gold of the claim. Returns a scalar.
     """
     from torch.nn.functional import cross_entropy
 
@@ -243,7 +240,7 @@ class LossesConfig(Settings):
     """Set the loss to minimise: a weighted sum of terms.
 
     Args:
-        info_nce: claim to source, and back.
+        info_nce: claim to source.
         distillation: from a teacher's scores.
         keep_base: from the base model's similarities.
         consistency: between a claim and its translation.
@@ -274,19 +271,14 @@ class LossTargets:
     """Hold what the losses compare the vectors with, for this process's n claims and m sources.
 
     `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
-    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. `rows`
-    [n] are the places of the n claims among the c claims of all processes, and `claims_masked`
-    [n, c] is true where another claim has the paper of the row's source as gold (set only where
-    InfoNCE is trained both ways). The others are set where their loss is on: `teacher`
-    [n, m] (NaN: no score), `base_claims` [n, d], `base_sources` [m, d], `keep_weights` [n],
-    `owners` [v], the row of each view's claim, and `aligned` [n + t, d], the teacher's vectors of
-    the claims and of t texts without labels.
+    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. The
+    others are set where their loss is on: `teacher` [n, m] (NaN: no score), `base_claims` [n, d],
+    `base_sources` [m, d], `keep_weights` [n], `owners` [v], the row of each view's claim, and
+    `aligned` [n + t, d], the teacher's vectors of the claims and of t texts without labels.
     """
 
     positives: Tensor
     masked: Tensor
-    rows: Tensor | None = None
-    claims_masked: Tensor | None = None
     teacher: Tensor | None = None
     base_claims: Tensor | None = None
     base_sources: Tensor | None = None
@@ -299,14 +291,12 @@ class LossTargets:
 class LossInputs(LossTargets):
     """Hold the vectors beside their targets.
 
-    `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `all_claims`
-    [c, d] for InfoNCE both ways; `views` [v, d], other representations of claims; `texts` [t, d],
-    for the alignment.
+    `claims` [n, d]; `sources` [m, d], of all processes where they are gathered; `views` [v, d],
+    other representations of claims; `texts` [t, d], for the alignment.
     """
 
     claims: Tensor
     sources: Tensor
-    all_claims: Tensor | None = None
     views: Tensor | None = None
     texts: Tensor | None = None
 
@@ -315,11 +305,13 @@ def combined(
     inputs: LossInputs, config: LossesConfig, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the weighted sum, and each term before weighting (detached) by its name."""
-    terms = {"info_nce": _contrastive(inputs, config, temperature, None)}
+    columns = inputs.positives, inputs.masked
+    terms = {"info_nce": info_nce(inputs.claims, inputs.sources, *columns, temperature)}
     weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
     if sizes:
-        parts = [_contrastive(inputs, config, temperature, size) for size in sizes]
+        cut = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
+        parts = [info_nce(*vectors, *columns, temperature) for vectors in cut]
         terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
         weights["matryoshka"] = 1.0
     if inputs.teacher is not None:
@@ -354,22 +346,3 @@ def combined(
     weighted = [weights[name] * term for name, term in terms.items()]
     total = sum(weighted[1:], weighted[0])
     return total, {name: term.detach() for name, term in terms.items()}
-
-
-def _contrastive(
-    inputs: LossInputs, config: LossesConfig, temperature: float, size: int | None
-) -> Tensor:
-    """Compute InfoNCE, one way or the mean of both, on vectors cut to `size` numbers."""
-
-    def cut(vectors: Tensor) -> Tensor:
-        return vectors if size is None else shortened(vectors, size)
-
-    claims, sources = cut(inputs.claims), cut(inputs.sources)
-    forth = info_nce(claims, sources, inputs.positives, inputs.masked, temperature)
-    if not config.info_nce.both_ways:
-        return forth
-    assert inputs.all_claims is not None and inputs.rows is not None
-    assert inputs.claims_masked is not None
-    own, others = sources[inputs.positives], cut(inputs.all_claims)
-    back = info_nce(own, others, inputs.rows, inputs.claims_masked, temperature)
-    return (forth + back) / 2

@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.config import FinetuneConfig, OptimisationConfig
+from claim2source.training.config import FinetuneConfig
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
@@ -114,16 +114,15 @@ class Memory:
     Args:
         weights: of what is not trained.
         states: of what is trained: weights, gradients, AdamW's means.
-        a_token: what the forward pass keeps of each token until its gradient is known.
+        a_token: what the forward pass keeps of each token until its gradient is known; with
+            checkpointing also what one layer keeps while its gradient is computed.
         tokens: that are kept at once.
-        recomputed: what one layer keeps while its gradient is computed, with checkpointing.
     """
 
     weights: float
     states: float
     a_token: float
     tokens: int
-    recomputed: float = 0.0
 
     @property
     def fixed(self) -> float:
@@ -133,17 +132,7 @@ class Memory:
     @property
     def total(self) -> float:
         """Add everything."""
-        return self.fixed + self.tokens * (self.a_token + self.recomputed)
-
-    def __str__(self) -> str:
-        kept = f"{self.a_token / MIB:,.2f} MiB a token"
-        if self.recomputed:
-            kept += f" and {self.recomputed / MIB:,.2f} of the layer that is computed again"
-        return (
-            f"{self.weights / GIB:,.1f} GiB weights, {self.states / GIB:,.1f} GiB of trained "
-            f"ones with AdamW's means, {kept}, {self.tokens:,} tokens at once: "
-            f"{self.total / GIB:,.1f} GiB"
-        )
+        return self.fixed + self.tokens * self.a_token
 
     @classmethod
     def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
@@ -174,13 +163,8 @@ class Memory:
         checkpointed = bool(config.optimisation.gradient_checkpointing)
         width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
         kept = model.config.hidden_size * width if checkpointed else a_layer
-        return cls(
-            weights,
-            trained * TRAINED,
-            kept * shape.layers,
-            tokens,
-            a_layer if checkpointed else 0.0,
-        )
+        a_token = kept * shape.layers + (a_layer if checkpointed else 0.0)
+        return cls(weights, trained * TRAINED, a_token, tokens)
 
 
 def _outside_layers(model: PreTrainedModel) -> int:
@@ -232,23 +216,46 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
 
 
 @dataclass(frozen=True)
-class Settled:
+class MemoryPlan:
     """A config without `auto`, and the memory that it takes of a device.
 
     Args:
         config: chunks and checkpointing are numbers and flags.
         memory: what it is estimated to need.
         device: bytes that the device has.
+        auto: keys of `optimisation` that were left to the device.
     """
 
     config: FinetuneConfig
     memory: Memory
     device: float
+    auto: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
         """Tell whether the device has enough memory, working space left out."""
         return self.memory.total <= USABLE * self.device
+
+    def calibrate(self, encoder: Encoder) -> tuple[FinetuneConfig, list[str]]:
+        """Measure a chunk of a model that is ready to train; set its tokens, where they are `auto`.
+
+        Returns the config and, where there is a GPU, what was predicted and measured in a line.
+        """
+        config, longest = self.config, encoder.settings.max_length
+        if encoder.device.type != "cuda" or config.self_check is False:
+            return config, []
+        found = measure_chunk(encoder, config, tokens_at_once(config, longest))
+        predicted = self.memory.weights + found.tokens * self.memory.a_token
+        line = (
+            f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
+            f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
+        )
+        if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
+            trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
+            budget = found.budget(trained, self.device, longest)
+            line += f"; chunks of {budget:,} tokens"
+            config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
+        return config, [line]
 
     def __str__(self) -> str:
         train, memory = self.config.optimisation, self.memory
@@ -258,11 +265,10 @@ class Settled:
         elif train.chunk_size is not None:
             how = f"chunks of {train.chunk_size} texts"
         again = "gradient checkpointing" if train.gradient_checkpointing else "no checkpointing"
-        a_token = memory.a_token + memory.recomputed
         return (
             f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
-            f"trained ones with AdamW's means, {a_token / MIB:,.1f} MiB a token, {how}, {again}: "
-            f"{memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
+            f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB a token, {how}, "
+            f"{again}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
 
 
@@ -279,12 +285,9 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
     return texts * longest
 
 
-def is_open(train: OptimisationConfig) -> bool:
-    """Tell whether anything is left to the device's memory."""
-    return "auto" in (train.chunk_tokens, train.gradient_checkpointing)
-
-
-def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float) -> Settled:
+def plan_memory(
+    config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float
+) -> MemoryPlan:
     """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
 
     The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
@@ -292,6 +295,8 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     the last.
     """
     train, found = config.optimisation, []
+    open_keys = ("chunk_tokens", "gradient_checkpointing")
+    auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     both = train.gradient_checkpointing == "auto"
     for again in (False, True) if both else (bool(train.gradient_checkpointing),):
         plain = replace(train, gradient_checkpointing=again)
@@ -300,7 +305,7 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
             continue
         found.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
-        room = (USABLE * device - empty.fixed) / (empty.a_token + empty.recomputed)
+        room = (USABLE * device - empty.fixed) / empty.a_token
         least = max(longest, LEAST_CHUNK) if both and not again else longest
         if room >= least or (again or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
@@ -309,35 +314,27 @@ def settle(config: FinetuneConfig, model: PreTrainedModel, longest: int, device:
     for one in found:
         asked = replace(config, optimisation=one)
         memory = Memory.of(model, asked, tokens_at_once(asked, longest))
-        options.append(Settled(asked, memory, device))
+        options.append(MemoryPlan(asked, memory, device, auto))
     return next((one for one in options if one.fits), options[-1])
 
 
-def settle_here(
-    config: FinetuneConfig,
-    model: PreTrainedModel,
-    longest: int,
-    processes: int,
-) -> tuple[FinetuneConfig, str | None]:
+def plan_memory_here(
+    config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
+) -> MemoryPlan:
     """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
 
-    Returns the config and the arithmetic in a line, none where nothing was open. Raises
-    `ConfigError` where nothing fits.
+    Raises `ConfigError` where something was left to the device, and nothing fits.
     """
-    train = config.optimisation
-    if not is_open(train):
-        return config, None
     place = next(model.parameters()).device
     if place.type == "cuda":
         device = float(torch.cuda.get_device_properties(place).total_memory)
     else:
         device = machine_memory() / processes
-    found = settle(config, model, longest, device)
-    if not found.fits:
-        key = "chunk_tokens" if train.chunk_tokens == "auto" else "gradient_checkpointing"
-        allowed = f"a device with more memory, or shorter texts ({found})"
-        raise ConfigError(f"optimisation.{key}", "auto", allowed)
-    return found.config, str(found)
+    planned = plan_memory(config, model, longest, device)
+    if planned.auto and not planned.fits:
+        allowed = f"a device with more memory, or shorter texts ({planned})"
+        raise ConfigError(f"optimisation.{planned.auto[0]}", "auto", allowed)
+    return planned
 
 
 @dataclass(frozen=True)
@@ -403,29 +400,3 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
         model.train(training)
         torch.cuda.empty_cache()
         restore_random_state(state)
-
-
-def calibrate(
-    config: FinetuneConfig, encoder: Encoder, planned: Memory, automatic: bool
-) -> tuple[FinetuneConfig, str | None]:
-    """Measure a chunk of a model that is ready to train; with `automatic`, set its tokens by that.
-
-    Returns the config and, where there is a GPU, what was predicted and measured in a line.
-    """
-    place, longest = encoder.device, encoder.settings.max_length
-    if place.type != "cuda" or config.self_check is False:
-        return config, None
-    tokens = tokens_at_once(config, longest)
-    found = measure_chunk(encoder, config, tokens)
-    device = float(torch.cuda.get_device_properties(place).total_memory)
-    trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
-    predicted = planned.weights + found.tokens * (planned.a_token + planned.recomputed)
-    line = (
-        f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
-        f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
-    )
-    if automatic and isinstance(config.optimisation.chunk_tokens, int):
-        budget = found.budget(trained, device, longest)
-        line += f"; chunks of {budget:,} tokens"
-        config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
-    return config, line

@@ -90,7 +90,7 @@ class TrainingModule(pl.LightningModule):
         self.losses: list[float] = []
         self.window, self.step = Window(), Step()
         self._forward_pass: Forward | None = None
-        self._begun: Begun | None = None
+        self._start: StepStart | None = None
         self.sharded = False
 
     @property
@@ -153,19 +153,19 @@ class TrainingModule(pl.LightningModule):
         """Make the tensors of a planned batch, before its step and in another thread."""
         raise NotImplementedError
 
-    def loss_of_batch(self, ready: Any) -> tuple[Forward, BatchPlan]:
+    def loss_of_batch(self, collated: Any) -> tuple[Forward, BatchPlan]:
         """Compute the loss of one batch, and count what it used."""
         raise NotImplementedError
 
-    def halve_chunks(self, ready: Any) -> bool:
+    def halve_chunks(self, collated: Any) -> bool:
         """Make the chunks of later batches half as large as this one's; false where none can be."""
         raise NotImplementedError
 
-    def training_step(self, ready: Any, batch_idx: int) -> Tensor:
+    def training_step(self, collated: Any, batch_idx: int) -> Tensor:
         """Compute the loss of one batch."""
-        self._begun = Begun.of(self, ready)
+        self._start = StepStart.of(self, collated)
         with without_copies(self.model):
-            passed, plan = self._forward(ready)
+            passed, plan = self._forward(collated)
         self._forward_pass = passed
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
@@ -180,8 +180,8 @@ class TrainingModule(pl.LightningModule):
         Where the device's memory is too small they begin again, in smaller chunks.
         """
         passed, self._forward_pass = self._forward_pass, None
-        assert passed is not None and self._begun is not None
-        begun, share = self._begun, loss.detach() / passed.loss.detach()
+        assert passed is not None and self._start is not None
+        start, share = self._start, loss.detach() / passed.loss.detach()
         # Chunks are encoded again, in the precision of the step.
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             while True:
@@ -191,31 +191,31 @@ class TrainingModule(pl.LightningModule):
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
                 del passed, loss
-                begun = self._again(begun, why)
-                passed, _ = self._forward(begun.ready)
+                start = self._again(start, why)
+                passed, _ = self._forward(start.collated)
                 loss = passed.loss * share
 
-    def _forward(self, ready: Any) -> tuple[Forward, BatchPlan]:
+    def _forward(self, collated: Any) -> tuple[Forward, BatchPlan]:
         """Compute the loss, in smaller chunks where the device's memory is too small."""
-        assert self._begun is not None
+        assert self._start is not None
         while True:
             try:
-                return self.loss_of_batch(ready)
+                return self.loss_of_batch(collated)
             except torch.OutOfMemoryError as error:
                 why = str(error)
-            self._begun = self._again(self._begun, why)
-            ready = self._begun.ready
+            self._start = self._again(self._start, why)
+            collated = self._start.collated
 
-    def _again(self, begun: Begun, why: str) -> Begun:
+    def _again(self, start: StepStart, why: str) -> StepStart:
         """Go back to where a step began, with smaller chunks. Raises `UserError` for no smaller."""
         if self.trainer.world_size > 1:
             self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
-        if not self.halve_chunks(begun.ready):
+        if not self.halve_chunks(start.collated):
             self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
         torch.cuda.empty_cache()
         log.warning("out of memory: the step is repeated in chunks half as large")
-        begun.restore(self)
-        return replace(begun, ready=self.collate(begun.ready.plan))
+        start.restore(self)
+        return replace(start, collated=self.collate(start.collated.plan))
 
     def configure_gradient_clipping(
         self,
@@ -342,16 +342,16 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Begun:
+class StepStart:
     """Hold what a batch's step began with: its tensors, RNG state, counts, earlier gradients."""
 
-    ready: Any
+    collated: Any
     random: RandomState
     window: Window
     gradients: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, module: TrainingModule, ready: Any) -> Begun:
+    def of(cls, module: TrainingModule, collated: Any) -> StepStart:
         """Note what a step begins with. A CPU is not out of memory: nothing is copied there."""
         earlier = {}
         if module.device.type == "cuda" and module.trainer.accumulate_grad_batches > 1:
@@ -359,7 +359,7 @@ class Begun:
             earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
         counted = module.window
         window = replace(counted, terms=[*counted.terms], taught=[*counted.taught])
-        return cls(ready, random_state(), window, earlier)
+        return cls(collated, random_state(), window, earlier)
 
     def restore(self, module: TrainingModule) -> None:
         """Set the RNG state, the counts and the gradients as they were."""
@@ -372,7 +372,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class ReadyBatch:
+class CollatedBatch:
     """Hold a batch as its step takes it, on the CPU.
 
     `distinct` are its texts, each once; `place` [texts] has the number of each of the batch's
@@ -391,7 +391,7 @@ class ReadyBatch:
         """Return what the batch was made of."""
         return self.batch.plan
 
-    def pin_memory(self) -> ReadyBatch:
+    def pin_memory(self) -> CollatedBatch:
         """Copy the tensors to memory that a GPU reads while it computes."""
         return replace(
             changed(self, Tensor.pin_memory),
@@ -400,7 +400,7 @@ class ReadyBatch:
         )
 
 
-def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> ReadyBatch:
+def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> CollatedBatch:
     """Divide a batch's texts into chunks, and make their tensors.
 
     Each distinct text is encoded once; the gradients of its copies add up.
@@ -419,10 +419,7 @@ def ready_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig)
     else:
         chunks = list(encoder.length_batches(distinct))
     parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-    return ReadyBatch(batch, distinct, place, chunks, parts)
-
-
-__all__ = ["MOST_SKIPPED", "RetrieverModule"]
+    return CollatedBatch(batch, distinct, place, chunks, parts)
 
 
 class RetrieverModule(TrainingModule):
@@ -444,9 +441,9 @@ class RetrieverModule(TrainingModule):
         # Sources that a claim of the last batch was compared with.
         self.candidates = 0
 
-    def collate(self, plan: BatchPlan) -> ReadyBatch:
+    def collate(self, plan: BatchPlan) -> CollatedBatch:
         """Make the tensors of a planned batch, before its step and in another thread."""
-        batch = ready_batch(self.pairs.batch(plan), self.encoder, self.config)
+        batch = collate_batch(self.pairs.batch(plan), self.encoder, self.config)
         if self.device.type != "cuda":
             return batch
         # A thread begins with the first GPU as its own.
@@ -458,9 +455,9 @@ class RetrieverModule(TrainingModule):
         """List the pairs, where negatives are used."""
         return self.pairs.rows if self.pairs.negatives else ()
 
-    def loss_of_batch(self, ready: ReadyBatch) -> tuple[Forward, BatchPlan]:
+    def loss_of_batch(self, collated: CollatedBatch) -> tuple[Forward, BatchPlan]:
         """Compute the loss of one batch, and count what it used."""
-        passed, batch = self.forward_pass(ready), ready.batch
+        passed, batch = self.forward_pass(collated), collated.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
             self.window.taught.append(taught(batch.teacher))
@@ -475,26 +472,26 @@ class RetrieverModule(TrainingModule):
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
-    def halve_chunks(self, ready: ReadyBatch) -> bool:
+    def halve_chunks(self, collated: CollatedBatch) -> bool:
         """Make the chunks of later batches half as large as this one's; false for single texts."""
-        if max(map(len, ready.chunks)) < 2:
+        if max(map(len, collated.chunks)) < 2:
             return False
-        half = max(part.padded_tokens for part in ready.parts) // 2
+        half = max(part.padded_tokens for part in collated.parts) // 2
         known = self.config.chunk_tokens
         budget = half if known is None or known == "auto" else min(half, known)
         self.config = replace(self.config, chunk_size=None, chunk_tokens=max(8, budget))
         return True
 
-    def forward_pass(self, ready: ReadyBatch) -> Forward:
+    def forward_pass(self, collated: CollatedBatch) -> Forward:
         """Compute the loss of one batch, and note its terms."""
-        chunks = ready.chunks
-        part_of = {rows[0]: part for rows, part in zip(chunks, ready.parts, strict=True)}
+        chunks = collated.chunks
+        part_of = {rows[0]: part for rows, part in zip(chunks, collated.parts, strict=True)}
 
         def loss_of(vectors: Tensor) -> Tensor:
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(vectors.device.type, enabled=False):
-                place = ready.place.to(vectors.device, non_blocking=True)
-                inputs = self._inputs(ready.batch, vectors[place])
+                place = collated.place.to(vectors.device, non_blocking=True)
+                inputs = self._inputs(collated.batch, vectors[place])
                 self.candidates = len(inputs.sources)
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
             self.window.terms.append({**parts, "loss": loss.detach()})
@@ -502,7 +499,7 @@ class RetrieverModule(TrainingModule):
 
         def encode(rows: Sequence[int]) -> Tensor:
             # A chunk without texts keeps step with other processes: its vectors are dropped.
-            part = part_of[rows[0]] if rows else self.encoder.batch(ready.distinct[:1])
+            part = part_of[rows[0]] if rows else self.encoder.batch(collated.distinct[:1])
             if torch.is_grad_enabled():
                 self.window.real += part.real_tokens
                 self.window.padded += part.padded_tokens
@@ -517,28 +514,16 @@ class RetrieverModule(TrainingModule):
         """Put a batch's vectors beside its targets, gathered over processes where asked."""
         sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
         claims, sources, views, texts = vectors.split(sizes)
-        plan = batch.plan
         if batch.fixed_sources is not None:
             sources = batch.fixed_sources.to(vectors.device, non_blocking=True)
         else:
-            sources = gather_vectors(sources, batch.counts, plan.rank)
-        all_claims = None
-        if batch.claims_masked is not None:
-            counts = [len(rows) for rows in plan.shares or (plan.rows,)]
-            all_claims = gather_vectors(claims, counts, plan.rank)
+            sources = gather_vectors(sources, batch.counts, batch.plan.rank)
         targets: dict[str, Any] = {
             spec.name: value if value is None else value.to(vectors.device, non_blocking=True)
             for spec in fields(LossTargets)
             for value in [getattr(batch, spec.name)]
         }
-        return LossInputs(
-            claims=claims,
-            sources=sources,
-            all_claims=all_claims,
-            views=views,
-            texts=texts,
-            **targets,
-        )
+        return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
 
     def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
         """Say what is trained on, and what is left out."""

@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 
 from claim2source.core.errors import UserError
-from claim2source.core.files import atomic_path, file_hash
+from claim2source.core.files import atomic_path
 from claim2source.core.records import Dataset
 from claim2source.core.tables import TextTable
-from claim2source.io.store import Store
-from claim2source.mining import MinedRow, Miner, read_mined, write_mined
+from claim2source.mining import MinedRow, Miner, MiningCounts, read_mined, write_mined
 from claim2source.mining.baseline import RandomBaseline, sampled_baseline
 from claim2source.models import Encoder
 from claim2source.training.config import FinetuneConfig, OptimisationConfig
-from claim2source.training.distributed import World, barrier, encode_shares, gather_values
+from claim2source.training.distributed import barrier, encode_shares, gather_values
 from claim2source.training.resume import MinedFile
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.session import Session
 from claim2source.training.teacher import Teacher, teachers_rows
 
 # Random scores' standard deviation in temperatures. At 1.18 a claim's softmax over a batch is
@@ -75,65 +75,50 @@ def first_loss_sentences(loss: float, candidates: int, temperature: float) -> li
 SHOWN_PAIRS = 50
 
 
-class RunNegatives:
-    """Keep the file of mined negatives that a run trains on, in its folder and with its state.
+def mined_state(run: RunFolder) -> MinedFile:
+    """Return the mined file's name and bytes, for the state a run resumes from."""
+    content = bytearray(run.mined.read_bytes())
+    return {"file": run.mined.name, "content": torch.frombuffer(content, dtype=torch.uint8)}
 
-    `current` is that file. The first process writes, every process reads. `sentences` say how it
-    was mined.
-    """
 
-    def __init__(self, train: Dataset, run: RunFolder, world: World) -> None:
-        self.train, self.run, self.world = train, run, world
-        self.current: Path = run.mined
-        self.sentences: list[str] = []
+def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[MinedRow]:
+    """Continue with the rows of a saved state. Raises `UserError` if the file was changed."""
+    run = session.run
+    run.mined = run.path / Path(state["file"]).name
+    content = state["content"].numpy().tobytes()
+    if session.world.is_first:
+        if not run.mined.is_file():
+            with atomic_path(run.mined) as temporary:
+                temporary.write_bytes(content)
+        elif run.mined.read_bytes() != content:
+            raise UserError(f"{run.mined} is not what the run was trained on")
+    return mined_rows(session, train)
 
-    @property
-    def exists(self) -> bool:
-        """Tell all processes whether the first one has the current file."""
-        return gather_values(self.current.is_file(), self.world)[0]
 
-    def state(self) -> MinedFile:
-        """Return the current file's name and bytes, for the state a run resumes from."""
-        content = bytearray(self.current.read_bytes())
-        return {"file": self.current.name, "content": torch.frombuffer(content, dtype=torch.uint8)}
-
-    def restore(self, state: MinedFile) -> list[MinedRow]:
-        """Continue with the rows of a saved state. Raises `UserError` if the file was changed."""
-        self.current = self.run.path / Path(state["file"]).name
-        content = state["content"].numpy().tobytes()
-        if self.world.is_first:
-            if not self.current.is_file():
-                with atomic_path(self.current) as temporary:
-                    temporary.write_bytes(content)
-            elif self.current.read_bytes() != content:
-                raise UserError(f"{self.current} is not what the run was trained on")
-        return self.read()
-
-    @property
-    def sha256(self) -> str | None:
-        """Hash the rows that are trained on, once there are any."""
-        return file_hash(self.current) if self.current.is_file() else None
-
-    def read(self) -> list[MinedRow]:
-        """Read the current file in every process, once the first one has written it."""
-        barrier(self.world)
-        return read_mined(self.current, self.train)
+def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
+    """Read the mined file in every process, once the first one has written it."""
+    barrier(session.world)
+    return read_mined(session.run.mined, train)
 
 
 def mine_first(
-    negatives: RunNegatives,
+    session: Session,
     config: FinetuneConfig,
+    train: Dataset,
     encoder: Encoder,
-    store: Store,
     teacher: Teacher | None = None,
-) -> list[MinedRow]:
-    """Mine with the base model, copy the config's file, or take the teacher's candidates."""
-    train, world, current = negatives.train, negatives.world, negatives.current
+) -> tuple[list[MinedRow], list[str]]:
+    """Mine with the base model, copy the config's file, or take the teacher's candidates.
+
+    Returns the rows, and how they were mined in lines.
+    """
+    run, world = session.run, session.world
     candidates = config.losses.distillation.candidates
     pairs_alone = config.optimisation.negatives == 0
-    exists, baseline = negatives.exists, None
+    exists = gather_values(run.mined.is_file(), world)[0]
+    counts: MiningCounts | None = None
     if not exists and config.mined is None and not candidates and not pairs_alone:
-        baseline = _mine(negatives, config, encoder, store)
+        counts = _mine(session, config, train, encoder)
     elif not exists and world.is_first:
         rows: Iterable[MinedRow]
         if config.mined is not None:
@@ -143,24 +128,30 @@ def mine_first(
             rows = teachers_rows(teacher, train, config.mining)
         else:
             rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
-        write_mined(rows, current)
+        write_mined(rows, run.mined)
+    said = [] if counts is None else counts.sentences()
     if world.is_first:
+        baseline = None if counts is None else counts.baseline
         if baseline is None:
-            seed = config.mining.seed
+            seed, store = config.mining.seed, session.store
             baseline = sampled_baseline(train, encoder, config.rendering, store, seed)
-        negatives.sentences += temperature_sentences(baseline, config.optimisation.temperature)
-    return negatives.read()
+        said += temperature_sentences(baseline, config.optimisation.temperature)
+    return mined_rows(session, train), said
 
 
 def mine_again(
-    negatives: RunNegatives, config: FinetuneConfig, encoder: Encoder, store: Store, epoch: int
-) -> list[MinedRow]:
-    """Mine the same pairs, in the same order, with the model as it is after an epoch."""
-    before, negatives.current = negatives.current, negatives.run.mined_after(epoch)
+    session: Session, config: FinetuneConfig, train: Dataset, encoder: Encoder, epoch: int
+) -> tuple[list[MinedRow], list[str]]:
+    """Mine the same pairs, in the same order, with the model as it is after an epoch.
+
+    Returns the rows, and how they were mined in lines.
+    """
+    run, counts = session.run, None
+    before, run.mined = run.mined, run.mined_after(epoch)
     # An existing file is from a run that was killed after mining: the same weights mined it.
-    if not negatives.exists:
-        _mine(negatives, config, encoder, store, before)
-    return negatives.read()
+    if not gather_values(run.mined.is_file(), session.world)[0]:
+        counts = _mine(session, config, train, encoder, before)
+    return mined_rows(session, train), [] if counts is None else counts.sentences()
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
@@ -171,24 +162,23 @@ def mines_after(config: OptimisationConfig, epoch: int) -> bool:
 
 
 def _mine(
-    negatives: RunNegatives,
+    session: Session,
     config: FinetuneConfig,
+    train: Dataset,
     encoder: Encoder,
-    store: Store,
     before: Path | None = None,
-) -> RandomBaseline | None:
-    """Mine all pairs of the data set, or those of the file `before`, to the current file."""
-    train, rendering = negatives.train, config.rendering
-    encode_shares(encoder, rendering, train.claims, train.sources, store, negatives.world)
-    if not negatives.world.is_first:
+) -> MiningCounts | None:
+    """Mine all pairs of the data set, or those of the file `before`, in the first process."""
+    rendering, store, world = config.rendering, session.store, session.world
+    encode_shares(encoder, rendering, train.claims, train.sources, store, world)
+    if not world.is_first:
         return None
     miner = Miner(train, encoder, rendering, config.mining, store, progress=True)
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
         rows = _in_places_of(read_mined(before, train), rows)
-    write_mined(rows, negatives.current)
-    negatives.sentences = miner.counts.sentences()
-    return miner.counts.baseline
+    write_mined(rows, session.run.mined)
+    return miner.counts
 
 
 def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:

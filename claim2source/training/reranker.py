@@ -15,8 +15,11 @@ from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.choose import Point, choose_point
+from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData, load_splits
+from claim2source.training.distributed import gather_values
+from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
+from claim2source.training.negatives import mined_rows, restore_mined
 from claim2source.training.reranker_config import TAUGHT, RerankerConfig
 from claim2source.training.reranker_data import (
     FirstStage,
@@ -30,16 +33,8 @@ from claim2source.training.reranker_module import (
     plan_groups,
 )
 from claim2source.training.reranker_report import report_pipeline
-from claim2source.training.run import (
-    Frame,
-    Session,
-    fit,
-    free_device,
-    lightning_trainer,
-    make_frame,
-    open_session,
-    provenance,
-)
+from claim2source.training.resume import TrainingState
+from claim2source.training.session import Session, open_session, saved_state
 from claim2source.training.teacher import read_teacher
 
 VAL, REPORTED = "val", "reported"
@@ -54,12 +49,12 @@ class Setup:
     """
 
     config: RerankerConfig
-    session: Session
     data: TrainingData
     first: FirstStage
     reranker: TrainedReranker
     rankings: dict[str, Result]
-    frame: Frame
+    state: TrainingState | None
+    trainer: pl.Trainer
     evaluation: PipelineOnVal
 
 
@@ -75,15 +70,18 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
         with session.together():
             setup = set_up(config, session)
         session.begin(setup.config)
-        rows = mine(setup)
-        losses = train(setup, rows)
-        point, choice = choose(setup)
-        return report(setup, losses, point, choice)
+        rows = mine(setup, session)
+        losses = train(setup, session, rows)
+        if not session.world.is_first:
+            return None
+        epoch, choice = choose(setup, session)
+        return report(setup, session, losses, epoch, choice)
 
 
 def set_up(config: RerankerConfig, session: Session) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
-    config = session.run.settled(config)
+    run, world = session.run, session.world
+    config = run.with_seen_share(config)
     data = load_splits(config)
     if config.loss.kind in TAUGHT:
         assert config.loss.scores is not None
@@ -106,9 +104,20 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         "first stage": first.hash(),
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
     }
-    frame = make_frame(session, config, data, begun_with)
+    state = saved_state(run, world, begun_with) if config.resume else None
+    manifest = RerankerManifest(
+        base=reranker.base,
+        weights=Weights(),
+        reranker=reranker.settings,
+        rendering=config.rendering,
+        depth=config.first.depth,
+        epoch=0,
+        **provenance(config, data, session),
+    )
+    evaluation = PipelineOnVal(reranker, manifest, config, data, session)
+    trainer = lightning_trainer(config, session, data, begun_with, reranker.device, [evaluation])
     rankings = {}
-    if session.world.is_first:
+    if world.is_first:
         splits, named = {VAL: data.val, REPORTED: data.report}, config.data
         rankings = first.rank(
             splits,
@@ -118,40 +127,29 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
             lenient=named.lenient,
             device=config.device,
         )
-    manifest = RerankerManifest(
-        base=reranker.base,
-        weights=Weights(),
-        reranker=reranker.settings,
-        rendering=config.rendering,
-        depth=config.first.depth,
-        epoch=0,
-        **provenance(frame),
-    )
-    evaluation = PipelineOnVal(reranker, manifest, config, data, frame.negatives, frame.logs)
-    return Setup(config, session, data, first, reranker, rankings, frame, evaluation)
+    return Setup(config, data, first, reranker, rankings, state, trainer, evaluation)
 
 
-def mine(setup: Setup) -> list[MinedRow]:
+def mine(setup: Setup, session: Session) -> list[MinedRow]:
     """Score the re-ranker before training, and read the mined file.
 
     A resumed run goes on with the rows of its state.
     """
-    session, frame = setup.session, setup.frame
+    config, train, run = setup.config, setup.data.train, session.run
     setup.evaluation.rank(setup.rankings.get(VAL))
-    if not session.has_history:
+    if not gather_values(bool(run.history), session.world)[0]:
         setup.evaluation.score_base()
-    if frame.state is not None:
-        return frame.negatives.restore(frame.state.mined)
-    if session.world.is_first and not frame.negatives.current.is_file():
-        assert setup.config.mined is not None
-        write_mined(read_mined(setup.config.mined, setup.data.train), frame.negatives.current)
-    return frame.negatives.read()
+    if setup.state is not None:
+        return restore_mined(session, setup.state.mined, train)
+    if session.world.is_first and not run.mined.is_file():
+        assert config.mined is not None
+        write_mined(read_mined(config.mined, train), run.mined)
+    return mined_rows(session, train)
 
 
-def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
+def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> list[float]:
     """Train on groups of these rows, from where a run was stopped; return every step's loss."""
-    config, session, frame, reranker = setup.config, setup.session, setup.frame, setup.reranker
-    teacher = setup.data.teacher
+    config, reranker, teacher = setup.config, setup.reranker, setup.data.teacher
     pairs = RerankerPairs(
         setup.data.train,
         rows,
@@ -160,39 +158,38 @@ def train(setup: Setup, rows: Sequence[MinedRow]) -> list[float]:
         None if teacher is None else teacher.scores,
     )
     if not pairs.rows:
-        raise UserError(f"{frame.negatives.current}: no pair has a negative to learn from")
+        raise UserError(f"{session.run.mined}: no pair has a negative to learn from")
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(config.optimisation.seed, verbose=False)
     reranker.adapt()
-    trainer = lightning_trainer(frame, reranker.device, [setup.evaluation])
-    sampler, steps = plan_groups(pairs, config, session.world, trainer)
+    sampler, steps = plan_groups(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
-    summary = module.summary(config, sampler, setup.data, frame.negatives.sentences)
-    return fit(frame, trainer, module, sampler, summary)
+    summary = module.summary(config, sampler, setup.data)
+    return fit(session, setup.trainer, module, sampler, setup.state, summary)
 
 
-def choose(setup: Setup) -> tuple[Point, Choice]:
+def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
     """Choose an epoch, or the re-ranker before training, by the whole pipeline on val."""
     free_device(setup.reranker.model)
-    point, choice = choose_point(setup.session.run, setup.data, setup.config)
-    tried = tuple(replace(one, scores={}) for one in choice.tried)
-    return point, replace(choice, metric=setup.config.choose_by, tried=tried)
+    config, weighing = setup.config, setup.data.weighing
+    epoch, choice = choose_epoch(session.run, weighing, config.choose, config.rule)
+    return epoch, replace(choice, metric=config.choose_by)
 
 
-def report(setup: Setup, losses: Sequence[float], point: Point, choice: Choice) -> Report | None:
+def report(
+    setup: Setup, session: Session, losses: Sequence[float], epoch: int, choice: Choice
+) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
-    session, config = setup.session, setup.config
-    if not session.world.is_first:
-        return None
-    session.run.write(session.run.checkpoint(point.epoch))
+    config = setup.config
+    session.run.write(session.run.checkpoint(epoch))
     val = pipeline_scores(setup.rankings[VAL], setup.data, config)
     return report_pipeline(
         session.run,
         config,
         setup.data,
         first=(setup.first.name, setup.rankings[REPORTED], val),
-        chosen=(point.epoch, choice),
+        chosen=(epoch, choice),
         store=session.store,
         losses=losses,
-        logs=setup.frame.logs,
+        logs=session.logs,
     )

@@ -26,15 +26,14 @@ from claim2source.training.callbacks import record_epoch
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, gather_values
+from claim2source.training.fit import is_overfitting, limit_batches
 from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
-from claim2source.training.loggers import RunLog
 from claim2source.training.module import TrainingModule
-from claim2source.training.negatives import RunNegatives
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
 from claim2source.training.reranker_models import Features, TrainedReranker
 from claim2source.training.resume import StopSignals, trainable_weights
-from claim2source.training.run import is_overfitting, limit_batches
+from claim2source.training.session import Session
 
 _TOP = 5  # places that LambdaLoss looks at
 
@@ -269,18 +268,13 @@ class RerankerModule(TrainingModule):
             self.give_up(COLLAPSED.format(where=where))
 
     def summary(
-        self,
-        config: RerankerConfig,
-        sampler: BatchSampler,
-        data: TrainingData,
-        mined: Sequence[str],
+        self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
     ) -> list[str]:
-        """Say what is trained on, and what is left out; `mined` says how negatives were found."""
+        """Say what is trained on, and what is left out."""
         claims, pairs = data.train.claims, self.pairs
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         lines = [
             *untranslated_sentences(claims, config.rendering.claims),
-            *mined,
             f"{len(pairs.rows)} claims with a gold in {sampler.batches} batches an epoch, "
             f"{self.optimizer_steps} optimizer steps; {trained:,} of "
             f"{self.reranker.parameters:,} weights are trained",
@@ -335,12 +329,11 @@ class PipelineOnVal(pl.Callback):
         manifest: RerankerManifest,
         config: RerankerConfig,
         data: TrainingData,
-        negatives: RunNegatives,
-        logs: RunLog,
+        session: Session,
     ) -> None:
         self.reranker, self.manifest, self.config = reranker, manifest, config
-        self.data, self.negatives, self.logs = data, negatives, logs
-        self.run, self.world = negatives.run, negatives.world
+        self.data, self.session = data, session
+        self.run, self.world = session.run, session.world
         self._first = Run.from_lists({})
 
     def rank(self, first: Result | None) -> None:
@@ -370,7 +363,7 @@ class PipelineOnVal(pl.Callback):
         folder = self.run.checkpoint(epoch)
         if self.world.is_first:
             with module.stop.after_step(waits=False):
-                data = replace(self.manifest.data, mined_sha256=self.negatives.sha256)
+                data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
                 self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
         with module.stop.after_step(waits=False):
             result = self._reranked()
@@ -378,7 +371,7 @@ class PipelineOnVal(pl.Callback):
                 module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
             if self.world.is_first:
                 scores = self._score(folder, result)
-            record_epoch(trainer, module, self.run, self.logs, scores, self.world)
+            record_epoch(trainer, module, self.session, scores)
 
     def _reranked(self) -> Result:
         """Re-rank val with the weights as they are, a share in every process."""

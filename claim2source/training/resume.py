@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypedDict
@@ -26,8 +26,6 @@ from claim2source.training.run_folder import previous_state
 STATE_FORMAT = 3
 # Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
 OURS, _PREFIX = "claim2source", "model."
-# Before it, a state was no checkpoint of Lightning's.
-_OLDER_FORMAT = 2
 NOT_FINITE = "holds weights that are not finite"
 CALMER = (
     "lower optimisation.learning_rate, raise a low temperature, or take precision fp32, "
@@ -45,8 +43,16 @@ class MinedFile(TypedDict):
     content: Tensor
 
 
-class RunState(TypedDict):
-    """Hold what a run resumes from beside Lightning's checkpoint (see `TrainingState`)."""
+@dataclass(frozen=True)
+class RunState:
+    """Hold what a run resumes from beside Lightning's checkpoint.
+
+    `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
+    the run's folder, `mined` the current negatives, `random` the RNG state of every process by
+    rank. The loss of a step that was skipped is NaN. `epoch_open` says that the epoch's last step
+    is done and its checkpoint is not scored, `ended` that no epoch follows, though others were
+    planned.
+    """
 
     batches_done: int
     steps_done: int
@@ -60,28 +66,15 @@ class RunState(TypedDict):
 
 
 @dataclass(frozen=True)
-class TrainingState:
+class TrainingState(RunState):
     """Hold all that a run needs to go on exactly where it stopped.
 
-    `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
-    the run's folder, `mined` the current negatives, `random` the RNG state of every process by
-    rank. The loss of a step that was skipped is NaN. `epoch_open` says that the epoch's last step
-    is done and its checkpoint is not scored, `ended` that no epoch follows, though others were
-    planned. `lightning` is the rest of Lightning's checkpoint: optimizer, scheduler, loops,
-    callbacks; none in a state of an older version, which cannot go on.
+    `weights` are those that training moves; `lightning` is the rest of Lightning's checkpoint:
+    optimizer, scheduler, loops, callbacks.
     """
 
-    batches_done: int
-    steps_done: int
-    losses: list[float]
-    world_size: int
-    begun_with: dict[str, str | None]
-    mined: MinedFile
     weights: dict[str, Tensor]
-    random: list[RandomState]
-    epoch_open: bool = False
-    ended: bool = False
-    lightning: StateDict | None = None
+    lightning: StateDict
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
@@ -95,12 +88,7 @@ class TrainingState:
 
     def checkpoint(self) -> StateDict:
         """Return the state as a checkpoint of Lightning's."""
-        assert self.lightning is not None
-        ours = {
-            spec.name: getattr(self, spec.name)
-            for spec in fields(self)
-            if spec.name not in ("weights", "lightning")
-        }
+        ours = {spec.name: getattr(self, spec.name) for spec in fields(RunState)}
         weights = {f"{_PREFIX}{name}": weight for name, weight in self.weights.items()}
         return {**self.lightning, "state_dict": weights, OURS: ours}
 
@@ -127,18 +115,13 @@ class TrainingState:
             said = str(error).splitlines() or ["it is empty or cut"]
             why = f"not a saved state: {said[0]}"
             raise InputError.at(path, why=why) from None
-        known = raw.pop("format", None) if isinstance(raw, dict) else None
-        if known not in (STATE_FORMAT, _OLDER_FORMAT):
+        if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
             why = f"this version reads format {STATE_FORMAT}"
             raise InputError.at(path, field="format", why=why)
-        ours = raw if known == _OLDER_FORMAT else raw.get(OURS, {}) | {"weights": {}}
-        for spec in fields(cls):
-            if spec.name not in ours and spec.default is MISSING:
-                raise InputError.at(path, field=spec.name, why="is missing")
-        if known == _OLDER_FORMAT:
-            state = cls(**{spec.name: raw[spec.name] for spec in fields(cls) if spec.name in raw})
-        else:
-            state = cls.of(raw)
+        missing = {spec.name for spec in fields(RunState)} - raw.get(OURS, {}).keys()
+        if missing:
+            raise InputError.at(path, field=min(missing), why="is missing")
+        state = cls.of(raw)
         if (name := not_finite(state.weights)) is not None:
             raise InputError.at(path, field=name, why=NOT_FINITE)
         return state

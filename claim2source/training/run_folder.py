@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from claim2source.core.config import as_plain, to_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import (
     clean_leftovers,
+    file_hash,
     is_leftover,
     require_writable,
     same_file,
@@ -59,13 +60,10 @@ _FREE = (
     "keep",
     "choose",
     "rule",
-    "scales",
-    "soup",
 )
-# Runs of version 0.1.0 do not have it: they held out no claims of seen papers.
 _SEEN_SHARE = "data.val_seen_share"
-# Older runs do not have it: their first step had a learning rate of 0.
-_FROM_ZERO = "optimisation.warmup_from_zero"
+# Runs of versions 0.1 and 0.2 do not have it; their states are not read.
+_NEWEST = "optimisation.warmup_from_zero"
 
 
 @dataclass
@@ -73,8 +71,9 @@ class RunFolder:
     """Locate a run's files and keep its history: one entry per evaluated epoch, 0 first.
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
-    is locked from either until `release`. `saved_steps` are those of the last saved state;
-    `damaged` says that the newest one cannot be read.
+    is locked from either until `release`. `mined` is the file of the negatives that are trained on.
+    `saved_steps` are those of the last saved state; `damaged` says that the newest one cannot be
+    read.
     """
 
     path: Path
@@ -84,6 +83,10 @@ class RunFolder:
     lock: FolderLock | None = None
     saved_steps: int | None = None
     damaged: bool = False
+    mined: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mined = self.path / MINED_FILE
 
     @classmethod
     def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
@@ -169,9 +172,9 @@ class RunFolder:
         return self.path / STATE_FILE
 
     @property
-    def mined(self) -> Path:
-        """Locate the mined negatives."""
-        return self.path / MINED_FILE
+    def mined_sha256(self) -> str | None:
+        """Hash the negatives that are trained on, once there are any."""
+        return file_hash(self.mined) if self.mined.is_file() else None
 
     def mined_after(self, epoch: int) -> Path:
         """Locate the negatives that the model of an epoch mined."""
@@ -181,30 +184,15 @@ class RunFolder:
         """Locate the checkpoint of an epoch; epoch 0 is the model before training."""
         return self.path / CHECKPOINTS / f"epoch-{epoch}"
 
-    def scaled_checkpoint(self, epoch: int, scale: float) -> Path:
-        """Locate an epoch's checkpoint at a scale between base (0) and trained (1)."""
-        folder = self.checkpoint(epoch)
-        return folder.with_name(f"{folder.name}-scale-{scale:.6g}")
-
-    def soup_checkpoint(self, epochs: Sequence[int]) -> Path:
-        """Locate the mean of epochs' weights."""
-        return self.checkpoint(0).with_name("-".join(["soup", *map(str, sorted(epochs))]))
-
-    def settled(self, config: Config) -> Config:
+    def with_seen_share(self, config: Config) -> Config:
         """Return the config with the share of seen papers' claims in val that the run has.
 
-        A run that goes on keeps what it began with, whatever it is to choose by now, and the
-        schedule of the version that began it.
+        A run that goes on keeps what it began with, whatever it is to choose by now.
         """
         share = config.held_out_seen
-        if self.resumes:
-            begun = _leaves(_begun(self.path / CONFIG_FILE))
-            if _FROM_ZERO not in begun:
-                older = replace(config.optimisation, warmup_from_zero=True)
-                config = replace(config, optimisation=older)
-            if config.data.val_seen_share is None or _SEEN_SHARE not in begun:
-                known = begun.get(_SEEN_SHARE, 0.0)
-                share = float(known) if isinstance(known, int | float) else share
+        if self.resumes and config.data.val_seen_share is None:
+            begun = _leaves(_begun(self.path / CONFIG_FILE))[_SEEN_SHARE]
+            share = begun if isinstance(begun, int | float) else share
         return replace(config, data=replace(config.data, val_seen_share=share))
 
     def best_epoch(self, *, trained: bool = False) -> int:
@@ -235,13 +223,11 @@ class RunFolder:
         history = [asdict(entry) for entry in self.history]
         write_json(self.path / RUN_FILE, {"chosen": name, "history": history})
 
-    def prune(self, keep: str, chosen: int) -> None:
-        """With `keep: best`, delete all checkpoints but those that may yet be chosen.
+    def prune(self, chosen: int) -> None:
+        """Delete all checkpoints but those that may yet be chosen.
 
         They are epoch 0, the best trained one, the last one, and what would be `chosen` now.
         """
-        if keep == "all":
-            return
         needed = {0, chosen, self.best_epoch(trained=True), self.history[-1].epoch}
         for entry in self.history:
             if entry.epoch not in needed:
@@ -313,6 +299,9 @@ def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
 
 def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
+    if _NEWEST not in _leaves(_begun(file)):
+        why = "is of an earlier version, whose runs cannot go on; begin again with --overwrite"
+        raise InputError.at(file, why=why)
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
@@ -333,8 +322,7 @@ def _begun(file: Path) -> dict[str, object]:
 
 def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run may not change."""
-    before = _begun(file)
-    old, new, default = map(_leaves, (before, as_plain(config), as_plain(type(config)())))
+    old, new, default = map(_leaves, (_begun(file), as_plain(config), as_plain(type(config)())))
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
@@ -342,8 +330,7 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         if key.partition(".")[0] not in _FREE
         and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
-        and not (key == _SEEN_SHARE and (new.get(key) is None or key not in old))
-        and not (key == _FROM_ZERO and key not in old)
+        and not (key == _SEEN_SHARE and new.get(key) is None)
         and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 

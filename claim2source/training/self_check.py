@@ -22,7 +22,6 @@ from claim2source.training.checkpoint import adapt, set_dropout
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World
 from claim2source.training.losses import info_nce
-from claim2source.training.memory_plan import calibrate
 from claim2source.training.resume import random_state, restore_random_state
 
 # Layers of the model that is checked, and the claims that are compared with their golds.
@@ -75,8 +74,7 @@ def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
     lines = check_training(encoder, config, *texts)
     if config.self_check:
         adapt(encoder, config)
-        _, line = calibrate(config, encoder, base.planned, base.automatic)
-        lines += [line] if line else []
+        lines += base.plan.calibrate(encoder)[1]
     if world.is_first:
         say("\n".join(lines))
 

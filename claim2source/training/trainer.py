@@ -43,7 +43,7 @@ REFUSED = {
     "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
     "limit_predict_batches": "a run predicts nothing",
 }
-_EPOCHS = "the trained weights are scored and saved; a retriever's key `soup` averages epochs"
+_EPOCHS = "the trained weights are scored and saved; train/merge.py averages epochs"
 # Classes of Lightning's callbacks and plugins that would change a run behind these arguments, with
 # all that derive from them -> why.
 _BACK_DOORS = {

@@ -44,12 +44,9 @@ from claim2source.training.config import FinetuneConfig, LoraConfig, Optimisatio
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import (
-    Memory,
     ModelShape,
     Tuning,
-    calibrate,
-    settle_here,
-    tokens_at_once,
+    plan_memory_here,
 )
 from claim2source.training.module import RetrieverModule
 from scripts.benches import training
@@ -175,10 +172,9 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     )
     model = ModelConfig(dtype="bfloat16")
     recipe = FinetuneConfig(tuning="lora", model=model, lora=LORA, optimisation=optimisation)
-    recipe, _ = settle_here(recipe, encoder.model, config.tokens, 1)
-    planned = Memory.of(encoder.model, recipe, tokens_at_once(recipe, config.tokens))
-    adapt(encoder, recipe)
-    recipe, _ = calibrate(recipe, encoder, planned, auto)
+    planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
+    adapt(encoder, planned.config)
+    recipe, _ = planned.calibrate(encoder)
     drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
     cell = training.Cell(drawn, config.dataset, "lora", "plain")
     data, rows, texts = cell.pairs()
@@ -196,7 +192,7 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
         "loss": module.losses[-1],
         "seconds": round(seconds, 4),
         "peak_mb": round(peak_memory(gpu=not config.tiny) / 2**20),
-        "predicted_mb": round(planned.total / 2**20),
+        "predicted_mb": round(planned.memory.total / 2**20),
     }
 
 

@@ -39,7 +39,6 @@ def test_a_run_by_hand() -> None:
         model=ModelConfig(MINILM, max_length=50),
         tuning="full",
         optimisation=OptimisationConfig(epochs=2, batch_size=20, negatives=1),
-        scales=[0.5, 1.0],
     )
     config = replace(config, data=replace(config.data, val_share=0.18, val_seen_share=0.18))
     found = plan(config, SMALL)
@@ -51,9 +50,8 @@ def test_a_run_by_hand() -> None:
     assert parts["training"].computed == parts["training"].flops
     assert parts["training"].tokens == 2 * 64 * (20 + 2 * 50)
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
-    assert parts["val at each scale"].flops == pytest.approx(36 * claim + 80 * source)
     # All are counted as long as the longest.
-    assert found.settled.memory.tokens == 60 * 50
+    assert found.memory.memory.tokens == 60 * 50
     cached = replace(
         config, optimisation=replace(config.optimisation, chunk_size=4, gradient_checkpointing=True)
     )
@@ -61,5 +59,5 @@ def test_a_run_by_hand() -> None:
     assert twice.flops == parts["training"].flops
     # The forward pass of chunks, and of checkpointing, beside one forward and two backward.
     assert twice.computed == pytest.approx(5 / 3 * twice.flops)
-    assert plan(cached, SMALL).settled.memory.tokens == 4 * 50
+    assert plan(cached, SMALL).memory.memory.tokens == 4 * 50
     assert plan(config, SMALL, processes=2).steps == 2 * 2

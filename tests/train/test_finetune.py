@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from claim2source.core.errors import UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Report
 from claim2source.models import resolve
@@ -65,6 +66,20 @@ def run(command: list[str], cwd: Path, **more: str) -> subprocess.CompletedProce
     return subprocess.run(
         command, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=600
     )
+
+
+@pytest.mark.parametrize("chosen", [None, "max_split_size_mb:64"])
+def test_a_gpus_memory_grows_in_segments_unless_the_user_chose(
+    chosen: str | None, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set before anything of the run is loaded."""
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    monkeypatch.setenv(name, chosen or "")
+    if chosen is None:
+        monkeypatch.delenv(name)
+    with pytest.raises(UserError, match="no/such/model"):
+        main(arguments(*setup, tmp_path / "run", model__name="no/such/model"))
+    assert os.environ[name] == (chosen or "expandable_segments:True")
 
 
 @pytest.mark.slow

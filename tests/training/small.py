@@ -18,7 +18,7 @@ from claim2source.mining import MinedRow, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.resume import TrainingState
+from claim2source.training.resume import RunState, TrainingState
 from tests.models.layout import declare
 
 TOPICS = (
@@ -146,7 +146,8 @@ def a_state(steps: int, **weights: torch.Tensor) -> TrainingState:
     """A state after so many steps, as a run saves it."""
     mined = {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)}
     losses = [0.5] * steps
-    return TrainingState(steps, steps, losses, 1, {}, mined, weights, [], lightning={"epoch": 0})
+    ours = RunState(steps, steps, losses, 1, {}, mined, [], epoch_open=False, ended=False)
+    return TrainingState(**vars(ours), weights=weights, lightning={"epoch": 0})
 
 
 def losses_of(run: Path) -> list[float]:

@@ -8,7 +8,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models import Manifest, ModelConfig, Weights, resolve
 from claim2source.text import Rendering
-from claim2source.training.checkpoint import adapt, check_adaptable, save_checkpoint
+from claim2source.training.checkpoint import adapt, check_layers, check_model, save_checkpoint
 from claim2source.training.config import FinetuneConfig
 from tests.models.mistral import save_mistral
 from tests.training.export.test_merge import save_experts
@@ -43,6 +43,7 @@ def adapted(folder, *more):
     config = config_of(folder, *more)
     torch.manual_seed(0)
     found = resolve(config.model, "cpu")
+    check_layers(found.encoder.model, config, own_code=False)
     adapt(found.encoder, config)
     return found
 
@@ -127,7 +128,7 @@ def test_a_model_with_code_of_its_own_has_no_full_checkpoint(folder):
     found = resolve(config_of(folder).model, "cpu")
     object.__setattr__(found.encoder.settings, "own_code", True)
     with pytest.raises(ConfigError, match="tuning: 'full' .*lora"):
-        adapt(found.encoder, config_of(folder, "--tuning=full"))
+        check_model(config_of(folder, "--tuning=full"), found.encoder)
 
 
 class TestQlora:
@@ -200,8 +201,12 @@ def test_dropout_over_a_mixtures_experts_is_refused_before_training(tmp_path):
     base = save_experts(tmp_path / "base", "Qwen3Moe")
     encoder = resolve(ModelConfig(str(base), pooling="last", max_length=16), "cpu").encoder
     with pytest.raises(ConfigError, match=r"lora\.dropout: 0\.1 .*mixture of experts") as error:
-        check_adaptable(encoder, config_of(base, "--lora.dropout=0.1"))
+        check_layers(encoder.model, config_of(base, "--lora.dropout=0.1"), own_code=False)
     assert len(error.value.lines) == 1
-    check_adaptable(encoder, config_of(base))
+    check_layers(encoder.model, config_of(base), own_code=False)
     # Layers of attention alone know dropout.
-    check_adaptable(encoder, config_of(base, "--lora.dropout=0.1", "--lora.targets=[q_proj]"))
+    check_layers(
+        encoder.model,
+        config_of(base, "--lora.dropout=0.1", "--lora.targets=[q_proj]"),
+        own_code=False,
+    )

@@ -18,7 +18,6 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
 from claim2source.training.losses import (
     DistillationConfig,
-    InfoNCEConfig,
     KeepBaseConfig,
     LossesConfig,
 )
@@ -53,7 +52,7 @@ COLUMNS = "adbcef"
 
 
 def plan_of(rank: int, shares: tuple[tuple[int, ...], ...] = SHARES) -> BatchPlan:
-    return BatchPlan(shares[rank], 0, 0, 1, True, True, shares, rank)
+    return BatchPlan(shares[rank], 0, 0, 1, shares, rank)
 
 
 def cells(listed: list[str]) -> Tensor:
@@ -65,19 +64,19 @@ def cells(listed: list[str]) -> Tensor:
 TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
 
 
-# By process: its claims, positives, masks both ways, the teacher's scores, and keep_base's weights.
+# By process: its claims, positives, its mask, the teacher's scores, and keep_base's weights.
 EXPECTED: Any = (
     (
         "13",
         [0, 3],
-        (["......", ".x...."], ["..x..", "...x."]),
+        ["......", ".x...."],
         [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]],
         [0.75, 0.0],
     ),
     (
         "234",
         [0, 1, 4],
-        (["......", "...x..", "......"], ["x....", ".x...", "....."]),
+        ["......", "...x..", "......"],
         [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]],
         [0.5, 0.0, 0.5],
     ),
@@ -87,11 +86,10 @@ EXPECTED: Any = (
 @pytest.mark.parametrize("query_only", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_path: Path) -> None:
-    claims, positives, (masked, back), teacher, weights = EXPECTED[rank]
+    claims, positives, masked, teacher, weights = EXPECTED[rank]
     data, rendering = dataset_of(CLAIMS, SOURCES), Rendering()
     base = BaseVectors(encoder, rendering, CLAIMS, SOURCES, Store(tmp_path))
     losses = LossesConfig(
-        info_nce=InfoNCEConfig(both_ways=True),
         distillation=DistillationConfig(1.0, Path("unused")),
         keep_base=KeepBaseConfig(1.0, {"en": 0.75, "de": 0.5}),
     )
@@ -106,10 +104,7 @@ def test_what_the_losses_get(rank: int, query_only: bool, encoder: Encoder, tmp_
     assert batch.sources == ([] if query_only else own)
     assert batch.counts == (3, 3)
     assert batch.positives.tolist() == positives
-    assert batch.rows.tolist() == [[0, 1], [2, 3, 4]][rank]
     assert torch.equal(batch.masked, cells(masked))
-    assert batch.claims_masked is not None
-    assert torch.equal(batch.claims_masked, cells(back))
     assert batch.teacher is not None and batch.keep_weights is not None
     assert torch.equal(batch.teacher.nan_to_num(-99.0), torch.tensor(teacher).nan_to_num(-99.0))
     assert batch.keep_weights.tolist() == weights
@@ -149,16 +144,13 @@ def test_a_gold_under_another_id_is_masked(
         mined_row("5", "g"),
         mined_row("4", "e", "g"),
     ]
-    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
-    more: Any = {"losses": losses, "base": base, "query_only": query_only, "teacher": teacher}
+    more: Any = {"base": base, "query_only": query_only, "teacher": teacher}
     pairs = TrainingPairs(dataset_of(claims, TWINS), rows, encoder, Rendering(), 1, **more)
-    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
+    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
     # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
-    assert batch.claims_masked is not None
-    assert torch.equal(batch.claims_masked, cells(["..x.", "....", "x...", "...."]))
     assert batch.teacher is not None
     assert batch.teacher[0].nan_to_num(-99.0).tolist() == [1.0, -99.0, -99.0, -99.0, 0.0, -99.0]
 
@@ -175,7 +167,7 @@ VERSIONS = (
 
 
 def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
-    """By title, by abstract or through a third, from any row and process, both ways."""
+    """By title, by abstract or through a third, from any row and process."""
     claims = (
         Claim("1", "masks work", "en", golds=("a",)),
         Claim("2", "masks do not", "en", golds=("b",)),
@@ -188,27 +180,22 @@ def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
         mined_row("3", "d", "c"),
         mined_row("4", "e"),
     ]
-    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
     mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
 
-    def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[list[Tensor]]:
+    def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[Tensor]:
         data = dataset_of(claims, VERSIONS)
-        pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses, mining=mining)
-        batches = [pairs.batch(plan) for plan in plans]
-        return [[b.masked for b in batches], [b.claims_masked for b in batches]]  # type: ignore[misc]
+        pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, mining=mining)
+        return [pairs.batch(plan).masked for plan in plans]
 
-    alone = BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True)
-    (found,), (back,) = masked(mining, alone)
+    alone = BatchPlan((0, 1, 2, 3), 0, 0, 1)
+    (found,) = masked(mining, alone)
     # Columns a b d e c.
     assert torch.equal(found, cells([".x..x", "x...x", ".....", "....."]))
-    assert torch.equal(back, cells([".x..", "x...", "....", "...."]))
     two = [plan_of(rank, ((0, 2), (1, 3))) for rank in (0, 1)]
-    found_by, back_by = masked(mining, *two)
+    found_by = masked(mining, *two)
     # In order of appearance a d b e c; columns by rank: a b c, d e.
     assert torch.equal(found_by[0], cells([".xx..", "....."]))
     assert torch.equal(found_by[1], cells(["x.x..", "....."]))
-    assert torch.equal(back_by[0], cells(["..x.", "...."]))
-    assert torch.equal(back_by[1], cells(["x...", "...."]))
     for off in (None, MiningConfig(max_title_similarity=None)):
-        (found,), (back,) = masked(off, alone)
-        assert not found.any() and not back.any()
+        (found,) = masked(off, alone)
+        assert not found.any()

@@ -28,7 +28,7 @@ def dataset() -> Dataset:
 
 
 ROWS = [mined_row("1", "a", "e", "f"), mined_row("2", "c", "a", "e"), mined_row("3", "d", "c")]
-PLAN = BatchPlan((0, 1, 2), 0, 0, 1, True, True)
+PLAN = BatchPlan((0, 1, 2), 0, 0, 1)
 
 
 def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
@@ -84,7 +84,8 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
     pairs.use([after])
     assert [used_in(pairs, plan) for plan in plans[4:]] == ["fe", "db", "af", "ed"]
     resumed = TrainingPairs(dataset(), [after], encoder, Rendering(), 2, rotate=True)
-    rest = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2, start=5)
+    sampler = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2)
+    rest = [*sampler.plans(2, first=1), *sampler.plans(3)]
     assert [used_in(resumed, plan) for plan in rest] == ["db", "af", "ed"]
 
 
@@ -149,7 +150,7 @@ def test_what_the_teacher_scores_is_trained_on_first(
     )
     assert sources_of(pairs, pairs.rows[0], 3) == expected
     for epoch, names in enumerate(expected):
-        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1, True, True))
+        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1))
         assert batch.teacher is not None
         columns = ["c", *names]
         assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]

@@ -22,7 +22,6 @@ from claim2source.training.data import TrainingPairs
 from claim2source.training.finetune import finetune
 from claim2source.training.losses import (
     ConsistencyConfig,
-    InfoNCEConfig,
     LossesConfig,
     combined,
 )
@@ -153,12 +152,12 @@ def test_texts_that_repeat_are_encoded_once(
     claims = tuple(Claim(str(i), text, golds=("abcd"[i],)) for i, text in enumerate(posts))
     sources = tuple(Source(*named, "A study.") for named in zip("abcde", topics, strict=True))
     rows = [mined_row(c.id, c.golds[0], "e") for c in claims]
-    losses = LossesConfig(info_nce=InfoNCEConfig(both_ways=True))
+    losses = LossesConfig()
     data = dataset_of(claims, sources)
     pairs = TrainingPairs(data, rows, encoder, Rendering(), 1, losses=losses)
     config = OptimisationConfig(temperature=0.05, chunk_size=chunk_size)
     module = RetrieverModule(encoder, pairs, config, losses, 1)
-    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1, True, True))
+    batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
     texts = [*batch.claims, *batch.sources]
 
     def gradients() -> dict[str, torch.Tensor]:
@@ -208,7 +207,7 @@ def test_each_epoch_shows_another_view(
         (1, train.claims[german[0]].translation),
         (2, train.claims[german[0]].text),  # as it is read anyway, it is no view
     ):
-        batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1, True, True))
+        batch = pairs.batch(BatchPlan((0, 1, 2, 3), epoch, 0, 1))
         assert batch.owners is not None and batch.owners.tolist() == german
         assert batch.views[0] == encoder.tokenize([str(text)], "claim")[0]
 

@@ -23,7 +23,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import Stopped, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.lock import LOCK_FILE
-from claim2source.core.report import Report
+from claim2source.core.report import Choice, Report
 from claim2source.core.run import Run
 from claim2source.datasets import carve_val, load
 from claim2source.io.store import Store
@@ -31,11 +31,11 @@ from claim2source.io.trec import write_trec_run
 from claim2source.models import Manifest, resolve
 from claim2source.training import callbacks as evaluate
 from claim2source.training import finetune as program
-from claim2source.training.choose import ChosenCheckpoint
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.resume import TrainingState
 from claim2source.training.run_folder import RunFolder
+from claim2source.training.session import Session
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
@@ -276,8 +276,7 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     """Killed between the two, an epoch is done again; on a GPU it may then score otherwise."""
     saved: list[int] = []
 
-    def dropped(run: RunFolder, keep: str, chosen: int) -> None:
-        assert keep == "best"
+    def dropped(run: RunFolder, chosen: int) -> None:
         saved.append(TrainingState.load(run.state).batches_done)
 
     monkeypatch.setattr(RunFolder, "prune", dropped)
@@ -334,7 +333,7 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     seen: dict[str, Any] = {}
     real = program.choose
 
-    def remember(setup: program.Setup) -> ChosenCheckpoint | None:
+    def remember(setup: program.Setup, session: Session) -> tuple[int, Choice]:
         encoder = setup.base.encoder
         encoder.model.eval()
         seen["vectors"], _ = encoder.encode(["some post"], "claim")
@@ -343,7 +342,7 @@ def test_lora_leaves_the_base_alone_and_loads_as_it_was(
             for name, weight in encoder.model.state_dict().items()
             if "lora" not in name
         }
-        return real(setup)
+        return real(setup, session)
 
     monkeypatch.setattr(program, "choose", remember)
     before = file_hash(setup[0] / "model.safetensors")

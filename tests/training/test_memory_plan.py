@@ -29,8 +29,8 @@ from claim2source.training.memory_plan import (
     MeasuredChunk,
     Memory,
     bytes_per_token,
-    settle,
-    settle_here,
+    plan_memory,
+    plan_memory_here,
     tokens_at_once,
 )
 from scripts.plan import SHAPES
@@ -175,7 +175,7 @@ def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfi
 
 def chosen(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
     """Texts and tokens of a chunk, and checkpointing; what fits is what is said to fit."""
-    found = settle(config, model, 512, gib * GIB)
+    found = plan_memory(config, model, 512, gib * GIB)
     train = found.config.optimisation
     assert found.fits is (found.memory.total <= USABLE * gib * GIB)
     again = train.gradient_checkpointing
@@ -209,7 +209,7 @@ def test_what_is_asked_for_is_left(gritlm: PreTrainedModel) -> None:
     assert chosen(gritlm, auto(chunk=16, again=True), 131) == (16, None, True)
     # No checkpointing: a chunk is one text at least, if that fits or not.
     assert chosen(gritlm, auto(again=False), 14) == (None, 512, False)
-    assert not settle(auto(again=False), gritlm, 512, 14 * GIB).fits
+    assert not plan_memory(auto(again=False), gritlm, 512, 14 * GIB).fits
 
 
 def test_smaller_weights(gritlm: PreTrainedModel) -> None:
@@ -227,11 +227,13 @@ def test_processes_share_the_machines_memory(
     gritlm: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
-    config, line = settle_here(auto(), gritlm, 512, processes=2)
-    assert config.optimisation.chunk_tokens == 18_432 and line is not None
-    assert settle_here(config, gritlm, 512, 2) == (config, None)
+    found = plan_memory_here(auto(), gritlm, 512, processes=2)
+    assert found.config.optimisation.chunk_tokens == 18_432
+    assert found.auto == ("chunk_tokens", "gradient_checkpointing")
+    again = plan_memory_here(found.config, gritlm, 512, 20)
+    assert (again.config, again.auto) == (found.config, ())
     with pytest.raises(ConfigError, match=r"optimisation\.chunk_tokens: 'auto' .*of 13\.1 GiB"):
-        settle_here(auto(), gritlm, 512, processes=20)
+        plan_memory_here(auto(), gritlm, 512, processes=20)
 
 
 @pytest.mark.slow

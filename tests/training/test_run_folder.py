@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from claim2source.core.config import as_plain, read_config
+from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import is_run, is_unbegun
 from claim2source.core.report import Epoch
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.finetune import finetune
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.run_folder import RunFolder, refuse_changes
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config
+from train.finetune import run as finetune
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
 SCORES = {"macro": {"mrr@5": 0.5}}
@@ -270,24 +270,21 @@ DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_a_damaged_run_is_not_resumed(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_run_is_not_resumed(damage: str, make: Make, tmp_path: Path) -> None:
     """In one line that names the file; nothing else in the folder changes."""
     name, content, said = DAMAGES[damage]
-    for part in ("data", "model"):
-        shutil.copytree(OLD / part, tmp_path / part)
-    run = copy_of_010("killed", tmp_path)
-    words = ["--config", str(run / "config.yaml"), f"--out={run}", "--resume"]
-    config = read_config(FinetuneConfig, words, program="train/finetune.py", description="t")
-    (run / ".claim2source-run").write_text("")
+    begin(make())
+    run = tmp_path / "run"
+    (run / "state.pt").write_bytes(b"cut")
     if content is None:
         (run / name).unlink()
     else:
         (run / name).write_bytes(content)
-    before = contents(tmp_path)
+    before = contents(run)
     with pytest.raises(UserError, match=said) as raised:
-        finetune(config)
+        finetune(make(resume=True))
     assert len(str(raised.value).splitlines()) == 1
-    assert contents(tmp_path) == before
+    assert contents(run) == before
 
 
 def test_a_run_goes_on_without_settings_that_are_gone_unless_it_used_one(tmp_path: Path) -> None:
@@ -303,19 +300,17 @@ def test_a_run_goes_on_without_settings_that_are_gone_unless_it_used_one(tmp_pat
             refuse_changes(file, config)
 
 
-def test_an_older_run_goes_on_with_its_schedule(make: Make, tmp_path: Path) -> None:
-    """The config of a run from before the key does not have it: its first step had a rate of 0."""
-    begun = make()
-    begin(begun)
-    file = tmp_path / "run" / "config.yaml"
-    text = file.read_text(encoding="utf-8")
-    for older in (False, True):
-        key = "  warmup_from_zero: false\n"
-        assert key in text
-        file.write_text(text.replace(key, "") if older else text, encoding="utf-8")
-        run = RunFolder.find(make(resume=True))
-        assert run.settled(make(resume=True)).optimisation.warmup_from_zero is older
-        run.release()
+def test_a_run_of_an_earlier_version_is_not_resumed(make: Make, tmp_path: Path) -> None:
+    """In one line; its checkpoints are evaluated as before (test_fixtures_010)."""
+    for part in ("data", "model"):
+        shutil.copytree(OLD / part, tmp_path / part)
+    run = copy_of_010("full", tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"config\.yaml: .*earlier version.*--overwrite"):
+        finetune(replace(make(resume=True), out=run))
+    assert contents(tmp_path) == before
+    # One of ours goes on, but not with another schedule.
+    begin(make())
+    RunFolder.find(make(resume=True)).release()
     with pytest.raises(ConfigError, match=r"optimisation\.warmup_from_zero: true .*False, with"):
-        file.write_text(text, encoding="utf-8")
         RunFolder.find(make(resume=True, optimisation__warmup_from_zero=True))

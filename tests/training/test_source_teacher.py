@@ -232,8 +232,6 @@ def test_settings_that_contradict_a_teacher_are_refused(
     for more, key in (
         ({"optimisation__train": "both"}, "optimisation.train"),
         ({"losses__keep_base__weight": 1.0}, "losses.keep_base.weight"),
-        ({"scales": "[0.5, 1]"}, "scales"),
-        ({"soup": "true"}, "soup"),
         ({"losses__alignment__most": 0}, "losses.alignment.most"),
     ):
         with pytest.raises(ConfigError, match=key.replace(".", r"\.")):

@@ -101,7 +101,7 @@ KEYS = {
     "BasePredictionWriter": "predicts nothing",
     "BatchSizeFinder": "optimisation.batch_size",
     "Checkpoint": "keep",
-    "EMAWeightAveraging": "soup",
+    "EMAWeightAveraging": "merge",
     "GradientAccumulationScheduler": "optimisation.accumulation",
     "LearningRateFinder": "optimisation.learning_rate",
     "ModelCheckpoint": "keep",
@@ -110,10 +110,10 @@ KEYS = {
     "ProgressBar": "its own progress",
     "RichProgressBar": "its own progress",
     "SpikeDetection": "optimisation.max_grad_norm",
-    "StochasticWeightAveraging": "soup",
+    "StochasticWeightAveraging": "merge",
     "TQDMProgressBar": "its own progress",
     "ThroughputMonitor": "at every step",
-    "WeightAveraging": "soup",
+    "WeightAveraging": "merge",
 }
 
 
@@ -152,7 +152,7 @@ def test_callbacks_that_contradict_the_run_are_refused_with_its_key(name: str) -
         ),
         (
             {"strategy": named("strategies.DDPStrategy", model_averaging_period=4)},
-            r"strategy: 'model_averaging_period' .*soup",
+            r"strategy: 'model_averaging_period' .*merge",
         ),
         (
             {"strategy": named("strategies.DDPStrategy", precision_plugin=DOUBLE)},

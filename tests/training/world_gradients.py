@@ -22,7 +22,6 @@ from claim2source.training.distributed import World, chosen_strategy
 from claim2source.training.losses import (
     ConsistencyConfig,
     DistillationConfig,
-    InfoNCEConfig,
     KeepBaseConfig,
     LossesConfig,
     MatryoshkaConfig,
@@ -35,7 +34,6 @@ PER_BATCH = 16
 
 
 EVERY_LOSS = LossesConfig(
-    info_nce=InfoNCEConfig(both_ways=True),
     distillation=DistillationConfig(0.5, Path("unused"), 2.0),
     keep_base=KeepBaseConfig(0.3, {"de": 1.0, "en": 0.2}),
     consistency=ConsistencyConfig(0.7),

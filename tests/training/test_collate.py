@@ -19,10 +19,10 @@ from claim2source.training.batches import BatchPlan
 from claim2source.training.config import OptimisationConfig
 from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
-from claim2source.training.module import ReadyBatch, RetrieverModule
+from claim2source.training.module import CollatedBatch, RetrieverModule
 from tests.training.small import small_encoder
 
-PLAN = BatchPlan(tuple(range(12)), 0, 0, 1, True, True)
+PLAN = BatchPlan(tuple(range(12)), 0, 0, 1)
 
 
 def module_of(setup: tuple[Path, Path], **settings: Any) -> RetrieverModule:
@@ -59,7 +59,7 @@ def test_a_batch_made_during_a_forward_pass_is_the_same(
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     module.forward_pass(alone)
-    during: ReadyBatch = found[0]
+    during: CollatedBatch = found[0]
     assert isinstance(during.parts[0], PackedBatch) and during.chunks == alone.chunks
     pairs = zip(tensors(during), tensors(alone), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

@@ -1,0 +1,185 @@
+"""Make Lightning's trainer for a run, and train with it, from where the run was stopped."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from claim2source.core.config import as_plain
+from claim2source.core.errors import ConfigError
+from claim2source.core.provenance import git_state, versions
+from claim2source.core.terminal import say
+from claim2source.models import DataRecord
+from claim2source.training.batches import BatchLoader, BatchSampler
+from claim2source.training.callbacks import (
+    DropCheckpoints,
+    KeepState,
+    StateFile,
+    Throughput,
+    TrainingProgress,
+    WandbTables,
+)
+from claim2source.training.config import RunConfig
+from claim2source.training.data import TrainingData
+from claim2source.training.distributed import Sharded, check_same_world, chosen_strategy
+from claim2source.training.module import TrainingModule
+from claim2source.training.resume import TrainingState, random_state
+from claim2source.training.session import Session
+from claim2source.training.trainer import make_trainer, trainer_arguments
+
+log = logging.getLogger(__name__)
+
+
+def provenance(config: RunConfig, data: TrainingData, session: Session) -> dict[str, Any]:
+    """Say in a manifest what was trained on and held out, with which settings and versions."""
+    languages = config.languages
+    record = DataRecord(
+        dataset=config.data.dataset,
+        train_split=config.data.train_split,
+        val_share=config.data.val_share,
+        val_seed=config.data.val_seed,
+        languages=None if languages is None else tuple(languages),
+        train_sha256=data.train.fingerprint,
+        val_sha256=data.val.fingerprint,
+        mined_sha256=session.run.mined_sha256,
+        val_seen_share=config.held_out_seen,
+        seen_share_expected=data.seen_share,
+    )
+    return {
+        "data": record,
+        "config": as_plain(config),
+        "git": git_state(),
+        "versions": versions(),
+    }
+
+
+def lightning_trainer(
+    config: RunConfig,
+    session: Session,
+    data: TrainingData,
+    begun_with: Mapping[str, str | None],
+    device: torch.device,
+    own: Sequence[pl.Callback],
+) -> pl.Trainer:
+    """Make Lightning's trainer, with `own` callbacks before those that all trainings have.
+
+    `begun_with` are the hashes of the inputs outside the run's folder that determine its losses
+    and its choice. Raises `ConfigError` for settings that Lightning, or the run, refuses.
+    """
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    # Chunks are moved one after the other, in the step.
+    warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
+    warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
+    # Every process logs the scores that the first one computed.
+    warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
+    # The rate goes on where the first step is skipped.
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    world, optimisation, file = session.world, config.optimisation, StateFile()
+    arguments = trainer_arguments(config.trainer)
+    strategy = chosen_strategy(arguments.pop("strategy", None), world)
+    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
+        raise ConfigError("trainer.strategy", "fsdp2", allowed)
+    callbacks: list[pl.Callback] = [*own, Throughput()]
+    if world.is_first:
+        callbacks.append(WandbTables(session, data.train, optimisation.seed))
+        callbacks.append(TrainingProgress())
+    callbacks += arguments.get("callbacks") or []
+    callbacks.append(KeepState(session, begun_with, optimisation.save_every))
+    callbacks.append(DropCheckpoints(session, config, data.weighing, file))
+    plugins = arguments.get("plugins") or []
+    ours: dict[str, Any] = {
+        "max_epochs": optimisation.epochs,
+        "accelerator": "gpu" if device.type == "cuda" else "cpu",
+        "devices": world.local_size,
+        "num_nodes": world.nodes,
+        "strategy": strategy,
+        "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
+        "accumulate_grad_batches": optimisation.accumulation,
+        "gradient_clip_val": optimisation.max_grad_norm or None,
+        "logger": False,
+        "callbacks": callbacks,
+        "plugins": [*(plugins if isinstance(plugins, list) else [plugins]), file],
+        "default_root_dir": session.run.path,
+        "enable_progress_bar": False,
+        "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+    }
+    trainer = make_trainer({"enable_model_summary": False} | arguments | ours)
+    check_same_world(world, trainer.world_size)
+    return trainer
+
+
+def fit(
+    session: Session,
+    trainer: pl.Trainer,
+    module: TrainingModule,
+    sampler: BatchSampler,
+    state: TrainingState | None,
+    summary: Sequence[str],
+) -> list[float]:
+    """Train all remaining epochs, and score one that was left open; return every step's loss."""
+    run, first = session.run, session.world.is_first
+    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    # Dropout is seeded by process.
+    torch.manual_seed(module.config.seed + session.world.rank)
+    keep.random = random_state()
+    done = 0 if state is None else state.batches_done
+    if first:
+        say("\n".join([*summary, *([f"resuming after batch {done}"] if done else [])]))
+    if state is not None:
+        begun = -(-done // sampler.batches)
+        run.check_history(begun - (state.epoch_open or done % sampler.batches > 0))
+        if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
+            return state.losses
+    if first:
+        if state is None:
+            # Epoch 0 was scored before there were loggers.
+            session.logs.scores(run.history[0], 0)
+        trainer.loggers = session.logs.loggers
+    module.model.train()
+    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
+    with session.stop.after_step():
+        resumed = None if state is None else run.state
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
+        # Where it was the last epoch, Lightning trained nothing.
+        keep.close_epoch(trainer)
+        trainer.strategy.checkpoint_io.teardown()
+    if module.epochs_done < sampler.epochs and first:
+        log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)
+    return module.losses
+
+
+def free_device(model: torch.nn.Module) -> None:
+    """Move a trained model to the CPU, and give the GPU's memory back."""
+    model.to(torch.device("cpu"))
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def shards(trainer: pl.Trainer) -> bool:
+    """Tell whether the weights are sharded over the processes."""
+    return isinstance(trainer.strategy, Sharded)
+
+
+def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:
+    """End the epochs where a trainer's limits do; return the optimizer steps of the training."""
+    limit, whole = trainer.limit_train_batches, sampler.batches
+    most = int(limit * whole) if isinstance(limit, float) else int(limit or 0)
+    if most == 0:
+        key = "overfit_batches" if is_overfitting(trainer) else "limit_train_batches"
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {whole} batches an epoch")
+    sampler.cut(most)
+    steps = sampler.optimizer_steps
+    return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
+
+
+def is_overfitting(trainer: pl.Trainer) -> bool:
+    """Tell whether a trainer repeats its first batches."""
+    return bool(vars(trainer)["overfit_batches"])
