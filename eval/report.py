@@ -180,12 +180,11 @@ def compare(config: Config) -> None:
     )
     bounds = scored.bounds(config.repeats, config.seed)
     tests = scored.tests(micro=True, alpha=config.alpha, repeats=config.repeats, seed=config.seed)
-    costs = {name: system.report.cost for name, system in systems.items()}
     parts: list[Part] = [
         f"{folder}, {scored.dataset.split}: {config.metric}",
-        leaderboard(systems, scored, bounds, tests),
+        *leaderboard(systems, scored, bounds, tests),
         *scored.notes,
-        *(part for test in tests for part in family_parts(test, config.metric, costs)),
+        *(part for test in tests for part in family_parts(test, config.metric)),
     ]
     markdown = f"# Comparison\n\n{render(parts, 'markdown')}"
     if config.out is not None:

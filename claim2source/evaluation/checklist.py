@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from claim2source.core.report import (
     COST_COLUMNS,
-    MAIN_METRIC,
     Choice,
     Report,
     StageReport,
@@ -114,16 +113,7 @@ def _name(system: SystemReport) -> str:
     return f"{system.name} (simulated)" if system.simulated else system.name
 
 
-def _scores(report: Report) -> list[Row]:
-    return [
-        [_name(one), lang, int(row["queries"]), row.get(MAIN_METRIC), one.bounds(lang)]
-        for one in report.scored
-        for lang, row in one.table.items()
-    ]
-
-
 def _stages(report: Report) -> Iterator[tuple[str, StageReport]]:
-    """Yield the stages that rank again, each with its system's name."""
     for system in report.systems.values():
         for stage in system.stages:
             if stage.name.startswith(_LATER):
@@ -247,19 +237,7 @@ def _software(report: Report) -> list[Row]:
     return [[made.program, made.git, versions]]
 
 
-def _failures(report: Report) -> list[Row]:
-    failed: list[Row] = [
-        [_name(system), f"{count} claims: {reason}"]
-        for system in report.systems.values()
-        for reason, count in system.failures.items()
-    ]
-    return failed + [
-        [f"{one.system} ({one.claims})", f"did not run: {one.reason}"] for one in report.not_run
-    ]
-
-
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
-    """Name nested settings by their dots; what is empty is left out."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -278,7 +256,6 @@ _COST = "|".join(COST_COLUMNS)
 _SECTIONS = (
     _Section("Data", 2, "data set|split|scored claims|SHA-256", _data),
     _Section("Systems", 1, "system|model|claims|sources|style|parts|settings", _systems, "None."),
-    _Section("Scores", 3, f"system|language|claims|{MAIN_METRIC}|95 %", _scores, "No golds."),
     _Section("Prompts", 2, "system|of|prompt|version|SHA-256", _prompts, _NO_LLM),
     _Section(
         "Decoding of language models",
@@ -294,5 +271,4 @@ _SECTIONS = (
     _Section("Cost", 2, f"system|stage|{_COST}", _costs, "No system."),
     _Section("Hardware", 0, "processor|cores|memory|GPUs", _hardware),
     _Section("Software", 0, "program|commit|versions", _software),
-    _Section("Failures", 1, "system|what", _failures, "None."),
 )

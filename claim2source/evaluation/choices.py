@@ -13,28 +13,9 @@ RULES = {"one_se": "within one standard error of the best, the nearest to the de
 
 
 def choice_text(choice: Choice) -> str:
-    """Describe chosen settings of BM25, of a fusion or of a checkpoint in one phrase."""
-    chosen = choice.settings
-    if choice.what == "bm25":
-        usual = f"k1 {chosen['k1']:g}, b {chosen['b']:g}, title weight {chosen['title_weight']}"
-        varied = choice.tried[0].settings if choice.tried else {}
-        more = {key: chosen[key] for key in varied if key not in ("k1", "b", "title_weight")}
-        return f"BM25 {usual}" + (f", {settings_text(more)}" if more else "")
-    if choice.what == "fusion":
-        return fusion_text(chosen)
-    if choice.what in ("checkpoint", "fielded BM25", "threshold"):
-        return settings_text(chosen)
-    return ", ".join(f"{choice.what} {value}" for value in chosen.values())
-
-
-def fusion_text(chosen: Settings) -> str:
-    """Describe a fusion."""
-    rrf = chosen["method"] == "rrf"
-    kind = f"k {chosen['rrf_k']}" if rrf else str(chosen["scale"])
-    return (
-        f"{chosen['method']} fusion, {kind}, depth {chosen['depth']}, "
-        f"alpha {chosen['alpha']:g} (weight of BM25)"
-    )
+    """Name what was chosen and its settings in one phrase."""
+    settings = settings_text(choice.settings)
+    return settings if choice.what in choice.settings else f"{choice.what}: {settings}"
 
 
 def settings_text(settings: Settings) -> str:

@@ -202,8 +202,8 @@ def leaderboard(
     scored: ScoredRuns,
     bounds: Mapping[str, Mapping[str, Bound]],
     tests: Sequence[FamilyResult],
-) -> TextTable:
-    """Tabulate a row for each system, by its macro average.
+) -> tuple[TextTable, TextTable]:
+    """Tabulate a row for each system, by its macro average, then what each costs.
 
     `bounds` are the scores of all claims and by language, `tests` those against the baseline, of
     which the first is shown. A checkpoint's score on val stands beside it where its report says it.
@@ -213,28 +213,28 @@ def leaderboard(
     val = ["val"] if any(score is not None for score in on_val.values()) else []
     pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
     against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
-    columns = ["#", "system", "model", "claims", *languages, MACRO, "95 %", *val, *against]
-    columns += ["found", *COST_COLUMNS]
+    columns = ["#", "system", *languages, MACRO, "95 %", *val, *against]
     rows: list[list[Cell]] = []
+    costs: list[list[Cell]] = []
     order = sorted(systems, key=lambda name: -bounds[MACRO][name].value)
     for place, name in enumerate(order, start=1):
         system, pair, overall = systems[name].report, pairs.get(name), bounds[MACRO][name]
         tested: list[Cell] = [None, None, "baseline"]
         if pair is not None:
             tested = [pair.difference, pair.p_holm, pair.verdict]
-        ranks = scored.ranks[name]
         rows.append(
             [
-                *(place, name, system.model, system.claims),
+                *(place, name),
                 *(bounds[language][name].value for language in languages),
                 *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
                 *([on_val[name]] if val else []),
                 *(tested if pairs else []),
-                f"{np.isfinite(ranks).sum()}/{len(ranks)}",
-                *cost_cells(system.cost),
             ]
         )
-    return TextTable(columns, rows)
+        found = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
+        costs.append([place, name, system.model, system.claims, found, *cost_cells(system.cost)])
+    head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
+    return TextTable(columns, rows), TextTable(head, costs)
 
 
 def _on_val(system: SystemReport, metric: str) -> float | None:

@@ -10,14 +10,11 @@ import numpy as np
 
 from claim2source.core.records import Dataset
 from claim2source.core.report import (
-    COST_COLUMNS,
     MACRO,
     MAIN_METRIC,
     Comparison,
     FamilyResult,
     Intervals,
-    SystemCost,
-    cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.datasets.grouping import gold_groups
@@ -34,7 +31,6 @@ INSIDE = "inside the noise"
 TOO_FEW = "too few papers differ"
 _SAME = 1e-12
 _COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".split(",")
-Costs = Mapping[str, SystemCost | None]
 
 
 @dataclass(frozen=True)
@@ -200,11 +196,8 @@ def _verdict(significant: bool, reachable: bool, difference: float) -> str:
     return INSIDE if reachable else TOO_FEW
 
 
-def family_table(result: FamilyResult, costs: Costs | None = None) -> TextTable:
-    """Tabulate a family: a row for each baseline, then one for each comparison.
-
-    Where the cost of any system is known, columns for it come last.
-    """
+def family_table(result: FamilyResult) -> TextTable:
+    """Tabulate a family: a row for each baseline, then one for each comparison."""
     baselines = {c.baseline: c.baseline_mean for c in result.comparisons}
     several = len(baselines) > 1  # each row then names its baseline
     rows: list[list[Cell]] = [
@@ -215,12 +208,7 @@ def family_table(result: FamilyResult, costs: Costs | None = None) -> TextTable:
         numbers = c.mean, c.difference, c.low, c.high, c.p, c.p_holm, c.t_p
         wins = f"{c.wins}/{c.ties}/{c.losses}"
         rows.append([c.system, *[c.baseline] * several, *numbers, wins, c.verdict])
-    columns = ["system", *["against"] * several, *_COLUMNS]
-    known = {name: cost for name, cost in (costs or {}).items() if cost}
-    if any(str(row[0]) in known for row in rows):
-        columns += COST_COLUMNS
-        rows = [[*row, *cost_cells(known.get(str(row[0])))] for row in rows]
-    return TextTable(columns, rows)
+    return TextTable(["system", *["against"] * several, *_COLUMNS], rows)
 
 
 def family_note(result: FamilyResult) -> str:
@@ -233,13 +221,13 @@ def family_note(result: FamilyResult) -> str:
     )
 
 
-def family_parts(result: FamilyResult, metric: str, costs: Costs | None = None) -> list[Part]:
+def family_parts(result: FamilyResult, metric: str) -> list[Part]:
     """Describe a family: heading, table and note."""
     baselines = {c.baseline for c in result.comparisons}
     against = f" against {next(iter(baselines))}" if len(baselines) == 1 else ""
     return [
         f"{result.family}: {metric} ({result.average}){against}; "
         f"{result.claims} claims of {result.groups} papers",
-        family_table(result, costs),
+        family_table(result),
         family_note(result),
     ]

@@ -247,7 +247,6 @@ def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
 
 
 def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str]) -> TextTable:
-    """Tabulate cells, a row for every retriever, and one of published cells where there are any."""
     found: list[list[str]] = []
     names: list[str] = []
     for retriever, row in rows.items():

@@ -1,8 +1,8 @@
-"""Describe what verifiers did: claims asked about, what a promoted gold cost, bias of places."""
+"""Describe what verifiers did: claims that were asked about, and what a promoted gold cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from claim2source.core.run import Result
@@ -11,21 +11,11 @@ from claim2source.evaluation.ranks import Moves
 
 
 @dataclass(frozen=True)
-class Place:
-    """Say how often papers shown at a place were picked, and how often chance would."""
-
-    place: int
-    picks: int
-    expected: float
-
-
-@dataclass(frozen=True)
 class Verified:
     """Describe a verifier's work on a split.
 
     `asked` of the `claims` were asked about, by `asks` requests of `tokens` in all. `promoted` and
-    `demoted` count golds. `shuffled`: papers were shown in changing orders, so that `places` tell
-    a bias; else they follow the ranking.
+    `demoted` count golds.
     """
 
     claims: int
@@ -34,8 +24,6 @@ class Verified:
     tokens: int
     promoted: int
     demoted: int
-    shuffled: bool
-    places: tuple[Place, ...]
 
     @property
     def share_asked(self) -> float:
@@ -46,14 +34,6 @@ class Verified:
     def tokens_per_promoted(self) -> float | None:
         """Return the tokens spent for each gold that was promoted; None without any."""
         return self.tokens / self.promoted if self.promoted else None
-
-    @property
-    def bias(self) -> float | None:
-        """Return the share of picks that would have to move to spread them evenly over places."""
-        picks = sum(place.picks for place in self.places)
-        if not picks:
-            return None
-        return sum(abs(place.picks - place.expected) for place in self.places) / (2 * picks)
 
     def sentence(self) -> str:
         """Say it in one line."""
@@ -66,7 +46,7 @@ class Verified:
         )
 
 
-def verified(result: Result, moves: Moves | None, shuffled: bool) -> Verified | None:
+def verified(result: Result, moves: Moves | None) -> Verified | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
@@ -78,22 +58,7 @@ def verified(result: Result, moves: Moves | None, shuffled: bool) -> Verified | 
         tokens=int(sum(one["tokens"] for one in asked)),
         promoted=0 if moves is None else moves.promoted,
         demoted=0 if moves is None else moves.demoted,
-        shuffled=shuffled,
-        places=_places(asked),
     )
-
-
-def _places(asked: Sequence[Mapping[str, float]]) -> tuple[Place, ...]:
-    deepest = max((int(one.get("shown", 0)) for one in asked), default=0)
-    found = [Place(place, 0, 0.0) for place in range(1, deepest + 1)]
-    for one in asked:
-        picks = {name: count for name, count in one.items() if name.startswith("picked@")}
-        shown = int(one.get("shown", 0))
-        for i, place in enumerate(found):
-            more = int(picks.get(f"picked@{place.place}", 0))
-            even = sum(picks.values()) / shown if i < shown else 0.0
-            found[i] = Place(place.place, place.picks + more, place.expected + even)
-    return tuple(found)
 
 
 def verified_table(stages: Mapping[str, Verified]) -> TextTable:
@@ -109,13 +74,3 @@ def verified_table(stages: Mapping[str, Verified]) -> TextTable:
             ]
         )
     return TextTable(columns, rows, numeric=[False, *[True] * 8])
-
-
-def places_table(one: Verified) -> TextTable:
-    """Tabulate the picks by shown place, against an even spread."""
-    picks = max(sum(place.picks for place in one.places), 1)
-    rows: list[list[Cell]] = [
-        [place.place, place.picks, place.picks / picks, place.expected / picks]
-        for place in one.places
-    ]
-    return TextTable(["place", "picks", "share", "even"], rows, numeric=[True] * 4)

@@ -191,7 +191,7 @@ def headline(answer: Answer) -> str:
         return "The index holds no paper to choose from."
     if answer.present is None:
         return "The nearest papers; whether the right one is in this index was not judged."
-    share = f"{answer.present:.0%}".replace("%", " %")
+    share = f"{answer.present:.0%} that it is here".replace("%", " %")
     return {
         "found": f"Found: the paper is probably one of these ({share}).",
         "uncertain": f"Uncertain: the paper may be one of these, or not in this index ({share}).",

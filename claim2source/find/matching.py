@@ -45,7 +45,7 @@ class MatchingWords:
             for word, terms in zip(words, own, strict=True)
             if terms & known or names & {*plain_words(word)}
         ]
-        return tuple(mine), tuple(theirs)
+        return _distinct(mine), _distinct(theirs)
 
     def _analysed(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
         """List a claim's words, its terms, and those of each word."""
@@ -53,3 +53,11 @@ class MatchingWords:
         words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
         sought = set(self._analyser.claim(claim))
         return words, sought, [sought & {*terms} for terms in self._analyser.texts(words)]
+
+
+def _distinct(words: list[str]) -> tuple[str, ...]:
+    """Leave out words that differ from an earlier one in capitals alone."""
+    first: dict[str, str] = {}
+    for word in words:
+        first.setdefault(word.casefold(), word)
+    return tuple(first.values())

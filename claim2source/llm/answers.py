@@ -156,7 +156,6 @@ class AnswerStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Write all that the body does, or nothing."""
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -188,7 +187,6 @@ class AnswerStore:
 
 
 def _hash(key: str, values: Sequence[object]) -> str:
-    """Hash a row, so that a flipped bit is seen."""
     # `str`: what is damaged may be bytes.
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 

@@ -19,9 +19,17 @@ from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.llm.answers import AnswerStore, Stored
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.http import Budget, Refused, Spent
 from claim2source.llm.parse import read_reply, why_unfinished
-from claim2source.llm.server import NoReply, Reply, Server, Unusable, refused_part
+from claim2source.llm.server import (
+    Budget,
+    NoReply,
+    Refused,
+    Reply,
+    Server,
+    Spent,
+    Unusable,
+    refused_part,
+)
 from claim2source.llm.work import (
     NO_REPLY,
     NOT_ASKED,
@@ -47,8 +55,6 @@ MOST_NAMED = 3
 
 @dataclass
 class _Job:
-    """Hold a request that is to be asked, and what is stored of it."""
-
     key: str
     request: Request
     before: Stored | None = None
@@ -127,7 +133,6 @@ class LLM:
     def _judged(
         self, request: Request, stored: Stored | None, check: Check | None
     ) -> Answer | None:
-        """Judge a stored reply, by the parser and the check of today."""
         if stored is None:
             return None
         answer = read_reply(request, stored.raw, stored.finish)
@@ -145,8 +150,6 @@ class LLM:
 
 
 class _Run:
-    """Answer the requests of one call."""
-
     def __init__(self, llm: LLM, check: Check | None, what: str) -> None:
         self.llm, self.check, self.what = llm, check, what
         self.config, self.store = llm.config, llm.answers
@@ -265,7 +268,6 @@ class _Run:
             return reply
 
     def _remember(self, loose: str | None, without: set[str]) -> None:
-        """Ask all that follows as the model wants it, and say once what that is."""
         llm = self.llm
         if loose is not None and loose not in llm._loose:
             llm._loose.add(loose)
@@ -275,7 +277,6 @@ class _Run:
         llm._without |= without
 
     def _lost(self, why: str) -> str:
-        """Count a request without a reply."""
         self.llm._lost += 1
         if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
             self.llm._stop = f"the server does not answer ({why})"
@@ -303,7 +304,6 @@ class _Run:
             self.freed.notify_all()
 
     async def _check_model(self) -> None:
-        """Raise `Unusable` unless there is a server, and it has the model."""
         if self.llm._is_known:
             return
         url, name = self.config.base_url, self.config.model
@@ -318,7 +318,6 @@ class _Run:
         self.llm._is_known = True
 
     def _note(self) -> str:
-        """Say how fast it goes and what is left."""
         seconds = max(time.monotonic() - self.began, 1e-3)
         rest = self.left * seconds / max(self.jobs - self.left, 1)
         return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"

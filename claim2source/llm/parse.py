@@ -129,7 +129,6 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Take a text out of the fence around all of it."""
     info = _INFO.match(text, len(FENCE)) if text.startswith(FENCE) else None
     if info is None or not text.endswith(FENCE) or len(text) < info.end() + len(FENCE):
         return text
@@ -169,7 +168,6 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
 
 
 def _balanced(text: str) -> list[dict[str, object]]:
-    """List the outermost objects that stand in a text."""
     found, place = [], text.find("{")
     for _ in range(MOST_BRACES):
         if place < 0:
@@ -194,7 +192,6 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def _choice(request: Request, text: str) -> str | None:
-    """Find the choice that a reply is, quotes, full stop and letter case aside."""
     if text in request.choices:
         return text
     plain = text.strip().strip("\"'`*.").strip().casefold()
@@ -203,14 +200,12 @@ def _choice(request: Request, text: str) -> str | None:
 
 
 def _tags(request: Request) -> frozenset[str]:
-    """Name the tags that fence the data of a request."""
     users = (m.content for m in request.messages if m.role == "user")
     found = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
     return frozenset(tag for tags in found for tag in tags)
 
 
 def _why_not_text(request: Request, text: str) -> str | None:
-    """Say why a text is no answer, whatever was asked for."""
     if not any(c.isalnum() for c in text):
         return EMPTY
     if len(text) > max(LONGEST, TIMES * len(request.messages[-1].content)):

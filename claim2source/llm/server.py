@@ -1,31 +1,48 @@
 """Speak with a server through the `openai` package, which asks again what may pass.
 
-The key is taken out of whatever comes back.
+Replies are bounded, and the key is taken out of whatever comes back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self
 
 from claim2source.core.errors import UserError
-from claim2source.llm.api_key import may_use_proxy, state_of
-from claim2source.llm.config import LLMConfig
-from claim2source.llm.http import (
-    HEADERS,
-    Budget,
-    Refused,
-    bounded_client,
-    other_shape,
-    refusal,
-    short_line,
-)
+from claim2source.core.terminal import printable_line, shortened
+from claim2source.llm.config import LLMConfig, may_use_proxy, state_of
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
 
+if TYPE_CHECKING:
+    import httpx2
+
+MOST_BYTES = 8 * 2**20  # of a reply
+# Sent with every request: a packed reply unpacks without a bound.
+HEADERS = {"Accept-Encoding": "identity"}
+# Busy servers say these; 408 is a proxy's time-out, 409 a lock's.
+_PASSING = (408, 409, 425, 429)
+# With these no other request can succeed either.
+_USELESS = (401, 402, 403, 404, 405, 501)
+# Faults of the server's own that stay: what it was not made to do.
+_LASTING = (501, 505, 506, 508, 510, 511)
+_SPENT = re.compile(
+    r"insufficient[_ ](?:quota|balance|funds|credits?)|exceeded_current_quota|arrearage"
+    r"|billing_(?:hard_limit|not_active)",
+    re.IGNORECASE,
+)
+_TOO_LARGE = re.compile(
+    r"\b(?:inputs?|prompt|request|documents?|sequence|texts?|query|batch|payload)\b[^.]{0,60}"
+    r"\b(?:too large|(?:is|are|was) too long)|context (?:length|size|window)|too many input tokens",
+    re.IGNORECASE,
+)
+# Characters of a server's words that are shown, and that are searched for what they mean.
+_LONGEST_WORDS, _READ = 300, 2000
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
@@ -50,6 +67,155 @@ _UNWANTED = re.compile(
     r"|only \S+ (?:is|are) (?:allowed|supported)",
     re.IGNORECASE,
 )
+
+
+class Spent(Exception):
+    """Say that a budget allows no further request."""
+
+
+@dataclass
+class Budget:
+    """Count the requests that are sent, with those that the client sends again."""
+
+    most: int | None = None
+    sent: int = 0
+
+    def spend(self) -> None:
+        """Count a request. Raises `Spent` where there may be no more."""
+        if self.most is not None and self.sent >= self.most:
+            raise Spent(f"the budget of {self.most} requests (llm.max_requests) is spent")
+        self.sent += 1
+
+
+class Refused(Exception):
+    """Say with what status and words a server refused a request.
+
+    `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
+    """
+
+    def __init__(self, status: int, why: str, codes: str = "") -> None:
+        self.status, self.why, self.codes = status, why, codes
+        super().__init__(why)
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether the account has no means left: waiting does not help."""
+        if self.status not in (402, 403, 429):
+            return False
+        return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.why[:_READ]}"))
+
+    @property
+    def is_lasting(self) -> bool:
+        """Tell whether no other request can succeed either."""
+        return self.is_spent or self.status in _USELESS or 300 <= self.status < 400
+
+    @property
+    def is_too_large(self) -> bool:
+        """Tell whether a shorter text may be taken; some servers say so with status 500."""
+        return self.status == 413 or bool(_TOO_LARGE.search(self.why[:_READ]))
+
+    @property
+    def passes(self) -> bool:
+        """Tell whether the same request may succeed later."""
+        if self.is_spent or self.is_too_large:
+            return False
+        return self.status in _PASSING or (self.status >= 500 and self.status not in _LASTING)
+
+
+def refusal(status: int, content: bytes) -> Refused:
+    """Read a refusal's words, wherever a server puts them."""
+    text = content.decode("utf-8", "replace")
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        return Refused(status, text)
+    found = said.get("error", said) if isinstance(said, dict) else said
+    found = {"message": found} if isinstance(found, str) else found
+    if not isinstance(found, dict):
+        return Refused(status, text)
+    codes = " ".join(str(found[key]) for key in ("code", "type", "param") if found.get(key))
+    words = (found.get(key) for key in ("message", "detail"))
+    why = next((one for one in words if one and isinstance(one, str)), text)
+    return Refused(status, why, codes[:_LONGEST_WORDS])
+
+
+def short_line(words: str) -> str:
+    """Make one short line of a server's words."""
+    return shortened(printable_line(words), _LONGEST_WORDS)
+
+
+def other_shape(content: bytes, what: str) -> Refused:
+    """Say that a reply is not what was asked for, and show how it begins."""
+    start = content[: 4 * _LONGEST_WORDS].decode("utf-8", "replace")
+    return Refused(200, f"a reply that is {what}: {start}")
+
+
+@cache
+def bounded_client() -> type[httpx2.AsyncClient]:
+    """Make the class of a client whose replies are bounded, and which stays at its origin.
+
+    The OpenAI package sends again what fails; what cannot succeed is marked for it by a header.
+    """
+    import httpx2
+
+    class Bounded(httpx2.AsyncClient):
+        budget = Budget()
+
+        async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
+            if request.method == "POST":
+                self.budget.spend()
+            try:
+                # httpx's own limit starts anew with every piece of a reply.
+                async with asyncio.timeout(request.extensions["timeout"]["read"]):
+                    reply = await self._whole(request, more)
+            except TimeoutError:
+                raise httpx2.ReadTimeout("time-out", request=request) from None
+            if reply.status_code == 200 and _is_cut(reply.content):
+                raise httpx2.RemoteProtocolError("a reply that is cut off", request=request)
+            passes = reply.status_code >= 400 and refusal(reply.status_code, reply.content).passes
+            reply.headers["x-should-retry"] = "true" if passes else "false"
+            return reply
+
+        async def _whole(self, request: httpx2.Request, more: dict[str, Any]) -> httpx2.Response:
+            more |= {"stream": True, "follow_redirects": False}
+            response = await super().send(request, **more)
+            status, content = response.status_code, bytearray()
+            try:
+                _refuse_redirect(response)
+                packed = response.headers.get("content-encoding", "identity").strip().lower()
+                if packed not in ("", "identity"):
+                    raise Refused(status, f"a reply that is packed as {packed}")
+                async for piece in response.aiter_raw():
+                    content += piece
+                    if len(content) > MOST_BYTES:
+                        raise Refused(status, f"a reply of more than {MOST_BYTES >> 20} MiB")
+            finally:
+                await response.aclose()
+            left_out = ("content-encoding", "content-length", "transfer-encoding")
+            pairs = response.headers.multi_items()
+            headers = [pair for pair in pairs if pair[0].lower() not in left_out]
+            return httpx2.Response(status, headers=headers, content=bytes(content), request=request)
+
+    return Bounded
+
+
+def _is_cut(content: bytes) -> bool:
+    """Tell whether a reply ends within its object: it may come whole the next time."""
+    try:
+        json.loads(content)
+    except RecursionError:
+        return False
+    except ValueError as error:
+        is_json = not content.strip() or content.lstrip()[:1] == b"{"
+        return is_json and "Extra data" not in str(error)
+    return False
+
+
+def _refuse_redirect(response: httpx2.Response) -> None:
+    if (further := response.next_request) is not None:
+        # The rest of the address may hold secrets.
+        there = f"{further.url.scheme}://{further.url.netloc.decode('ascii', 'replace')}"
+        raise Refused(response.status_code, f"it redirects to {there}: write that as the address")
 
 
 class Unusable(UserError):
@@ -178,7 +344,6 @@ class Server:
         return found, content
 
     def _shown(self, refused: Refused) -> Refused:
-        """Make one line of a refusal's words, without the key."""
         return Refused(refused.status, short_line(self._hidden(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
@@ -232,7 +397,6 @@ class Server:
         return body
 
     def _reply(self, request: Request, found: Any) -> Reply:
-        """Read a reply. Raises one of `_BROKEN` where it is no chat completion."""
         choice = found["choices"][0]
         text = _text(choice["message"].get("content"))
         text = self._hidden(_letters(text))
@@ -278,7 +442,6 @@ def refused_part(error: Refused, known: Collection[str]) -> str | None:
 
 
 def _text(content: object) -> str:
-    """Read a message's content: a text, or parts, of which those that are text count."""
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
         said = [part for part in parts if part.get("type", "text") in _TEXTS]
@@ -295,7 +458,6 @@ def _letters(text: object) -> str:
 
 
 def _logprob(value: object) -> float:
-    """Read a log-probability. Raises `ValueError` or `TypeError` for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("no log-probability")
     # Rounded ones may be a little above 0.
@@ -305,7 +467,6 @@ def _logprob(value: object) -> float:
 
 
 def _count(tokens: object) -> int:
-    """Read a number of tokens. Raises `ValueError` for what is none."""
     if tokens is None:
         return 0
     if isinstance(tokens, bool) or not isinstance(tokens, int | float):

@@ -225,7 +225,6 @@ def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int
 
 
 def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
-    """Sum values [systems, claims] by group, [systems, groups]."""
     return np.stack([np.bincount(index, weights=row, minlength=size) for row in values])
 
 

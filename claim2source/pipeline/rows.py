@@ -22,7 +22,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import LoadedSystem, whole_run
-from claim2source.evaluation.verifiers import Verified, places_table, verified, verified_table
+from claim2source.evaluation.verifiers import Verified, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.local import local_name
@@ -242,8 +242,7 @@ def _stage_details(
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
         notes += _stage_lines(name, depth, before.run, after)
-        shuffled = bool(getattr(getattr(stage, "stage", stage), "is_shuffled", False))
-        if work := verified(after, moved.get(MACRO), shuffled):
+        if work := verified(after, moved.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
@@ -251,11 +250,6 @@ def _stage_details(
         parts += ["What each stage did to the golds:", moves_table(moves)]
     if verifiers:
         parts += ["What verifiers were asked, and what it cost:", verified_table(verifiers)]
-    for name, one in verifiers.items():
-        if one.bias is not None:
-            how = "in changing orders" if one.shuffled else "in the ranking's order, which wins"
-            said = f"{name}: picks by place of the papers, shown {how}"
-            parts += [f"{said} (uneven by {one.bias:.1%}):", places_table(one)]
     return notes, parts
 
 

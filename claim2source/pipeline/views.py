@@ -99,8 +99,7 @@ def choices_parts(report: Report) -> list[Part]:
 
 def tests_parts(report: Report) -> list[Part]:
     """Describe the paired tests and the published numbers beside ours."""
-    costs = {system.name: system.cost for system in report.systems.values()}
-    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC, costs)]
+    tests = [part for test in report.tests for part in family_parts(test, MAIN_METRIC)]
     return [*tests, *published_parts(report.systems)]
 
 
@@ -124,14 +123,13 @@ def report_parts(report: Report, wide: bool = False) -> list[Part]:
 
 def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
     """Name the tables of a report, for W&B."""
-    costs = {system.name: system.cost for system in report.systems.values()}
     intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
     tables = {
         "scores": overview_table(report) if wide else report.score_table(),
         "intervals": intervals[0] if wide and intervals else None,
         "not run": report.not_run_table(),
         "Twins": report.twins_table,
-        **{f"Tests: {test.family}": family_table(test, costs) for test in report.tests},
+        **{f"Tests: {test.family}": family_table(test) for test in report.tests},
     }
     # The one table among the paragraphs on published numbers.
     for part in published_parts(report.systems):

@@ -25,6 +25,8 @@ from claim2source.io.posts import Post
 from claim2source.text.language import CODES
 
 AUTO = "auto"
+# A post whose paper is in the demo.
+EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
 # Characters of a post, posts of a batch, papers of an answer.
 CHARACTERS, POSTS, PAPERS = 20_000, 32, 100
 # What Python strips is no text; ASCII digits only.
@@ -144,9 +146,7 @@ class Question(Strict):
     venue: Venue = None
     paper_lang: PaperLang = None
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"post": "masks cut outbreaks 3.7x"}]}
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"post": EXAMPLE}]})
 
     def as_post(self) -> Post:
         """Return the post."""
@@ -183,7 +183,7 @@ class Batch(Strict):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"posts": [{"text": "masks cut outbreaks 3.7x"}]}]},
+        json_schema_extra={"examples": [{"posts": [{"text": EXAMPLE}]}]},
     )
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -32,11 +32,7 @@ class CrossEncoder(LocalReranker):
 
     model: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
     instruction: str | None = None
-
-    @property
-    def kind(self) -> RerankerKind:
-        """Name the kind of trained re-rankers that this stage reads."""
-        return "cross_encoder"
+    kind: ClassVar[RerankerKind | None] = "cross_encoder"
 
     @cached_property
     def prompt_settings(self) -> tuple[int | None, str | None]:
@@ -50,10 +46,6 @@ class CrossEncoder(LocalReranker):
         )
 
     @cached_property
-    def _files(self) -> Any:
-        return self.files()
-
-    @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the model's files and settings."""
         return {
@@ -61,13 +53,13 @@ class CrossEncoder(LocalReranker):
             "format": _FORMAT,
             "instruction": self.instruction,
             "sentence-transformers": version("sentence-transformers"),
-            **self._files[1],
+            **self.files[1],
         }
 
     @cached_property
     def network(self) -> Model:
         """Load the model."""
-        folder, _, settings = self._files
+        folder, _, settings = self.files
         return load_cross_encoder(folder, settings, self.prompt_settings[0])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,7 @@ import numpy as np
 from claim2source.core.config import Between, Share, require
 from claim2source.core.records import nfkc
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.stage import LLMCost, Task
-from claim2source.llm.versions import MOST_VERSIONS, RewritingStage
+from claim2source.llm.stage import MOST_VERSIONS, LLMCost, RewritingStage, Task
 from claim2source.llm.work import TEXTS, Answer, Request, object_schema
 from claim2source.stages.llm_scores import Listed, LLMScores, numbered, post_values
 from claim2source.stages.pairs import DEEPEST, min_max
@@ -298,5 +297,4 @@ def _plain(texts: object) -> set[str]:
 
 
 def _names_documents(request: Request, answer: Answer) -> str | None:
-    """Refuse a reply that passes over the documents."""
     return None if (answer.data or {}).get("documents") else "names no document"

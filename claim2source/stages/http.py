@@ -21,9 +21,8 @@ from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.llm.client import all_or_none, run_async
 from claim2source.llm.config import LLMConfig, check_server
-from claim2source.llm.http import Refused, other_shape
-from claim2source.llm.server import NoReply, Server
-from claim2source.stages.pairs import Pair, Reranker, Scored
+from claim2source.llm.server import NoReply, Refused, Server, other_shape
+from claim2source.stages.pairs import Pair, Reranker, Scored, rows_by_claim
 from claim2source.stages.yes_no import INSTRUCTIONS
 from claim2source.text.control import defused
 
@@ -113,13 +112,10 @@ class Http(Reranker):
         """
         # The server writes texts into a prompt.
         pairs = [Pair(*map(defused, pair)) for pair in pairs]
-        by_claim: dict[str, list[int]] = {}
-        for row, pair in enumerate(pairs):
-            by_claim.setdefault(pair.claim, []).append(row)
         size = self.documents
         parts = [
             rows[start : start + size]
-            for rows in by_claim.values()
+            for rows in rows_by_claim(pairs).values()
             for start in range(0, len(rows), size)
         ]
         # A wrong address, key or model is found before many requests are made.
@@ -134,8 +130,6 @@ class Http(Reranker):
 
 @dataclass
 class _Wave:
-    """Ask for the scores of some requests side by side."""
-
     settings: Http
     pairs: Sequence[Pair]
     is_first: bool
@@ -195,7 +189,6 @@ class _Wave:
         return found
 
     async def _ask(self, claim: str, texts: Sequence[str], once: bool) -> list[float]:
-        """Ask for the scores of texts, in their order; NaN where the reply has none."""
         settings = self.settings
         path, results, score = _SHAPES[settings.dialect]
         body: dict[str, Any] = {"model": settings.model, "documents": list(texts)}

@@ -17,7 +17,7 @@ from claim2source.core.config import Between
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models.hub import one_line
 from claim2source.stages.load import LocalReranker, load_with_code
-from claim2source.stages.pairs import Pair, Scored, scored_alone
+from claim2source.stages.pairs import Pair, Scored, rows_by_claim, scored_alone
 from claim2source.text.control import defused
 
 # Counted up when the same settings would give other scores.
@@ -44,19 +44,15 @@ class Jina(LocalReranker):
                 raise ConfigError(key, given, "none: the model's own code cuts texts")
 
     @cached_property
-    def _files(self) -> Any:
-        return self.files()
-
-    @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the model's files and how many sources are read together."""
         made = {"reranker": "jina", "format": _FORMAT, "documents": self.documents}
-        return {**made, **self._files[1]}
+        return {**made, **self.files[1]}
 
     @cached_property
     def network(self) -> Any:
         """Load the model with its own code. Raises `UserError` where that may not run."""
-        folder, _, settings = self._files
+        folder, _, settings = self.files
         model = load_with_code(folder, settings, self.model)
         if not callable(getattr(model, "rerank", None)):
             raise UserError(f"model {self.model}: its code has no `rerank(query, documents)`")
@@ -64,10 +60,7 @@ class Jina(LocalReranker):
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs claim by claim, in blocks; what fails is scored again in halves."""
-        by_claim: dict[str, list[int]] = {}
-        for row, pair in enumerate(pairs):
-            by_claim.setdefault(pair.claim, []).append(row)
-        for claim, rows in by_claim.items():
+        for claim, rows in rows_by_claim(pairs).items():
 
             def score(places: Sequence[int], claim: str = claim) -> np.ndarray:
                 texts = [defused(pairs[place].source) for place in places]
@@ -77,7 +70,6 @@ class Jina(LocalReranker):
                 yield from scored_alone(rows[start : start + self.documents], score)
 
     def _rerank(self, claim: str, texts: list[str]) -> np.ndarray:
-        """Ask the model's code; results are placed by their `index`."""
         found = np.full(len(texts), np.nan, dtype=np.float32)
         try:
             for one in self.network.rerank(claim, texts):

@@ -143,7 +143,6 @@ class Learned(WithRuntime):
 
     @cached_property
     def _models(self) -> Models:
-        """Hold the model that was read last, for the next call."""
         return Models(self.runtime)
 
     @property

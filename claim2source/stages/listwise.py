@@ -113,7 +113,6 @@ def _order(answer: Answer) -> list[int]:
 
 
 def _why_not(sizes: Mapping[str, tuple[int, int]], request: Request, answer: Answer) -> str | None:
-    """Refuse an order that names no paper of the claim's window."""
     start, end = sizes[request.id]
     named = any(1 <= number <= end - start for number in _order(answer))
     return None if named else "names no paper of the list"

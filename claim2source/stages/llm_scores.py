@@ -93,5 +93,4 @@ def numbered(texts: Sequence[str]) -> str:
 
 
 def _without_path(prompt: Prompt) -> Prompt:
-    """Return a prompt without its place: the same words elsewhere are the same prompt."""
     return replace(prompt, path=type(prompt.path)())

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError, InputError, UserError
@@ -84,6 +84,8 @@ class LocalReranker(Reranker):
     dtype: Dtype = "float32"
     batch_tokens: Annotated[int, Between(1, 10**9)] | None = None
     allow_remote_code: tuple[str, ...] = ()
+    # The kind of trained re-rankers that this stage reads.
+    kind: ClassVar[RerankerKind | None] = None
 
     def check(self) -> None:
         super().check()
@@ -102,13 +104,11 @@ class LocalReranker(Reranker):
         """
         found = trained_reranker(self.model)
         if found is not None:
-            require_kind(self.model, found[1], self.kind)
+            kind = found[1].reranker.kind
+            allowed = f"a {self.kind} model" if self.kind else "no trained re-ranker"
+            allowed += f"; this one is read by rerank: {kind}"
+            require(kind == self.kind, "model", self.model, allowed)
         return found
-
-    @property
-    def kind(self) -> RerankerKind:
-        """Name the kind of trained re-rankers that this stage reads."""
-        raise UserError(f"model {self.model}: a trained re-ranker, which this stage does not read")
 
     @cached_property
     def rendering(self) -> Rendering:
@@ -121,6 +121,7 @@ class LocalReranker(Reranker):
             checkpoint_setting(self, "sources", own.sources),
         )
 
+    @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
         """Find the model's files, what identifies them, and how to load them."""
         name, revision, labels, adapter = self.model, self.revision, 1, None
@@ -178,12 +179,6 @@ def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
     allowed = f"{trained!r}, with which the checkpoint was trained, or nothing here"
     require(own in (default, trained), key, own, allowed)
     return trained
-
-
-def require_kind(model: str, manifest: RerankerManifest, kind: RerankerKind) -> None:
-    """Raise `ConfigError` for a checkpoint that another stage reads."""
-    found = manifest.reranker.kind
-    require(found == kind, "model", model, f"a {kind} model; this one is read by rerank: {found}")
 
 
 def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:

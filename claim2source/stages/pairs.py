@@ -261,7 +261,6 @@ class Reranker(WithRuntime, ABC):
         return PairScores(scores, why, tokens, len(pairs) - len(todo))
 
     def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
-        """Rank a claim's sources by scores [depth], mixed with the first stage's."""
         first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
         good = np.flatnonzero(~np.isnan(scores))
         mixed = np.full(len(scores), np.nan)
@@ -270,7 +269,6 @@ class Reranker(WithRuntime, ABC):
         return ranked_by(before, mixed)
 
     def _mixed(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Mix the first stage's scores, best first, with a re-ranker's, [n]."""
         if self.mix == 0:
             return scores
         return self.mix * min_max(first) + (1 - self.mix) * min_max(scores)
@@ -312,7 +310,6 @@ def min_max(scores: np.ndarray) -> np.ndarray:
 
 
 def _keys(pairs: Sequence[Pair]) -> list[bytes]:
-    """Hash pairs; each text is hashed once."""
     hashed: dict[str, bytes] = {}
     for pair in pairs:
         for text in pair:
@@ -327,6 +324,14 @@ def _write(
     """Store the scores that are numbers; a pair that failed is asked again."""
     good = [place for place in fresh if np.isfinite(scores[place])]
     space.put([keys[place] for place in good], scores[good][:, None])
+
+
+def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
+    """Group the places of pairs by their claims."""
+    found: dict[str, list[int]] = {}
+    for row, pair in enumerate(pairs):
+        found.setdefault(pair.claim, []).append(row)
+    return found
 
 
 def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:

@@ -168,7 +168,6 @@ class Models:
         return self._stages[view]
 
     def _let_go(self) -> None:
-        """Forget what is held, before the next one is read: two may not fit."""
         if not self._several:
             self._encoders, self._stages = {}, {}
 
@@ -271,7 +270,6 @@ class Scorer:
         texts_of: Callable[[Sequence[Source], Rendering], list[list[str]]],
         fresh: bool,
     ) -> list[np.ndarray]:
-        """Score by the best cosine with one of a source's texts."""
         resolved = self.resolved(view)
         rendering = resolved.rendering or Rendering(view.claims, view.sources)
         ids = list(dict.fromkeys(source for one in asked for source in one))
@@ -319,7 +317,6 @@ class Scorer:
 
 
 def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
-    """Give the title and the sentences of every source; one empty text where it has none."""
     return [
         [text for text in (source.title.strip(), *sentences_of(source.abstract)) if text] or [""]
         for source in sources
@@ -327,7 +324,6 @@ def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str
 
 
 def _only(source: Source, part: PartOfSource) -> Source:
-    """Leave one part of a source."""
     if part == "title":
         return replace(source, abstract="", venue="", authors=())
     if part == "abstract":
@@ -360,7 +356,6 @@ def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
 
 
 def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
-    """Write texts as tokens of bigrams or character n-grams, joined by underscores."""
     from bm25s import tokenize
 
     characters = view.terms == "characters"

@@ -2,39 +2,97 @@
 
 A stance, -2 to 2, is judged in three ways: the cosine of two embeddings, as the paper has it, which
 says how alike two texts are and never denies anything; a language model; and, ours, a cross-encoder
-for natural language inference (`nli.py`).
+for natural language inference, which has the post as the premise and the rumour as the hypothesis.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
 from claim2source.core.config import Between, require
+from claim2source.core.errors import InputError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.datasets.rumors import MOST, REFUTES, SUPPORTS, UNVERIFIABLE, Label
 from claim2source.io.store import Store
-from claim2source.llm.stage import LLMCost, Task
-from claim2source.llm.versions import RewritingStage
+from claim2source.llm.stage import LLMCost, RewritingStage, Task
 from claim2source.llm.work import Request
+from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.facts import score_of, score_schema
+from claim2source.stages.load import load_cross_encoder
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.nli import NLI
-from claim2source.stages.pairs import Pair, Runtime
+from claim2source.stages.pairs import Pair, Runtime, Scored
 from claim2source.text.prompts import read_prompt
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import CrossEncoder as Model
 
 HIGHEST = 2
 Weights = Literal["raw", "positive", "min_max", "equal"]
 MEAN = "stance"  # in a result's details
 NO_STANCE = "no stance for any evidence"
 NO_WEIGHT = "weights of stances that sum to 0"
+# Counted up when the same settings would give other scores.
+_NLI_FORMAT = 1
+LABELS = 3
+_SUPPORTS, _DENIES = "entail", "contra"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLI(CrossEncoder):
+    """Score pairs of a rumour and a post by 2 * (P(entailment) - P(contradiction)), -2 to 2.
+
+    `model` classifies pairs in three classes that its config names (`id2label`): one begins with
+    "entail", one with "contra", in any order.
+    """
+
+    model: str = "cross-encoder/nli-deberta-v3-base"
+
+    @cached_property
+    def identity(self) -> Mapping[str, object]:
+        """Describe the model's files and settings."""
+        return {**super().identity, "reranker": "nli", "nli": _NLI_FORMAT}
+
+    @cached_property
+    def network(self) -> Model:
+        """Load the model."""
+        folder, _, settings = self.files
+        return load_cross_encoder(folder, settings, self.max_length, LABELS)
+
+    @cached_property
+    def places(self) -> tuple[int, int]:
+        """Find the logits of entailment and of contradiction. Raises `InputError`."""
+        config: Any = self.network.config
+        names = {int(i): str(label) for i, label in config.id2label.items()}
+        found = [
+            [i for i, label in names.items() if label.casefold().startswith(front)]
+            for front in (_SUPPORTS, _DENIES)
+        ]
+        if [len(places) for places in found] != [1, 1]:
+            why = f"{', '.join(names.values())}: entailment and contradiction must be among them"
+            raise InputError.at(self.files[0] / "config.json", field="id2label", why=why)
+        return found[0][0], found[1][0]
+
+    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        """Score pairs with the post as the premise."""
+        self.places  # noqa: B018  wrong labels are said before anything is scored
+        yield from super().score([Pair(pair.source, pair.claim) for pair in pairs])
+
+    def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Turn logits [rows, 3] into stances [rows]."""
+        shares = logits.softmax(dim=-1)
+        supports, denies = self.places
+        return 2 * (shares[:, supports] - shares[:, denies])
+
+
 _SCORERS: Mapping[str, type[Cosine] | type[NLI]] = {"cosine": Cosine, "nli": NLI}
 
 

@@ -11,7 +11,6 @@ import random
 import re
 import time
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -65,8 +64,7 @@ class Poll:
     good: int = 0
     tokens: int = 0
     closed: bool = False
-    # Shown places that were picked, and the last reasons for each rank.
-    places: Counter[int] = field(default_factory=Counter)
+    # The last reasons for each rank.
     reasons: dict[int, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
@@ -86,7 +84,6 @@ class Poll:
         self.votes[self.none] += weights[-1]
         place = int(np.argmax(weights))
         if place < self.none:
-            self.places[place] += 1
             self.reasons[order[place]] = reason
 
     def fail(self, reason: str, *, close: bool = False) -> None:
@@ -125,9 +122,8 @@ class Poll:
             found |= {
                 "none": float(self.votes[self.none]) / total,
                 "share": float(self.votes.max()) / total,
-                "shown": len(self.ids),
             }
-        return found | {f"picked@{place + 1}": n for place, n in sorted(self.places.items())}
+        return found
 
 
 @dataclass(frozen=True)
@@ -189,11 +185,6 @@ class Verifier(LLMStage):
     def version(self) -> str:
         """Name the prompt and its version."""
         return f"{self._prompt.name} {self._prompt.version}"
-
-    @property
-    def is_shuffled(self) -> bool:
-        """Tell whether papers are shown in other orders than the ranking's."""
-        return self.shuffle or self.votes > 1
 
     @property
     def ranks_all(self) -> bool:
@@ -279,10 +270,10 @@ class Verifier(LLMStage):
         return found if isinstance(found, str) else None
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> Ask | None:
-        """Show a poll's papers in the order of its next vote; None where they are too long."""
         count, claim = len(poll.ids), poll.claim
+        shuffled = self.shuffle or self.votes > 1
         orders = [
-            shown_order(claim.id, self.seed, draw, count) if self.is_shuffled else [*range(count)]
+            shown_order(claim.id, self.seed, draw, count) if shuffled else [*range(count)]
             for draw in range(poll.asks + 1)
         ]
         order = orders[-1]
@@ -309,7 +300,6 @@ class Verifier(LLMStage):
     def _ranked(
         self, poll: Poll, before: Mapping[str, float]
     ) -> tuple[list[tuple[str, float]], str]:
-        """Order a claim's sources by a poll, and say what it was."""
         kept = list(before.items())
         if len(poll.ids) < 2:
             return kept, "nothing to choose"
@@ -516,7 +506,6 @@ def fitted(
 
 
 def _cut(source: Source, share: float) -> Source:
-    """Shorten an abstract to a share of its characters, at a word's end."""
     kept = source.abstract[: int(len(source.abstract) * share)]
     words = kept.rpartition(" ")[0] or kept
     return replace(source, abstract=f"{words} .." if words else "")

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_causal
-from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
+from claim2source.stages.pairs import CHUNK, Pair, Scored, rows_by_claim, scored_alone, token_budget
 from claim2source.text.control import defused
 
 if TYPE_CHECKING:
@@ -76,17 +76,13 @@ class YesNo(LocalReranker):
     max_length: Annotated[int, Between(8, 10**6)] | None = 8192
     instruction: str = "released"
     template: Ending = "qwen3"
+    kind: ClassVar[RerankerKind | None] = "yes_no"
 
     def check(self) -> None:
         super().check()
         text = bool(self.instruction.strip())
         require(text, "instruction", self.instruction, "a text, released or detailed")
         require(self.max_length is not None, "max_length", None, "a number of tokens")
-
-    @property
-    def kind(self) -> RerankerKind:
-        """Name the kind of trained re-rankers that this stage reads."""
-        return "yes_no"
 
     @cached_property
     def prompt_settings(self) -> tuple[int, str, Ending]:
@@ -100,23 +96,19 @@ class YesNo(LocalReranker):
         return length or 0, instruction, template
 
     @cached_property
-    def _files(self) -> Any:
-        return self.files()
-
-    @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the model's files, the prompt and the settings."""
         return {
             "reranker": "yes_no",
             "format": _FORMAT,
             "prompt": list(self.prompt(Pair("", ""))),
-            **self._files[1],
+            **self.files[1],
         }
 
     @cached_property
     def network(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load the model and its tokenizer."""
-        folder, _, settings = self._files
+        folder, _, settings = self.files
         return load_causal(folder, settings)
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
@@ -171,10 +163,7 @@ class YesNo(LocalReranker):
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs claim by claim, so that what their prompts share is read once."""
-        by_claim: dict[str, list[int]] = {}
-        for row, pair in enumerate(pairs):
-            by_claim.setdefault(pair.claim, []).append(row)
-        order = [row for rows in by_claim.values() for row in rows]
+        order = [row for rows in rows_by_claim(pairs).values() for row in rows]
         shared = _Prefixes(self.network[0], self.answers)
         for start in range(0, len(order), CHUNK):
             chunk = order[start : start + CHUNK]
@@ -255,7 +244,6 @@ class _Prefixes:
             return found
 
     def _keys(self, prefix: list[int]) -> Any:
-        """Return the keys and values of a prefix, those of the last one where it is the same."""
         import torch
         from transformers import DynamicCache
 

@@ -159,7 +159,7 @@ class TrainedReranker(ABC):
                 f"model.name: {self.config.model.name} is an adapter; train from its base "
                 f"({stage.trained[1].base.name})"
             )
-        self.folder, identity, settings = stage.files()
+        self.folder, identity, settings = stage.files
         self.own_code = settings.own_code
         config = self.config.model
         name = str(self.folder) if stage.trained is not None else config.name

@@ -214,9 +214,11 @@ def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
             assert found[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
             assert (
-                "Not here: the paper is probably not in this index (5 %)" in text
+                "Not here: the paper is probably not in this index (5 % that it is here)" in text
             ) is not present
-            assert ("Found: the paper is probably one of these (95 %)" in text) is present
+            assert (
+                "Found: the paper is probably one of these (95 % that it is here)" in text
+            ) is present
             assert "\n10. " in text and "held-out" not in text
             found = json.loads(ask(POST, "--json", "--threshold", "0.99"))
             assert found[0]["abstained"]
@@ -577,7 +579,10 @@ def test_three_answers_by_two_thresholds(ask: Callable[..., str], index: str) ->
     model = replace(fitted(True), threshold=0.3, sure=0.99)
     with knowing(index, model):
         assert json.loads(ask(POST, "--json"))[0]["verdict"] == "uncertain"
-        assert "Uncertain: the paper may be one of these, or not in this index (95 %)" in ask(POST)
+        assert (
+            "Uncertain: the paper may be one of these, or not in this index (95 % that it is here)"
+            in ask(POST)
+        )
     with knowing(index, replace(model, sure=0.7)):
         assert json.loads(ask(POST, "--json"))[0]["verdict"] == "found"
     off = replace(fitted(False), topic=None)

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from claim2source.core.report import COST_COLUMNS, SystemCost
 from claim2source.evaluation.anova import two_way_anova
 from claim2source.evaluation.families import (
     INSIDE,
     TOO_FEW,
     Family,
     compare_family,
-    family_table,
     holm,
 )
 from claim2source.metrics.significance import (
@@ -154,19 +152,13 @@ def test_a_family_is_tested_against_its_baseline():
     assert by_name["better"].p_holm == pytest.approx(4 * by_name["better"].p)
 
 
-def test_as_many_draws_are_made_as_are_asked_for_and_costs_stand_beside():
+def test_as_many_draws_are_made_as_are_asked_for():
     groups = np.arange(80) // 2
     found = compare_family(scores(), FAMILY, groups, repeats=50)
     assert (found.draws, found.repeats) == (50, enough_repeats(4))
     differences = np.stack([scores()[name] - scores()["base"] for name, _ in FAMILY.pairs])
     expected = bootstrap_intervals(differences, groups, repeats=50)
     assert [(c.low, c.high) for c in found.comparisons] == [tuple(row) for row in expected]
-    plain, *_ = family_table(found, {"elsewhere": SystemCost(1.0), "base": None})
-    assert "seconds" not in plain
-    columns, rows, *_ = family_table(found, {"better": SystemCost(3.0, 6), "base": None})
-    assert columns[-len(COST_COLUMNS) :] == list(COST_COLUMNS)
-    by_name = {row[0]: row[-len(COST_COLUMNS) :] for row in rows}
-    assert by_name["better"][:2] == ["3.0", "2.0"] and by_name["base"] == [None] * 5
 
 
 # --- ANOVA ---------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
@@ -13,7 +12,7 @@ from claim2source.core.run import Result, Run
 from claim2source.evaluation.html.claims import traced_claims
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import Moves, gold_moves
-from claim2source.evaluation.verifiers import Place, places_table, verified
+from claim2source.evaluation.verifiers import verified
 
 
 def test_moves_of_golds_are_counted_by_hand() -> None:
@@ -34,22 +33,18 @@ def test_moves_of_golds_are_counted_by_hand() -> None:
     }
 
 
-def test_the_bias_of_places_is_measured_against_an_even_spread() -> None:
+def test_a_verifiers_work_and_its_price_are_counted() -> None:
     run = Run.from_lists({c: [("x", 1.0)] for c in "abcd"})
     details = {
-        "a": {"asks": 4, "tokens": 100, "shown": 4, "picked@1": 3, "picked@2": 1},
-        "b": {"asks": 2, "tokens": 50, "shown": 2, "picked@2": 1},
+        "a": {"asks": 4, "tokens": 100},
+        "b": {"asks": 2, "tokens": 50},
         "c": {"asks": 0, "tokens": 0},
     }
     moves = Moves(4, 1.0, 3, 1, 1, 1)
-    one = verified(Result(run, details=details), moves, True)
+    one = verified(Result(run, details=details), moves)
     assert one is not None and (one.claims, one.asked, one.asks, one.tokens) == (4, 2, 6, 150)
-    # Of a's picks one was expected at each of four places, of b's half at each of two.
-    assert one.places == (Place(1, 3, 1.5), Place(2, 2, 1.5), Place(3, 0, 1.0), Place(4, 0, 1.0))
-    assert one.bias == pytest.approx((1.5 + 0.5 + 1 + 1) / 10)
     assert one.tokens_per_promoted == 50 and one.share_asked == 0.5
-    assert np.allclose([row[2:] for row in places_table(one).rows][0], [0.6, 0.3])
-    assert verified(Result(run), moves, True) is None
+    assert verified(Result(run), moves) is None
 
 
 def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from eval.find import main as find
 from eval.index import main as index
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLE = "new study: masks cut outbreaks 3.7x"
-GERMAN = "Neue Studie: ohne Masken 3,7-mal so viele Ausbrüche an Grundschulen"
+EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
+GERMAN = "Neue Studie: Ratten erschnüffeln Tuberkulose im Gefängnis, besser als das Mikroskop"
 
 
 def test_one_post_is_the_example_everywhere() -> None:
@@ -24,7 +24,7 @@ def test_one_post_is_the_example_everywhere() -> None:
         text = path.read_text(encoding="utf-8")
         assert "masks cut outbreaks 3.7x" in text
         asked = re.findall(r'claim2source find "([^"]+)"', text)
-        assert all(one == EXAMPLE or one.startswith("Neue Studie") for one in asked), path
+        assert all(one in (EXAMPLE, "Neue Studie: Masken") for one in asked), path
 
 
 @pytest.mark.slow
@@ -35,11 +35,10 @@ def test_the_example_s_paper_is_first_in_the_demo(
     folder = str(tmp_path / "idx")
     index(["demo", "--out", folder, "--no_sentences", "--store", str(tmp_path / "store")])
     assert "abstention fitted on" in capsys.readouterr().out
-    for post in (EXAMPLE, GERMAN):
+    for post, title in ((EXAMPLE, "Fewer outbreaks under mask mandates"), (GERMAN, "rats")):
         find([post, "--index", folder, "--json", "--k", "3", "--store", str(tmp_path / "store")])
         papers = json.loads(capsys.readouterr().out)
-        source = papers[0]
-        assert source["title"].startswith("Fewer outbreaks under mask mandates"), papers
-        assert source["verdict"] in ("found", "uncertain"), papers
+        assert title in papers[0]["title"], papers
+        assert papers[0]["verdict"] in ("found", "uncertain"), papers
     find(["Schon wieder Regen in Kiel, ich habe das Wetter satt", "--index", folder, "--json"])
     assert {one["verdict"] for one in json.loads(capsys.readouterr().out)} == {"not here"}

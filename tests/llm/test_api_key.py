@@ -9,7 +9,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.llm import LLM, LLMConfig
-from claim2source.llm.api_key import _warn, is_safe, may_use_proxy, state_of
+from claim2source.llm.config import _warn, is_safe, may_use_proxy, state_of
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from tests.llm.test_client import asking

@@ -97,7 +97,8 @@ def test_a_post_is_pasted_and_papers_are_seen(
     expected = in_order(finder, POST)
     assert found(page, POST) == expected and len(expected) == 10
     verdict = page.locator(".verdict").inner_text()
-    assert "one of these (" in verdict and "% that the paper is here" in verdict
+    assert verdict.startswith(("Found: ", "Uncertain: ", "Not here: "))
+    assert "% that it is here" in verdict and "held-out posts" in page.inner_text("#answer")
     # Marked are the post's words as the paper has them, not all of the paper's.
     marked = set(page.locator("mark").evaluate_all("all => all.map((e) => e.textContent)"))
     assert "outbreaks" in marked and not marked & {"the", "randomised"}

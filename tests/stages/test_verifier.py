@@ -122,7 +122,7 @@ def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -
     voted = verified(only_first, votes=10)
     assert mrr(voted) == pytest.approx(BEFORE)
     assert voted.notes["c0"] == "the vote is a tie: ranking left as it is"
-    assert all(one["picked@1"] == one["asks"] == 10 for one in voted.details.values())
+    assert all(one["asks"] == 10 for one in voted.details.values())
 
     # It knows the paper, but sees it in the upper half only: ranks 7 and 10 are lost in one vote.
     half = llm_server(play.Verifier(play.biased(GOLDS)))

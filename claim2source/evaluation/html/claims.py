@@ -75,7 +75,6 @@ def _entries(
     top: int,
     arrows: bool = False,
 ) -> list[ClaimEntry]:
-    """List claims with the first sources of each run and the golds."""
     sources = {source.id: source for source in dataset.sources}
     claims = {claim.id: claim for claim in dataset.claims}
     found = []

@@ -189,7 +189,6 @@ def _reference(value: str) -> str:
 
 
 def _styled(draw: Callable[P, str]) -> Callable[P, str]:
-    """Have a plot drawn in the page's style."""
 
     @wraps(draw)
     def within(*arguments: P.args, **named: P.kwargs) -> str:
@@ -322,7 +321,6 @@ def _framed(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float
 
 
 def _whole(value: float) -> str:
-    """Write a number of any size without an exponent."""
     if value >= 1:
         return f"{value:,.10g}" if value < 1e9 else f"{value:,.0f}"
     return f"{value:.{max(1, -math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
@@ -347,5 +345,4 @@ def _letters(text: str) -> int:
 
 
 def _text_width(text: str) -> float:
-    """Estimate the width of a text of the page's size in a plot."""
     return 8.4 * _letters(text)

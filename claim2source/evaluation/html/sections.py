@@ -156,14 +156,12 @@ def _by_language(compared: Compared) -> Section:
 
 
 def _forms_note(compared: Compared) -> str:
-    """Explain the claim forms that stand behind the dots of systems' names."""
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
     said = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
     return f" Claim forms: {said}." if said else ""
 
 
 def _tests(compared: Compared) -> Section:
-    """Show the tests against the baseline: the macro average, then each language by itself."""
     scored = compared.scored
     tests = scored.tests(repeats=compared.repeats, seed=compared.seed)
     title = f"Difference from {scored.baseline}"
@@ -216,7 +214,6 @@ def _learning_curve(compared: Compared) -> Section:
 
 
 def _chosen(compared: Compared) -> Section:
-    """Show the scores on val and its parts, what was chosen there, and what was compared."""
     trainings = [(name, report.training) for name, report in compared.reports.items()]
     trained = [(name, one.choice) for name, one in trainings if one and one.choice]
     systems = {name: system.report for name, system in compared.systems.items()}
@@ -267,7 +264,6 @@ def _recall(compared: Compared) -> Section:
 
 
 def _changes(compared: Compared) -> Section:
-    """Count claims by the rank of their gold with the baseline and with each other system."""
     baseline, ranks = compared.scored.baseline, compared.scored.ranks
     place = {name: i for i, name in enumerate(ranks)}
     limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
@@ -302,7 +298,6 @@ def _changes(compared: Compared) -> Section:
 
 
 def _representations(compared: Compared) -> Section:
-    """Show the macro score by system and claim form, where there are several forms."""
     systems, macro = compared.systems, compared.scored.macro
     counts = Counter((system.report.title, system.report.claims) for system in systems.values())
     # Systems of one name in two folders are two rows.
@@ -393,7 +388,6 @@ def _left_out(compared: Compared) -> Section:
 
 
 def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
-    """Name the failures of a system and of the stages before its last."""
     stages = {f"{system.name}: {stage.name}": stage.failures for stage in system.stages[:-1]}
     return {**stages, system.name: system.failures}
 

@@ -60,7 +60,11 @@ class PublishedTables:
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
         text = render(parts, "markdown" if markdown else "plain") + "\n"
-        return text + unplaced(self.unplaced)
+        left = (
+            f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
+            for s in self.unplaced
+        )
+        return text + ("\n" + "".join(left) if self.unplaced else "")
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Name the tables that have a score of ours, each with its notes."""
@@ -182,15 +186,6 @@ def used_systems(cells: Cells) -> list[Part]:
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
-
-
-def unplaced(systems: Sequence[LoadedSystem]) -> str:
-    """List systems that are in no table."""
-    lines = (
-        f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
-        for s in systems
-    )
-    return "\n" + "".join(lines) if systems else ""
 
 
 def as_csv(tables: Sequence[Table], cells: Mapping[str, Cells]) -> str:

@@ -56,7 +56,7 @@ def export_reranker(
     kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
     allowed = (model or ModelConfig()).allow_remote_code
     stage: Any = kind(model=str(checkpoint), allow_remote_code=allowed).with_runtime(None, "cpu")
-    base, _, settings = stage.files()
+    base, _, settings = stage.files
     settings = replace(settings, dtype="float32")
     stage.__dict__["_files"] = (base, {}, settings)
     before = weights_hash(base)
