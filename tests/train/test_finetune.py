@@ -185,7 +185,7 @@ def test_two_processes_give_the_losses_of_one(
     whole, kind = tmp_path / "whole", (more["tuning"], "fsdp2" if "trainer" in more else "auto")
     if kind != ("full", "fsdp2"):
         more = more | {"optimisation__chunk_size": 7}
-    (after := tmp_path / "after.yaml").write_text("hybrid: true\n")
+    (after := tmp_path / "after.yaml").write_text("claims: [bilingual]\n")
     extra = {"after": after} if kind[1] == "auto" else {}
     command = [*TWO, *arguments(*setup, whole, **SAME, **more, **extra)]
     done = run(command, tmp_path)
@@ -195,9 +195,8 @@ def test_two_processes_give_the_losses_of_one(
         # Neither libraries nor a second process have anything to say.
         assert all(line.startswith(OURS) for line in done.stderr.splitlines()), done.stderr
         assert done.stderr.count("WARNING: ") == 1
-        evaluated = Report.read(whole / "evaluation" / "checkpoints")
-        names = [f"{name}epoch-{epoch}" for epoch in range(4) for name in ("", "H-")]
-        assert list(evaluated.systems) == names
+        evaluated = Report.read(whole / "evaluation")
+        assert list(evaluated.systems) == [f"epoch-{epoch}.bilingual" for epoch in range(4)]
     alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
     main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **alone}))
     states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "alone")]
