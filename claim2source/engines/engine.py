@@ -85,7 +85,7 @@ CENTRE_SAMPLE = 64
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
 # Old versions stay this long: another process may be reading one, or ask an older state.
-RETENTION, NEVER = timedelta(days=7), timedelta(days=36_500)
+RETENTION = timedelta(days=7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,19 +332,18 @@ class Engine(PaperTable):
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Build or extend the indexes, merge what was written in pieces, measure the recall."""
         self.lock()
-        with self._named():
-            values = self._build_indexes(say)
-        self._write_seal()
-        self.note(stale=False, **values)
         self.files.remove(self._seal_file)  # it names files that go now
         with self._named():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
+        with self._named():
+            values = self._build_indexes(say)
+        self._write_seal()
+        self.note(stale=False, **values)
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
-        self._table.optimize(cleanup_older_than=NEVER)
         papers, names = self._table.count_rows(), self._index_names()
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())

@@ -12,6 +12,8 @@ TARGET = 0.97
 QUERIES, DEPTH = 100, 100
 # Papers that a sampled query is the mean of.
 MIXED = 8
+# Cosine of a sampled query with that mean: the best papers are as far from it as from posts.
+NEARNESS = 0.25
 # Scores that differ by less are equal: engines round inner products of float16 differently.
 _ROUNDING = 1e-5
 
@@ -26,17 +28,21 @@ class Probes:
 
 
 def sampled_queries(vectors: np.ndarray) -> np.ndarray:
-    """Make queries of the vectors of papers [n, d]: each is the mean of `MIXED` of them.
+    """Make queries of the vectors of papers [n, d]: means of `MIXED` of them, and noise.
 
-    A paper's own vector, or the mean of two, would be too easy: it lies among its neighbours, and
-    posts lie far from all papers.
+    A paper's own vector, or a mean, would be too easy: it lies among its neighbours, and posts lie
+    far from all papers.
     """
     mixed = min(MIXED, len(vectors))
     rows = np.random.default_rng(0).permutation(len(vectors) // mixed * mixed)
     means: np.ndarray = (
         vectors[rows].astype(np.float32).reshape(mixed, -1, vectors.shape[1]).mean(0)
     )
-    return means
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    noise = np.random.default_rng(1).standard_normal(means.shape, dtype=np.float32)
+    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    queries: np.ndarray = NEARNESS * means + (1 - NEARNESS**2) ** 0.5 * noise
+    return queries
 
 
 def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEPTH) -> np.ndarray:

@@ -80,8 +80,9 @@ class PaperTable:
         return [paper_of(row) for row in self._drawn(papers, count, self._paper).to_pylist()]
 
     def _drawn(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
-        places = np.random.default_rng(0).choice(papers, min(count, papers), False)
-        return self._table.take_offsets(sorted(places.tolist())).select(columns).to_arrow()
+        rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
+        with self._named():
+            return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
 
     @property
     def _paper(self) -> list[str]:
@@ -112,10 +113,10 @@ class PaperTable:
         """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
         if k < 1 or where.ids == ():
             return []
-        query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-        query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-        query = filtered(query, where)
         with self._named():
+            query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
+            query = query.distance_type("dot").limit(k).select(["id", "_distance"])
+            query = filtered(query, where)
             found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
         if probes and len(found) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
@@ -124,8 +125,8 @@ class PaperTable:
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search many vectors [n, d] at once, for the best scores of each."""
-        query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
         with self._named():
+            query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
             found = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
         rows, scores = found["query_index"].to_numpy(), 1 - numbers(found, "_distance")
         return [scores[rows == row] for row in range(len(queries))]

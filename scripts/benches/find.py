@@ -173,6 +173,7 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
                 seconds[way].append(ways[way]())
                 spent[way] += sum(server.cpu_times()[:2]) - before
             memory = round(server.memory_info().rss / 2**20)
+        shares = recall(finder.engine, posts, dense)
     percentiles = {
         way: {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
         for way, took in seconds.items()
@@ -180,7 +181,7 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
     percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
     return {
         "sources": count,
-        "recall_of_posts": recall(finder.engine, posts, dense),
+        "recall_of_posts": shares,
         **ratio_of(percentiles[INSIDE]["p95"] / percentiles[ONE]["p95"]),
         "milliseconds": {
             way: {name: median(values, 1) for name, values in of_way.items()}

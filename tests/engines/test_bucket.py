@@ -27,6 +27,8 @@ from tests.shared_data import REPOSITORY
 
 pytestmark = pytest.mark.slow
 KILLS, PAPERS = 5, 240
+# Seconds within which a writer must have begun, on a busy machine too.
+BEGIN = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +183,7 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         for kill in range(KILLS):
             writer = subprocess.Popen(index(url, every), stdout=-3, stderr=-3)
             before = open_engine(url).stats().papers
-            end = time.monotonic() + 120
+            end = time.monotonic() + BEGIN
             # After it has begun to write; of the later ones some are killed while they build.
             while open_engine(url).stats().papers == before < PAPERS:
                 assert writer.poll() is None and time.monotonic() < end
@@ -210,4 +212,4 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         for one in servers:
             one.terminate()
         for one in servers:
-            one.wait(30)
+            one.wait(120)

@@ -272,9 +272,10 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
         return float(np.mean(shares))
 
     tuned = recall()
-    assert 0.95 <= tuned < 1  # as measured, and really not exact
+    assert tuned >= 0.97
+    # Not after one more build, in which LanceDB joins so small partitions.
     engine.manifest = replace(made, probes=1)
-    assert recall() < tuned
+    assert recall() < tuned  # it is really not exact
     engine.manifest = made
     # Where few papers are left the search is exact, however far apart they lie.
     for where in FILTERS[4:6]:

@@ -165,6 +165,24 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
         assert open_engine(copy).stats().papers == PAPERS + 20
 
 
+def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:
+    engine = open_engine(copy)
+    shutil.rmtree(copy)
+    for use in (
+        lambda: engine.dense(np.ones(WIDTH), 5),
+        lambda: engine.lexical(["w1"], 5),
+        lambda: engine.fetch(["p1"]),
+        lambda: engine.sample(PAPERS, 5),
+        lambda: list(engine.rows()),
+        engine.stats,
+        engine.refresh,
+    ):
+        with pytest.raises(UserError) as found:
+            use()
+        assert str(copy) in str(found.value) and "\n" not in str(found.value)
+    assert not copy.exists()
+
+
 def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     makers: list[Callable[[Path], object]] = [
