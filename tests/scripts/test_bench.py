@@ -148,6 +148,14 @@ def test_other_cases_end_with_their_figures(
     assert found["ratio"] > 0
     assert all(one["recall"] == 1 for one in found.get("sizes", ()))
     assert all(mib > 50 for mib in found.get("peak_mib", {}).values())
+    assert not [one for one in found.values() if isinstance(one, dict) and "failed" in one]
+    if case == "gpu":
+        ended = found["run"]
+        assert ended["killed"] and ended["resumed"] and ended["merged"] and ended["cosine"] > 0.999
+        assert found["attention, causal"]["right"] and found["attention, both ways"]["right"]
+        trained = found["training, 4 claims, chunk auto, checkpointing True"]
+        assert {"predicted_mb", "peak_mb", "tokens_per_second"} <= trained.keys()
+        assert all(found[f"pairs, {name}"]["pairs_per_second"] > 0 for name in gpu.QWEN)
 
 
 def test_a_part_that_fails_spoils_no_other(capsys: pytest.CaptureFixture[str]) -> None:
