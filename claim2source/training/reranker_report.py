@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report, TrainingReport
+from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report
 from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
@@ -23,9 +23,8 @@ from claim2source.systems.stages import apply_stage
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData
 from claim2source.training.loggers import RunLog
-from claim2source.training.report import CHOSEN, STEP_0
+from claim2source.training.report import CHOSEN, STEP_0, training_report
 from claim2source.training.reranker_config import RerankerConfig
-from claim2source.training.resume import skipped_steps
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 
 PROGRAM = "train/finetune_reranker.py"
@@ -94,17 +93,7 @@ def report_pipeline(
             settings={"checkpoint": str(folder), "depth": config.first.depth},
         )
         scored[system] = replace(one, report=described)
-    training = TrainingReport(
-        # Scores by claim are in run.json.
-        history=tuple(replace(entry, claims={}) for entry in run.history),
-        choose=config.choose,
-        chosen_epoch=epoch,
-        chosen_scale=1.0,
-        chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
-        skipped_steps=skipped_steps(losses),
-        choice=choice,
-        settings=config.recorded,
-    )
+    training = training_report(run, config, epoch, choice, losses)
     systems = {name: one.report for name, one in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))

@@ -90,7 +90,7 @@ def test_a_mistake_in_two_processes_is_said_once(setup: tuple[Path, Path], tmp_p
     after = tmp_path / "after.yaml"
     after.write_text("only: [Nothing]\n", encoding="utf-8")
     for command, why in (
-        ([*TWO, *words, "--no.key=3"], "no.key"),
+        ([*TWO, *words, "--no.key=3"], "no: no such key"),
         ([*TWO, *words, '--trainer={"devices": 3}'], "trainer.devices"),
         ([*TWO, *words, f"--after={after}"], "after.yaml: only: 'Nothing'"),
         ([*one, *words], " ".join(TWO[len(LAUNCH) : -3]).replace(" 2 ", " N ")),
