@@ -51,7 +51,7 @@ from claim2source.systems.heldout import (
     NothingToChooseOn,
     SelectionData,
 )
-from claim2source.training.curve import curve_table, draw
+from claim2source.training.curve import curve_table
 from claim2source.training.export.card import Card, push_to_hub
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export
@@ -65,12 +65,9 @@ from claim2source.training.export.weighted_sum import (
 from claim2source.training.run_folder import RunFolder, read_history
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from claim2source.models import Encoder
 
 STEP_0, AS_TRAINED, PICKED, SUM = "step 0", "scale 1", "picked", "their sum"
-PLOT_FILE = "scales.png"
 Weight = Annotated[float, Between(0, 100)]
 Option = TypeVar("Option", float, str)
 
@@ -129,7 +126,6 @@ class Compared:
 
     report: Report
     parts: Sequence[Part]
-    figure: Figure | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -173,8 +169,6 @@ def _merged(config: MergeConfig) -> list[str]:
             if compared is not None:
                 compared.report.write(folder)
                 write_markdown(folder, "Merge", compared.parts)
-                if compared.figure is not None:
-                    compared.figure.savefig(folder / PLOT_FILE, dpi=150)
     if compared is not None:
         tables = [part for part in compared.parts if isinstance(part, TextTable)]
         named = {table.columns[0]: table for table in tables}
@@ -265,11 +259,9 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
     named = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
     reports = {scale: scored(scale, reported).report for scale in sorted({*named.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in named.items()}
-    curve = {scale: one.report.table for scale, one in on_val.items()}
-    title = f"{scaled.folder.name} on val of {Path(_dataset(config, manifest)).name}"
     report = _report(config, manifest, reported, systems, PICKED, (choice,))
     titles = {PICKED: f"{PICKED} ({chosen:.12g})"}
-    return Compared(report, _parts(report, titles), draw(curve, chosen, title)), chosen
+    return Compared(report, _parts(report, titles)), chosen
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:

@@ -114,7 +114,6 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     assert hashes(runs[kind], runs["model"]) == before
     assert "Chosen on val: scale" in said and f"picked ({chosen:g})" in said
     assert "| scale | en | de | macro | to choose by |" in (out / "report.md").read_text()
-    assert (out / "scales.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob(".*"))
 
 
@@ -265,7 +264,9 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
 
 def test_what_was_scaled_in_full_is_not_scaled_again(runs: Runs, tmp_path: Path) -> None:
     write_point(config(runs["model"]), tmp_path / "full", "full")
-    scaled = ScaledCheckpoint(tmp_path / "full", "cpu")
-    scaled.save_checkpoint(tmp_path / "half", 0.5, {})
+    shutil.copytree(tmp_path / "full", tmp_path / "half")
+    manifest = Manifest.read(tmp_path / "half")
+    scaled = replace(manifest.weights, scale=0.5)
+    replace(manifest, weights=scaled).write(tmp_path / "half")
     with pytest.raises(UserError, match=r"interpolation at 0\.5"):
         merge(tmp_path / "out", "--checkpoints", tmp_path / "half", "--scales", 0, 1)

@@ -108,7 +108,7 @@ def checked(run: Path) -> Report:
     assert set(absent) == {("Absent", "ask for it")}
     page = (run / "evaluation" / "report.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("epoch-1+H.original", "BM25.bilingual", "epoch-1+p"))
-    assert "<h2>Text styles</h2>" in page and "<td>ask for it</td>" in page
+    assert "<h2>Text styles</h2>" in page and ">ask for it</td>" in page
     grids = json.loads((run / "evaluation" / "styles" / "grid.json").read_text(encoding="utf-8"))
     shown = [
         f"{value:.4f}" for grid in grids.values() for row in grid.values() for value in row.values()

@@ -19,7 +19,6 @@ from claim2source.core.files import (
     require_writable,
     write_json,
 )
-from claim2source.core.report import Table
 from claim2source.models import (
     Dtype,
     EncoderSettings,
@@ -153,34 +152,6 @@ class ScaledCheckpoint:
         model = model.get_base_model() if self.kind == "lora" else model
         _save(folder, model, self.weights(scale), dtype)
         return file_hash(folder / _MODEL)
-
-    def save_checkpoint(self, folder: Path, scale: float, scores: Mapping[str, Table]) -> Manifest:
-        """Write a checkpoint at a scale; `scores` are its scores at that scale, by split.
-
-        At 0 it is a checkpoint of the base. An adapter is copied, since the scale is only in the
-        manifest. A full model at 1 is copied; at other scales its weights are written.
-        """
-        weights = Weights()
-        if self.kind == "lora" and scale != 0:
-            weights = replace(self.manifest.weights, scale=float(scale))
-            _copy(self.folder, folder, (ADAPTER_FILE, ADAPTER_CONFIG_FILE))
-        elif self.kind == "full" and scale != 0:
-            _copy(self.folder, folder, [file.name for file in tokenizer_files(self.folder)])
-            if scale == 1:
-                weights = self.manifest.weights
-                _copy(self.folder, folder, (_MODEL, _CONFIG))
-            else:
-                weights = Weights(
-                    "full",
-                    self.save_model(folder, scale, self.encoder.settings.dtype),
-                    float(scale),
-                    file_hash(folder / _CONFIG),
-                    self.manifest.weights.trained,
-                )
-        written = replace(self.manifest, weights=weights, scores=dict(scores))
-        folder.mkdir(parents=True, exist_ok=True)
-        written.write(folder)
-        return written
 
     def base_weights(self) -> dict[str, Tensor]:
         """Load the base's weights, in float32 on the CPU."""
@@ -434,12 +405,6 @@ def _save(folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype
     # Strict: a missing or an extra weight is an error.
     empty.load_state_dict(state, assign=True)
     empty.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
-
-
-def _copy(source: Path, target: Path, names: Iterable[str]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        shutil.copyfile(source / name, target / name)
 
 
 def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
