@@ -181,9 +181,9 @@ def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
     half = replace(manifest.reranker, dtype="bfloat16")
     replace(manifest, reranker=half).write(copy)
     for given, expected in (("float32", "bfloat16"), ("float16", "float16")):
-        _, identity, settings = CrossEncoder(model=str(copy), dtype=given).files()
+        _, identity, settings = CrossEncoder(model=str(copy), dtype=given).files
         assert settings.dtype == identity["dtype"] == expected
-    _, _, settings = CrossEncoder(model=str(trained)).files()
+    _, _, settings = CrossEncoder(model=str(trained)).files
     assert settings.dtype == "float32"
 
 
@@ -270,7 +270,7 @@ def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) 
     other = trained / "checkpoints" / "epoch-2" / "model.safetensors"
     shutil.copy(other, copy / "model.safetensors")
     with pytest.raises(InputError, match="sha256"):
-        CrossEncoder(model=str(copy)).files()
+        CrossEncoder(model=str(copy)).files
 
 
 def test_one_table_has_first_stage_zero_shot_and_every_epoch(
