@@ -304,8 +304,9 @@ class Encoder:
         """
         if self.source_encoder is not None:
             return self.source_encoder.in_bfloat16()
-        supported = torch.ops.mkldnn._is_mkldnn_bf16_supported
-        if self.device.type != "cpu" or self.settings.dtype != "float32" or not supported():
+        # Elsewhere bfloat16 is emulated, and much slower.
+        fast = getattr(torch.cpu, "get_capabilities", dict)().get("avx512_bf16", False)
+        if self.device.type != "cpu" or self.settings.dtype != "float32" or not fast:
             return self
         half = copy(self)
         half.settings = replace(self.settings, dtype="bfloat16")
