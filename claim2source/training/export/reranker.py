@@ -58,7 +58,7 @@ def export_reranker(
     stage: Any = kind(model=str(checkpoint), allow_remote_code=allowed).with_runtime(None, "cpu")
     base, _, settings = stage.files
     settings = replace(settings, dtype="float32")
-    stage.__dict__["_files"] = (base, {}, settings)
+    stage.__dict__["files"] = (base, {}, settings)
     before = weights_hash(base)
     dtype = dtype or manifest.reranker.dtype
     write = _write_cross_encoder if kind is CrossEncoder else _write_yes_no
