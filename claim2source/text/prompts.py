@@ -194,7 +194,7 @@ def _mapping(path: Path) -> dict[str, Any]:
         if key not in known:
             why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
             raise InputError.at(path, field=key, why=why)
-    if isinstance(found.get("version"), int | float):
+    if isinstance(version := found.get("version"), int | float) and not isinstance(version, bool):
         found["version"] = found["version"].text  # as it is written
     return found
 

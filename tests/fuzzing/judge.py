@@ -262,8 +262,8 @@ def named_outs(case: Case) -> list[str]:
         if match:
             after = case.argv[at + 1 : at + 2]
             found += [match[1]] if match[1] is not None else after
-    if case.program == "finetune" and "--config=lora/config.yaml" in case.argv:
-        found.append("lora")
+    if case.program == "finetune" and "--config=run/config.yaml" in case.argv:
+        found.append("run")
     return found
 
 
@@ -291,7 +291,7 @@ def _wrong_files(
     words = {os.path.normpath(f"{inside}{word.rpartition('=')[2]}") for word in case.argv}
     inputs = [word for word in words if word not in outs]
     for path in changed:
-        ours = path.startswith((f"{inside}reports/", f"{inside}lora/")) and _within(path, outs)
+        ours = path.startswith((f"{inside}reports/", f"{inside}run/")) and _within(path, outs)
         asked = path in outs and before[path] != "folder" and not _within(path, inputs)
         if not (ours or asked):
             yield f"changed: {_shown(path)}"

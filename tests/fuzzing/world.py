@@ -144,11 +144,11 @@ PROGRAMS: dict[str, Program] = {
         (
             TRAINING,
             (*TRAINING, "--mined=lora/mined.jsonl", "--tuning=full", "--data.val_seen_share=0"),
-            ("--config=lora/config.yaml", "--resume"),
+            ("--config=run/config.yaml", "--resume"),
         ),
         (
             *(*_FILES, *_MODEL),
-            *("lora/mined.jsonl", "lora/config.yaml", "lora/run.json", "lora/state.pt"),
+            *("lora/mined.jsonl", "run/config.yaml", "run/run.json", "run/state.pt"),
         ),
         weight=2,
     ),
@@ -198,6 +198,7 @@ def make_world(folder: Path) -> None:
     _write_runs(folder)
     with _inside(folder):
         _run("evaluate", *PROGRAMS["evaluate"].commands[0], "--out=reports")
+        _run("finetune", *TRAINING, "--out=run")
 
 
 def _run(name: str, *words: str) -> None:
