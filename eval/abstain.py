@@ -168,6 +168,7 @@ def measured_index(config: AbstainConfig, index: str) -> str:
     engine = open_engine(index)
     if engine.manifest.abstain is None:
         raise UserError(f"{index}: no abstention is fitted: index --claims DATASET does that")
+    engine.device = config.device
     model = AbstainModel.of_plain(engine.manifest.abstain, Path(index))
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     tenths = reliability(engine, model, dataset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -92,8 +93,8 @@ def find(config: FindConfig) -> None:
     """Search an index for posts, and print what is found."""
     engine = open_engine(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
-    if config.input is None:
-        posts = iter([next(posts)])  # a post that cannot be read is known before a model is
+    # A post or file that cannot be read is known before a model is.
+    posts = chain([next(posts)], posts)
 
     from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 

@@ -165,7 +165,9 @@ def write_index(config: IndexProgramConfig) -> None:
                 engine.build(say)
             if config.claims is not None and config.re_encode is None and not config.undo:
                 engine.lock()
-                say(fit_abstention_to(engine, config, resolved_model(config)))
+                resolved = resolved_model(config)
+                engine.use(resolved.encoder)  # its folder may be another one than the manifest's
+                say(fit_abstention_to(engine, config, resolved))
         finally:
             engine.close()
         return

@@ -177,6 +177,8 @@ class Engine(PaperTable):
     def _check_files(self) -> None:
         """Raise `InputError` where files are not as they were written."""
         seal = read_seal(self.files, self._seal_file)
+        if seal is None:
+            self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
         while seal is not None:
             why = why_damaged(self.files, seal, self._folder, known=self._seal)
             if not why:

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -53,6 +54,9 @@ class IndexFiles(Protocol):
 
     uri: str
 
+    def why_absent(self) -> str:
+        """Say why there can be no files at all; "" where there may be some."""
+
     def read(self, name: str) -> bytes | None:
         """Read a file; None where there is none."""
 
@@ -66,7 +70,7 @@ class IndexFiles(Protocol):
         """Tell a file's version, "" where there is none: another stamp, another content."""
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
-        """Map the files below a name to bytes and stamps."""
+        """Map the files below a name to bytes and stamps. Raises `InputError` for a pipe."""
 
     def hash(self, name: str) -> str:
         """Hash a file's bytes; "" where the store has done so."""
@@ -83,6 +87,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.uri = path, str(path)
+
+    def why_absent(self) -> str:
+        if self.path.is_dir():
+            return ""
+        return "is no folder" if os.path.lexists(self.path) else "no such folder"
 
     def read(self, name: str) -> bytes | None:
         path = self.path / name
@@ -108,9 +117,11 @@ class Folder:
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
-                    stat = path.stat()
+                    status = path.stat()
+                    if not stat.S_ISREG(status.st_mode):  # reading it may never end
+                        raise InputError.at(path, why="is no regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
-                    found[key] = stat.st_size, str(stat.st_mtime_ns)
+                    found[key] = status.st_size, str(status.st_mtime_ns)
         return found
 
     def hash(self, name: str) -> str:
@@ -172,6 +183,9 @@ class Bucket:
                 raise
             why = " ".join(str(error).partition("Debug source")[0].split())[:300]
             raise UserError(f"{self.uri}: the store does not answer as it should: {why}") from None
+
+    def why_absent(self) -> str:
+        return ""
 
     def read(self, name: str) -> bytes | None:
         import obstore
@@ -361,7 +375,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
         found = json.loads(data)
         seal = {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
         return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
-    except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"
         raise InputError.at(f"{files.uri}/{name}", why=why) from None
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _WIDEST = 65_536
+# Their number is the root of the papers'.
+_MOST_PARTITIONS = 2**24
 _TABLE = re.compile(r"[a-z0-9-]{1,64}")
 
 
@@ -66,6 +68,8 @@ class IndexManifest:
         counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
         if min(counts) < 0 or not 0 < self.dimensions <= _WIDEST:
             raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
+        if self.partitions > _MOST_PARTITIONS:
+            raise ValueError(f"partitions must be at most {_MOST_PARTITIONS}")
         if self.probes > self.partitions or (self.partitions > 0) != (self.probes > 0):
             raise ValueError("probes must be from 1 to partitions, or both 0")
         if not (0 <= self.recall <= 1 and self.average_length >= 0 and 0 <= self.names <= 100):
@@ -100,7 +104,8 @@ class IndexManifest:
         """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
         data, path = files.read(name), Path(f"{files.uri}/{name}")
         if data is None:
-            raise InputError.at(files.uri, why=f"not an index: it has no {name}")
+            why = files.why_absent() or f"not an index: it has no {name}"
+            raise InputError.at(files.uri, why=why)
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
             raise InputError.at(

@@ -73,6 +73,7 @@ def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
         before.append(line)
         if line.strip():
             break
+    problems.raise_if_any()
     header = before[-1] if before else ""
 
     def columns_by(separator: str) -> dict[str, str]:

@@ -106,6 +106,10 @@ ABSURD: list[tuple[dict[str, object], str]] = [
     ({"dimensions": WIDTH + 1}, "not the one that its manifest describes"),
     ({"papers": 10**9}, f"1000000000 papers .* holds {PAPERS}"),
     ({"probes": 9}, "probes"),
+    ({"probes": -1, "partitions": -1}, "counts"),
+    ({"probes": 10**18, "partitions": 10**18}, "partitions must be at most"),
+    ({"bm25": {"k1": "much"}}, "bm25.k1: 'much' is not allowed"),
+    ({"encoders": "none"}, "encoders: 'none' is not allowed"),
     ({"table": "../../etc"}, "table"),
     ({"table": "other"}, "other.lance/_versions is missing"),
 ]
@@ -205,6 +209,31 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
     engine = open_engine(copy)
     engine.note(average_length=1.0)
     assert (tmp_path / "real.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("name", ["latest_version_hint.json", "*.manifest"])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sealed: bool) -> None:
+    if not sealed:
+        (copy / "papers.files.json").unlink()
+    (path, *_) = (copy / "papers.lance/_versions").glob(name)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{path.name}: is no regular file"):
+        open_engine(copy)
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name, why in (
+        ("none", "no such folder"),
+        ("file", "is no folder"),
+        ("empty", "not an index: it has no manifest.json"),
+    ):
+        with pytest.raises(InputError) as found:
+            open_engine(tmp_path / name)
+        assert str(found.value) == f"{tmp_path / name}: {why}"
 
 
 def test_of_large_indexes_only_files_that_changed_since_are_read(

@@ -190,7 +190,7 @@ def test_a_verifier_is_scored_and_costed(
     # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
     before = c2s.BM25(k1=1.2).index(dev.sources).search(dev.claims, 100).run
     when = WhenConfig(0.1)
-    asked = [c for c in dev.claims if when.kept(c.id, before, None) is None]
+    asked = [c for c in dev.claims if when.reason_to_skip(c.id, before, None) is None]
     assert 0 < len(asked) < len(dev.claims) and server.requests == len(asked)
     gold_of = {c.id: c.golds[0] for c in asked}
     expected = c2s.evaluate(moved(before, gold_of), dev, ["mrr@5"], repeats=0).macro["mrr@5"]
@@ -199,7 +199,7 @@ def test_a_verifier_is_scored_and_costed(
         f"asked about {len(asked)} of {len(dev.claims)} claims ({len(asked) / len(dev.claims):.1%})"
     )
     assert any(line in note for note in report.notes) and line in printed
-    assert "tokens/promoted" in printed and "picks by place of the papers" in printed
+    assert "tokens/promoted" in printed
     share = 1 - len(asked) / len(dev.claims)
     assert f"1. verify select: {share:.1%} of the claims were not in doubt" in printed
     kept = [c.id for c in dev.claims if c.lang == "de" and c not in asked]

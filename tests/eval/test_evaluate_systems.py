@@ -233,9 +233,9 @@ def test_what_is_done_is_not_done_again(
     asked: list[tuple[str, str]] = []
     find = SystemRunner.run
 
-    def counted(self: Any, system: Any, form: Any) -> Any:
+    def counted(self: Any, system: Any, form: Any, dataset: Any) -> Any:
         asked.append((system.name, form))
-        return find(self, system, form)
+        return find(self, system, form, dataset)
 
     monkeypatch.setattr(SystemRunner, "run", counted)
     first = report_of(tmp_path)

@@ -452,6 +452,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["a", "--model", "none/such"], "none/such"),
     (["x" * 2_000_001], "at most 2000000"),
     (["a", "--top_k", "3"], "did you mean k?"),
+    # Before a model is looked for.
+    (["--input", "none.csv", "--model", "none/such"], "none.csv: no such file"),
 ]
 
 
