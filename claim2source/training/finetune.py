@@ -59,7 +59,8 @@ def finetune(config: FinetuneConfig) -> Report | None:
             check_device(setup.base, setup.data.train, session.world)
         if config.self_check:
             return None
-        session.begin(setup.config)
+        # `auto` stays: the run may go on with other memory.
+        session.begin(session.run.with_seen_share(config))
         rows, mined = mine(setup, session)
         losses = train(setup, session, rows, mined)
         if not session.world.is_first:

@@ -246,7 +246,8 @@ def score_to_choose_by(entry: Epoch) -> float:
 
 def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
-    return is_run(config.out) and not _changes(config.out / CONFIG_FILE, config)
+    file = config.out / CONFIG_FILE
+    return is_run(config.out) and _NEWEST in _leaves(_begun(file)) and not _changes(file, config)
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,9 @@ PROGRAMS: dict[str, Program] = {
         (
             ("--reports=reports", "--out=out", *DATA, *QUICK),
             ("--reports=reports", "--html=out.html", "--claims=5", *DATA, *QUICK),
-            ("--published", "--reports=reports", "--qrels=qrels.trec", "--out=out", *QUICK),
+            ("--published", "--reports=reports", "--out=out", *QUICK),
         ),
-        (*_REPORTS, "qrels.trec"),
+        _REPORTS,
         weight=12,
     ),
     "evaluate": Program(

@@ -257,9 +257,10 @@ def test_fewer_batches_and_the_same_ones(setup: tuple[Path, Path], tmp_path: Pat
     # The first batch is the same, and its step does not depend on the rate's plan.
     assert len(part) == 4 and len(whole) == 10 and part[0] == pytest.approx(whole[0], rel=1e-6)
     more |= {"optimisation__epochs": 12, "optimisation__save_every": 0}
+    more |= {"optimisation__warmup_from_zero": True}
     trained(setup, tmp_path / "same", {"overfit_batches": 1}, **more)
     losses = losses_of(tmp_path / "same")
-    # One batch again and again; the rate of the first step is 0.
+    # One batch again and again; so the rate of the first step is 0.
     assert len(losses) == 12 and losses[0] == losses[1] and losses[-1] < 0.6 * losses[0]
     report = trained(setup, tmp_path / "quick", {"fast_dev_run": 2, "profiler": "simple"})
     assert report.training is not None
