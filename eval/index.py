@@ -241,12 +241,12 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
     made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
-    if engine.manifest.abstain is None:
-        return
     if config.claims is None:
-        say("abstention was fitted to the old model and is left out: give --claims to fit it anew")
+        if engine.manifest.abstain is not None:
+            say("abstention was fitted to the old model and is left out: --claims fits it anew")
         return
     made.share_lock(engine)
+    made.use(resolved.encoder)
     say(fit_abstention_to(made, config, resolved))
 
 

@@ -61,7 +61,7 @@ def run(words: list[str], wheel: Path, cwd: Path) -> str:
     done = subprocess.run(
         words,
         cwd=cwd,
-        timeout=300,
+        timeout=900,
         env={
             "PYTHONPATH": str(site),
             "PATH": f"{site / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",

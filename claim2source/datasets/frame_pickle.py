@@ -135,10 +135,17 @@ class _Restricted(pickle._Unpickler):
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
 
-_Restricted.dispatch = {
-    getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
-    for name in _OPCODES
-}
+class _Dispatch(dict[int, Callable[[Any], None]]):
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise pickle.UnpicklingError(f"refused opcode {code:#04x}")
+
+
+_Restricted.dispatch = _Dispatch(
+    {
+        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+        for name in _OPCODES
+    }
+)
 _Restricted.dispatch |= {
     pickle.SETITEM[0]: _Restricted.load_setitem,  # type: ignore[dict-item]
     pickle.SETITEMS[0]: _Restricted.load_setitems,  # type: ignore[dict-item]
@@ -335,6 +342,9 @@ def _cells(values: np.ndarray) -> list[Cell]:
     if values.dtype.kind == "m":
         values = values / np.timedelta64(1, "s")
     elif values.dtype.kind == "M":
+        years = values.astype("M8[Y]").astype(np.int64) + 1970
+        known = (years > 0) & (years < 10_000) | np.isnat(values)
+        _need(bool(known.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
     return [_plain(value) for value in values.tolist()]
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
@@ -293,7 +293,7 @@ def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
     """Remove tables of papers that no manifest names any more, with the notes of their files."""
     with named_errors(files.uri):
         database = connection(files)
-        for name in database.table_names(limit=1000):
+        for name in database.list_tables(limit=1000).tables:
             if name.partition("-")[0] == TABLE and name not in but:
                 files.remove(f"{name}.files.json")
                 database.drop_table(name)
@@ -305,6 +305,8 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
     Raises `InputError` where there is nothing to return to.
     """
     engine.lock()
+    if engine.files.read(PREVIOUS) is None:
+        raise InputError.at(engine.where, why="no --re_encode has replaced anything here")
     before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
     engine.manifest.write(engine.files, PREVIOUS)
     before.manifest.write(engine.files)

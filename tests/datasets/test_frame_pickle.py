@@ -251,6 +251,17 @@ HARMFUL = {
 }
 
 
+def test_a_time_that_is_none_and_an_opcode_are_named(tmp_path: Path) -> None:
+    for year, fits in (("0001", True), ("9999", True), ("NaT", True), ("10000", False)):
+        times = numpy.array([year], "M8[s]")
+        path = written(tmp_path, pickle.dumps(pandas.DataFrame({"t": times}), 5))
+        if fits:
+            assert read_frame(path) == {"t": [None if year == "NaT" else f"{year}-01-01"]}
+        else:
+            assert "a time outside the years 1 to 9999" in refusal(path)
+    assert "refused opcode 0x82" in refusal(written(tmp_path, b"\x80\x02\x82\x01."))
+
+
 @pytest.mark.parametrize("kind", HARMFUL)
 def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: str) -> None:
     before = [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())]

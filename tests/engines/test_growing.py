@@ -183,6 +183,8 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
         return encode(texts, *rest, **more)  # type: ignore[arg-type]
 
     other.encoder.encode = counting  # type: ignore[method-assign, assignment]
+    with pytest.raises(UserError, match="no --re_encode has replaced anything here"):
+        undo_re_encoding(engine)
     with pytest.raises(StoppingError):
         re_encode(engine, other, batch=2)
     engine.close()
