@@ -261,6 +261,10 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     )
     assert written["config"]["optimisation"]["chunk_tokens"] == 1024
     assert "chunk_tokens: auto" in (tmp_path / "auto" / "config.yaml").read_text()
+    # It goes on with other memory, too.
+    monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
+    report = finetune(small_config(model, data, tmp_path / "auto", resume=True, **same))
+    assert report is not None and losses_of(tmp_path / "auto") == ours
 
 
 def test_a_chunks_size_is_said_once() -> None:
