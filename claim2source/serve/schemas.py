@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    WithJsonSchema,
 )
 from pydantic import GetJsonSchemaHandler as JsonHandler
 from pydantic_core import CoreSchema
@@ -89,10 +90,11 @@ def language(value: str) -> str:
 Lang = Annotated[
     str,
     AfterValidator(language),
+    # Of the text alone: null and "" are allowed beside it.
+    WithJsonSchema({"type": "string", "enum": [AUTO, *sorted(CODES)]}),
     Field(
         description="the post's language, ISO 639-1, such as de; auto detects it",
         examples=[AUTO],
-        json_schema_extra={"enum": [AUTO, *sorted(CODES)]},
     ),
     Optional(AUTO),
 ]

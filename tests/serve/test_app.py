@@ -281,6 +281,10 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
         example = api["components"]["schemas"][name]["examples"][0]
         assert client.post(path, json=example).status_code == 200
         assert not re.search("cdn|unpkg", text)
+    # Null and "" stand beside the languages: a list of these for all of them would forbid both.
+    language = api["components"]["schemas"]["Question"]["properties"]["lang"]
+    assert "enum" not in language and {"type": "null"} in language["anyOf"]
+    assert {"auto", "de"} < set(language["anyOf"][0]["enum"])
 
 
 def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, alone: Finder) -> None:
