@@ -134,23 +134,13 @@ class Tracker:
             self._start(asked)
 
     def log(self, values: Mapping[str, object]) -> None:
-        """Log numbers, tables (`as_wandb`) and pictures."""
+        """Log numbers and tables (`as_wandb`)."""
         self._do(lambda run: run.log(dict(values)))
-
-    def log_figure(self, key: str, file: Path) -> None:
-        """Log a picture."""
-        import wandb
-
-        self.log({key: wandb.Image(str(file))})
 
     def define_steps(self, step: str) -> None:
         """Draw every metric over the metric `step`."""
         self._do(lambda run: run.define_metric(step))
         self._do(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
-
-    def summarise(self, values: Mapping[str, float]) -> None:
-        """Set the run's summary."""
-        self._do(lambda run: run.summary.update(dict(values)))
 
     def close(self) -> None:
         """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
