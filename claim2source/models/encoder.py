@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, replace
 
@@ -305,7 +305,8 @@ class Encoder:
         if self.source_encoder is not None:
             return self.source_encoder.in_bfloat16()
         # Elsewhere bfloat16 is emulated, and much slower.
-        fast = getattr(torch.cpu, "get_capabilities", dict)().get("avx512_bf16", False)
+        capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+        fast = capabilities.get("avx512_bf16", False)
         if self.device.type != "cpu" or self.settings.dtype != "float32" or not fast:
             return self
         half = copy(self)
