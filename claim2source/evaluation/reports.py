@@ -138,7 +138,12 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
     wanted = [lang for lang in system.report.languages if languages is None or lang in languages]
     if absent := [lang for lang in wanted if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
-    rows = [row for lang in wanted for row in read_run(system.runs[lang]).run]
+    return join_runs([system.runs[lang] for lang in wanted])
+
+
+def join_runs(files: Sequence[Path]) -> Run:
+    """Read several files of ranked lists, each of other claims, as one run."""
+    rows = [row for file in files for row in read_run(file).run]
     claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
     return Run.from_rows(claims, sources, scores)
 

@@ -21,7 +21,7 @@ from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
-from claim2source.evaluation.reports import LoadedSystem, whole_run
+from claim2source.evaluation.reports import join_runs
 from claim2source.evaluation.verifiers import Verified, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models import Manifest, checkpoint_folder
@@ -372,8 +372,8 @@ def _read(
             runs = [folder / system.runs / f"{lang}.trec" for lang in languages]
             if system.key != key or not all(run.is_file() for run in runs):
                 return None
-            loaded = LoadedSystem(system, folder, report.dataset, report.split)
-            stages[name] = ScoredSystem(system, whole_run(loaded))
+            # Not by the report's languages: a split without judgements has scores of none.
+            stages[name] = ScoredSystem(system, join_runs(runs))
     except InputError:
         return None
     return Row(planned, form, stages, report.notes) if stages else None
