@@ -99,7 +99,7 @@ def find(config: FindConfig) -> None:
     from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 
     finder = config.open_finder(engine, Store(config.store), progress=True)
-    answers = finder.found(posts, config.k, config.where)
+    answers = finder.find_each(posts, config.k, config.where)
     if config.bibtex:
         say(as_bibtex(answers))
     elif config.csv:

@@ -191,12 +191,12 @@ class Finder:
 
         A post with a date is only compared with papers published until then.
         """
-        return list(self.found(iter(posts), k, where))
+        return list(self.find_each(iter(posts), k, where))
 
-    def found(
+    def find_each(
         self, posts: Iterator[Post], k: int = 10, where: Where | None = None
     ) -> Iterator[Answer]:
-        """As `find`, a few posts at a time: there may be more than fit into memory."""
+        """Find papers for a few posts at a time: there may be more than fit into memory."""
         for part in batches(posts, TOGETHER):
             yield from self._together(part, k, where or Where())
 
