@@ -90,7 +90,7 @@ RETENTION = timedelta(days=7)
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Hold a search's results for claims by terms, by vectors and fused; and the claims' vectors."""
+    """Hold results for claims by terms, by vectors and fused; and the claims' vectors."""
 
     lexical: Result
     dense: Result
