@@ -297,18 +297,18 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
     say what it was trained on gets a warning.
     """
     for name in dict.fromkeys(names):
-        for place, manifest in _trained(name):
+        for place, manifest in _trained_bases(name):
             if manifest.data.dataset is None:
                 log.warning(
                     "%s: %s does not say which claims it was trained on; val may have some of them",
                     *(key, place),
                 )
-            elif why := _why_known(manifest, val, data):
+            elif why := _reason_known(manifest, val, data):
                 which = "it" if place == name else f"it was made from {place}, which"
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
 
-def _trained(name: str) -> Iterator[tuple[str, Trained]]:
+def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
     waiting, known = [name], set()
     while waiting:
@@ -325,7 +325,7 @@ def _trained(name: str) -> Iterator[tuple[str, Trained]]:
             waiting.append(manifest.source_model.name)
 
 
-def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
+def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
     """Report that a model was trained on claims of val, and a remedy; None where it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
