@@ -540,7 +540,7 @@ class Report:
         return report
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name files, or that a reader may take for such, by their fields."""
+        """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
                 yield f"systems.{name}.{key}", text
@@ -551,7 +551,7 @@ class Report:
 
 
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
-    """Turn a report of version 2 into one of this version: published numbers go to their rows."""
+    """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
         for one in raw.pop("published", ()):
             row = raw["systems"][one.pop("system")]
