@@ -511,13 +511,14 @@ class Report:
 
     @classmethod
     def read(cls, folder: str | Path) -> Report:
-        """Read a folder's `report.json`.
+        """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
         One of version 2 is read as one of this version. Raises `InputError` naming the field where
         there is none, where it is of another version, or where anything in it is missing, unknown
         or of another type.
         """
-        path = Path(folder) / FILE
+        path = Path(folder)
+        path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
             raise InputError.at(path, why="is not a JSON object")
