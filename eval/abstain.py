@@ -172,7 +172,7 @@ def measured_index(config: AbstainConfig, index: str) -> str:
     model = AbstainModel.of_plain(engine.manifest.abstain, Path(index))
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     tenths = reliability(engine, model, dataset)
-    write_json(config.out / "reliability.json", [asdict(one) for one in tenths])
+    write_json(config.out / "reliability.json", [asdict(tenth) for tenth in tenths])
     parts: list[Part] = [
         f"{index}: claims of {config.dataset}, {config.split}, each once with its papers in the "
         "index and once without them, by the probability that the paper is there:",
@@ -195,11 +195,13 @@ def measured(
     for name, one in fitted.items():
         confidences[name] = one.model.probabilities(asked.features(one.model.design))
     outcomes = asked.outcomes
-    found = measure(confidences, outcomes, baseline, config.risk, config.repeats, config.seed)
-    curves = {name: risk_coverage(one, ~outcomes.right) for name, one in confidences.items()}
+    figures = measure(confidences, outcomes, baseline, config.risk, config.repeats, config.seed)
+    curves = {
+        name: risk_coverage(confidence, ~outcomes.right) for name, confidence in confidences.items()
+    }
     drawn = {name: curves[name] for name in (baseline, list(curves)[-len(fitted) - 1], *fitted)}
     papers = len(np.unique(outcomes.groups))
-    table = abstention_table(found, config.risk)
+    table = abstention_table(figures, config.risk)
     parts: list[Part] = [
         f"{len(asked.claim_ids)} claims of {papers} papers, each once with its papers in the "
         f"pool and once without them and their near-duplicates. The right source is first for "
@@ -219,8 +221,8 @@ def measured(
     write_json(
         config.out / "abstention.json",
         {
-            "measures": {name: asdict(one) for name, one in found.items()},
-            "curves": {name: one.plain() for name, one in curves.items()},
+            "measures": {name: asdict(figure) for name, figure in figures.items()},
+            "curves": {name: curve.plain() for name, curve in curves.items()},
         },
     )
     return parts, table

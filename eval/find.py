@@ -111,8 +111,8 @@ def find(config: FindConfig) -> None:
         for answer in answers:
             say(as_json(answer) if config.input is None else as_json_line(answer))
     else:
-        for place, answer in enumerate(answers):
-            say(("\n" if place else "") + as_text(answer, several=config.input is not None))
+        for number, answer in enumerate(answers):
+            say(("\n" if number else "") + as_text(answer, several=config.input is not None))
 
 
 def posts_of(config: FindConfig) -> Iterator[Post]:

@@ -204,7 +204,7 @@ def write_index(config: IndexProgramConfig) -> None:
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
     """Remove papers, and say how many were there."""
-    listed = [one for one in ids if one]
+    listed = [key for key in ids if key]
     if listed:
         gone = sum(engine.delete(part) for part in batches(listed, IDS))
         say(f"{gone} of {len(listed)} papers removed")

@@ -172,14 +172,14 @@ def beside_published(config: Config) -> PublishedTables:
     if out is not None:
         marks = [f"[{table.id}]" for table in load_published()]
         require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
-    found = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
-    text = found.text(config.format)
+    published = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
+    text = published.text(config.format)
     if out is None:
         say(text.rstrip("\n"))
     else:
         write_text(out, text)
-        say(f"{len(found.tables)} tables in {out}")
-    return found
+        say(f"{len(published.tables)} tables in {out}")
+    return published
 
 
 def compare(config: Config) -> None:
@@ -209,8 +209,8 @@ def compare(config: Config) -> None:
             "metric": config.metric,
             "baseline": scored.baseline,
             "scores": {
-                part: {name: bound._asdict() for name, bound in found.items()}
-                for part, found in bounds.items()
+                part: {name: bound._asdict() for name, bound in bars.items()}
+                for part, bars in bounds.items()
             },
             "tests": [asdict(result) for result in tests],
         }

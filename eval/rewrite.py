@@ -139,8 +139,8 @@ def rewrite(config: RewriteConfig) -> None:
                 continue
             answers = _ask(llm, style, texts, requests)
             rewrites = [
-                _record_of(style, texts[place // config.versions], request, answer)
-                for place, (request, answer) in enumerate(zip(requests, answers, strict=True))
+                _record_of(style, texts[number // config.versions], request, answer)
+                for number, (request, answer) in enumerate(zip(requests, answers, strict=True))
             ]
             _write_texts(config, data, style, texts, rewrites, prompt)
             every += answers
@@ -148,12 +148,12 @@ def rewrite(config: RewriteConfig) -> None:
 
 
 def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
-    found = {}
+    prompts = {}
     for style in config.chosen:
         prompt = read_prompt(config.prompt or str(style.prompt))
         prompt.check_variables(_variable_values(style, Original("", "")))
-        found[style.name] = prompt
-    return found
+        prompts[style.name] = prompt
+    return prompts
 
 
 def _variable_values(style: Style, text: Original) -> dict[str, str]:
@@ -164,12 +164,12 @@ def _variable_values(style: Style, text: Original) -> dict[str, str]:
 def _requests(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[Request]:
-    found = []
+    requests = []
     for text in texts:
         messages = prompt.messages(_variable_values(style, text))
         made = f"{prompt.name} {prompt.version}"
-        found += [Request(text.id, messages, made, sample=n) for n in range(versions)]
-    return found
+        requests += [Request(text.id, messages, made, sample=n) for n in range(versions)]
+    return requests
 
 
 def _ask(

@@ -90,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     selections = None if chosen is None else read_selections(chosen)
     for name, path in zip(run_names(config.run), config.run, strict=True):
         file = named_as(read_run(path, config.ranked_by), golds)
-        found = {name: file.run}
+        scored = {name: file.run}
         if chosen is not None and selections is not None:
             language = file.language_among(list(selections))
             selected = with_selected(complete_run(file), chosen, selections, language)
-            found[f"{name} + {chosen.stem}"] = selected
-        found, own = without_themselves(found, qrels)
+            scored[f"{name} + {chosen.stem}"] = selected
+        scored, own = without_themselves(scored, qrels)
         left_out += own
-        for called, run in found.items():
+        for called, run in scored.items():
             lists[called] = run
             covered = coverage(run, qrels, str(path))
             runs[called] = Scored(evaluate(run, qrels, config.metrics), covered, file.repeated)

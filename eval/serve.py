@@ -143,9 +143,9 @@ def serve(config: ServeConfig) -> None:
 
 def token_of(config: ServeConfig) -> str | None:
     """Read the token, if there is one. Raises `ConfigError` where one is required."""
-    token, place = os.environ.get(TOKEN), TOKEN
+    token, origin = os.environ.get(TOKEN), TOKEN
     if config.token_file is not None:
-        place = str(config.token_file)
+        origin = str(config.token_file)
         lines = read_lines(config.token_file)
         token = lines[0].strip() if len(lines) == 1 else ""
     if token is None:
@@ -154,7 +154,7 @@ def token_of(config: ServeConfig) -> str | None:
         return None
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
-        raise InputError.at(place, why=why)
+        raise InputError.at(origin, why=why)
     return token
 
 
@@ -162,8 +162,8 @@ def listen(config: ServeConfig) -> socket.socket:
     """Take the port. Raises `UserError` where that is not possible."""
     with ExitStack() as undo:
         try:
-            found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-            family, kind, _, _, address = found[0]
+            addresses = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+            family, kind, _, _, address = addresses[0]
             # The protocol is named, so that asyncio sets TCP_NODELAY: an answer's second packet
             # would wait 40 ms for the receipt of the first.
             listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))

@@ -193,20 +193,20 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
 
 
 def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    texts = [one.text for one in results]
+    texts = [result.text for result in results]
     english = {
-        (one.text.id, one.text.part): one.english
-        for one in results
-        if one.english and not (config.strict and one.kind == "doubtful")
+        (result.text.id, result.text.part): result.english
+        for result in results
+        if result.english and not (config.strict and result.kind == "doubtful")
     }
     english = whole_sources(texts, english)
     languages = {text.id: text.language for text in texts if text.part != CLAIM}
     if english or config.out is not None:
         write_translations(folder, english, languages, config.out)
-    place = config.out or folder
-    say(f"{place}: {len(english)} of {len(texts)} texts have a new translation")
+    target = config.out or folder
+    say(f"{target}: {len(english)} of {len(texts)} texts have a new translation")
     for kind in ("doubtful", "failed", "not asked"):
-        some = [one for one in results if one.kind == kind]
+        some = [result for result in results if result.kind == kind]
         if some:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(some)} {kind}{left}:")
@@ -219,18 +219,18 @@ def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated])
 
 
 def _report(results: Sequence[Translated]) -> Mapping[str, object]:
-    kinds = Counter(one.kind or "good" for one in results)
+    kinds = Counter(result.kind or "good" for result in results)
     problems = [
         {
-            "_id": one.text.id,
-            "part": one.text.part,
-            "kind": one.kind,
-            "why": one.why,
-            "text": one.text.text,
-            "translation": one.english,
+            "_id": result.text.id,
+            "part": result.text.part,
+            "kind": result.kind,
+            "why": result.why,
+            "text": result.text.text,
+            "translation": result.english,
         }
-        for one in results
-        if one.kind
+        for result in results
+        if result.kind
     ]
     return {"texts": len(results), "counts": dict(kinds), "problems": problems}
 

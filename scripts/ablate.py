@@ -263,8 +263,10 @@ def ablate(config: AblateConfig) -> str:
     texts = []
     for name in config.tables or TABLES:
         ablation = Ablation(config, name)
-        found = {row: ablation.run(row) for row in TABLES[name].rows}
-        table = ablation.lines({row: one for row, one in found.items() if one is not None})
+        outcomes = {row: ablation.run(row) for row in TABLES[name].rows}
+        table = ablation.lines(
+            {row: outcome for row, outcome in outcomes.items() if outcome is not None}
+        )
         title = f"{name}, MRR@5, seed {config.seed}"
         texts.append(f"{title}\n{render([TextTable(*table)])}")
         text = f"{title}\n\n{render([TextTable(*table)], 'markdown')}\n"

@@ -220,10 +220,10 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
     data = config.data
     train = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
     report = load(data.dataset, data.report_split, config.languages, lenient=data.lenient)
-    judged = [one for one in train.claims if one.golds]
+    judged = [claim for claim in train.claims if claim.golds]
     claims = config.rendering.claim_texts(judged)
     sources = config.rendering.source_texts(train.sources)
-    pairs, golds = sum(len(one.golds) for one in judged), len(train.golds)
+    pairs, golds = sum(len(claim.golds) for claim in judged), len(train.golds)
     means = [sum(map(len, texts)) / CHARACTERS / max(len(texts), 1) for texts in (claims, sources)]
     return Sizes(pairs, len(report.claims), golds, len(sources), *means)
 
@@ -240,12 +240,12 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
     """Plan a run, and write its cost as text."""
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
     peak, memory = DEVICES[config.device]
-    found = plan(run, sizes, config.processes, memory * GIB)
+    estimate = plan(run, sizes, config.processes, memory * GIB)
     training = TRAINING * peak * (1 if run.optimisation.precision == "bf16" else FP32)
     encoding = ENCODING * peak * (FP32 if run.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
-    for part in found.parts:
+    for part in estimate.parts:
         # Training is shared by the processes; the rest is the first one's.
         reached = training * config.processes if part.trains else encoding
         own = part.computed / reached / 3600
@@ -254,10 +254,10 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
         texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
         rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
-    planned = found.memory
+    planned = estimate.memory
     lines = [
         render([TextTable(columns, rows)]) + "\n",
-        f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
+        f"{estimate.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.device} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]

@@ -45,8 +45,10 @@ def upgrade(text: str) -> str:
     if isinstance(values.get("name"), str) or RUMORS & {*values}:
         made = {values.get("name", "BM25"): _rumors(values)}
     else:
-        made = _system(values) if alone else {name: _system(one) for name, one in values.items()}
-    comments = [f"{found.strip()}\n" for found in re.findall(r"(?m)(?:^|\s)#.*$", text)]
+        made = (
+            _system(values) if alone else {name: _system(value) for name, value in values.items()}
+        )
+    comments = [f"{comment.strip()}\n" for comment in re.findall(r"(?m)(?:^|\s)#.*$", text)]
     return yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
         comments
     )
@@ -134,7 +136,7 @@ def _stage_to_entry(own: Values) -> Any:
 
 def _route(own: Values, given: Any) -> Any:
     if isinstance(given, list):
-        return [_route(own, one) for one in given]
+        return [_route(own, value) for value in given]
     part = given["retrieve"]
     return _stage_to_entry({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
 

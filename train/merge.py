@@ -231,8 +231,8 @@ def scalable_checkpoint(name: str | Path) -> Path:
     if manifest.weights.kind != "base":
         unscaled = RunFolder(run).checkpoint(manifest.epoch)
         return unscaled if manifest.weights.scale != 1 and unscaled.is_dir() else folder
-    found = RunFolder(run, read_history(run))
-    return found.checkpoint(found.best_epoch(trained=True))
+    run_folder = RunFolder(run, read_history(run))
+    return run_folder.checkpoint(run_folder.best_epoch(trained=True))
 
 
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, float]:

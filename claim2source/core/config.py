@@ -140,8 +140,8 @@ def make(
     try:
         return _built(kind, options_of(kind), given, program)
     except ConfigError as error:
-        if isinstance(given, YamlMapping) and (place := given.at(error.key)):
-            raise error.at(place) from None
+        if isinstance(given, YamlMapping) and (origin := given.at(error.key)):
+            raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
 
 
@@ -274,19 +274,19 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
     unset = () if words or key in options else options
     name = next((name for name in unset if key == f"no_{name}"), key)
-    option, place = options.get(name, Option(Any, None, "")), None
+    option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
-        value, place = read_mapping(file), (str(file), 1)
+        value, origin = read_mapping(file), (str(file), 1)
     elif words:
         item = None if words[0].startswith("[") else _item_of(option.hint)
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value[0] if item is None and len(words) == 1 else value
     for part in reversed(name.split(".")):
-        value = YamlMapping({part: value}, {part: place})
+        value = YamlMapping({part: value}, {part: origin})
     return value
 
 

@@ -133,8 +133,8 @@ def always_holds(key: str, value: object) -> bool:
 
 def refuse_old_address(place: str) -> None:
     """Raise `UserError` for an address of Qdrant's, without its password."""
-    kind, found, _ = place.partition("://")
-    if found and kind in ("qdrant", "qdrants"):
+    kind, rest, _ = place.partition("://")
+    if rest and kind in ("qdrant", "qdrants"):
         raise UserError(
             f"{kind}://..: is gone; an index is a folder now: index the papers again with --out DIR"
         )

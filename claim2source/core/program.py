@@ -26,9 +26,13 @@ def command_of(program: str) -> str:
 
 def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Write the first words that are no options as options: `demo` as `--source=demo`."""
-    found = list(words)
-    for place, name in enumerate(names):
-        if place == len(found) or found[place].startswith("--") or found[place] == "-h":
+    written = list(words)
+    for position, name in enumerate(names):
+        if (
+            position == len(written)
+            or written[position].startswith("--")
+            or written[position] == "-h"
+        ):
             break
-        found[place] = f"--{name}={found[place]}"
-    return found
+        written[position] = f"--{name}={written[position]}"
+    return written

@@ -135,13 +135,13 @@ class Dataset:
         Case, punctuation and Unicode form aside.
         """
         first: dict[str, str] = {}
-        found: dict[str, str] = {}
+        first_of: dict[str, str] = {}
         for source in self.sources:
             words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
             one = first.setdefault(words, source.id) if words else source.id
             if one != source.id:
-                found |= {one: one, source.id: one}
-        return found
+                first_of |= {one: one, source.id: one}
+        return first_of
 
     @cached_property
     def fingerprint(self) -> str:

@@ -75,12 +75,12 @@ class Run:
 
         BEIR's rule: such a source is the claim itself.
         """
-        places = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
+        positions = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
         left_out = np.zeros(len(self.codes), dtype=bool)
-        for claim, place in zip(self.claim_ids, places.tolist(), strict=True):
-            same = place < len(self.vocabulary) and self.vocabulary[place] == claim
+        for claim, code in zip(self.claim_ids, positions.tolist(), strict=True):
+            same = code < len(self.vocabulary) and self.vocabulary[code] == claim
             if same and claim not in qrels.golds(claim):
-                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == place
+                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == code
         if not left_out.any():
             return self, 0
         kept = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
@@ -156,9 +156,9 @@ class Run:
         """
         if len(set(claim_ids)) != len(claim_ids):
             raise ValueError("a claim id repeats")
-        found = codes >= 0
-        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[found]
-        return cls._sorted(claim_ids, rows, codes[found], vocabulary, scores[found], pool)
+        is_known = codes >= 0
+        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[is_known]
+        return cls._sorted(claim_ids, rows, codes[is_known], vocabulary, scores[is_known], pool)
 
     @classmethod
     def from_pandas(cls, frame: DataFrame) -> Run:
@@ -270,9 +270,9 @@ def sorted_ids(source_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(ids, kind="stable")
     if (ids[order][1:] == ids[order][:-1]).any():
         raise ValueError("a source id repeats")
-    places = np.empty(len(ids), dtype=np.int64)
-    places[order] = np.arange(len(ids))
-    return ids[order], places
+    positions = np.empty(len(ids), dtype=np.int64)
+    positions[order] = np.arange(len(ids))
+    return ids[order], positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,5 +396,5 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures=tuple(failure for result in results for failure in result.failures),
         cost=sum((result.cost for result in results), Cost()),
         stored=bool(results) and all(result.stored for result in results),
-        details={claim: one for result in results for claim, one in result.details.items()},
+        details={claim: detail for result in results for claim, detail in result.details.items()},
     )

@@ -79,7 +79,7 @@ def author_names(text: str) -> tuple[str, ...]:
     given = names[1::2]
     apart = len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given))
     if len(names) > 2 and len(names) % 2 == 0 and apart and all(map(_is_surname, names[::2])):
-        return tuple(f"{one} {name}" for name, one in zip(names[::2], given, strict=True))
+        return tuple(f"{value} {name}" for name, value in zip(names[::2], given, strict=True))
     # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
     # "Jane Doe, Wuhan, China".
     within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
@@ -169,15 +169,15 @@ def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
 
 def _entry(text: str) -> _Entry:
     first, *rest = parts = _parts(text)
-    place = next((i for i, part in enumerate(rest) if AFFILIATION.search(part)), len(rest))
+    end = next((i for i, part in enumerate(rest) if AFFILIATION.search(part)), len(rest))
     names = [first]
     suffixes: list[str] = []
-    for part in rest[:place]:
+    for part in rest[:end]:
         # "Doe, MD" and "Rahman Khan, Md" have a given name; "Doe, Jane, MD" has a degree.
         plain = part.replace(".", "").casefold()
-        ends = place > 1 and (_SUFFIX.fullmatch(part) or plain in _DEGREES)
+        ends = end > 1 and (_SUFFIX.fullmatch(part) or plain in _DEGREES)
         (suffixes if ends or plain in ("jr", "sr") else names).append(part)
-    return _Entry(", ".join(parts), names, suffixes, rest[place:])
+    return _Entry(", ".join(parts), names, suffixes, rest[end:])
 
 
 def _written(entry: _Entry, turn: bool) -> str:

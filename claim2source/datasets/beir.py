@@ -188,10 +188,10 @@ def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
 
 
 def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
-    found = [claim.id for claim in claims if claim.excluded]
-    if not found:
+    ids = [claim.id for claim in claims if claim.excluded]
+    if not ids:
         return []
-    are = f"{len(found)} of {len(claims)} claims have the id of a source, such as {found[0]!r}"
+    are = f"{len(ids)} of {len(claims)} claims have the id of a source, such as {ids[0]!r}"
     return [f"{split}: {are}: no claim is ranked for itself, as in BEIR."]
 
 
@@ -360,7 +360,7 @@ def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     if why := why_not_folder(source):
         raise InputError.at(source, why=why)
     inside, outside = source.resolve(), target.resolve()
-    if any(inside.is_relative_to(place) for place in (outside, aside(outside))):
+    if any(inside.is_relative_to(folder) for folder in (outside, aside(outside))):
         raise UserError(f"{target}: writing there would replace the input {source}")
     refuse_foreign(outside, overwrite)
 

@@ -106,11 +106,11 @@ def prepare_hub(
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
         config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
-        place = f"{name}/{config}/{part}"
+        table = f"{name}/{config}/{part}"
         if part in tables.get(config, {}):
-            parts[split, lang] = _Table(place, tables[config][part])
+            parts[split, lang] = _Table(table, tables[config][part])
         else:
-            notes.append(f"{place}: not there; left out")
+            notes.append(f"{table}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _write(name, collection, parts, notes, target, translations, overwrite)
 

@@ -129,7 +129,7 @@ def _load_tables(
                 f"are texts ({_ANCHOR}, {_POSITIVE}), which stand alone: leave papers and posts out"
             )
             raise judged.wrong(why)
-        found = _of_texts(judged, problems)
+        data = _of_texts(judged, problems)
     else:
         for name, table in ((PAPERS, papers), (POSTS, posts)):
             if table is None:
@@ -144,14 +144,14 @@ def _load_tables(
         if judged is None:
             # There is no other split that they could belong to.
             read = [query._replace(split=query.split or split) for query in read]
-            found = Found(queries, read, corpus, Path(PAIRS), None)
+            data = Found(queries, read, corpus, Path(PAIRS), None)
         else:
             columns = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
             names = (*columns, _grades(judged) or GRADE_COLUMNS[0])
             rows = _judged_rows(judged, *columns)
             judgements = read_judgements(rows, Path(PAIRS), problems, names)
-            found = Found(queries, read, corpus, Path(PAIRS), judgements, names)
-    return assembled(found, split, TABLES, problems, languages)
+            data = Found(queries, read, corpus, Path(PAIRS), judgements, names)
+    return assembled(data, split, TABLES, problems, languages)
 
 
 def _grades(pairs: Frame) -> str | None:

@@ -108,8 +108,8 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
         name = _of(authorship, "author", "display_name") or _of(authorship, "raw_author_name")
         if isinstance(name, str) and name.strip():
             authors.append(row.as_text("authorships", name))
-    places = [record.get("primary_location"), *_list(record.get("locations"))]
-    names = (_of(place, "source", "display_name") for place in places)
+    locations = [record.get("primary_location"), *_list(record.get("locations"))]
+    names = (_of(location, "source", "display_name") for location in locations)
     return paper_of_texts(
         path,
         row.place,
@@ -135,10 +135,10 @@ def _in_order(row: Row, index: object) -> str:
         row.complain(field, "is not an object")
         return ""
     placed = [
-        (place, word)
-        for word, places in index.items()
-        for place in _list(places)
-        if type(place) is int and place >= 0
+        (position, word)
+        for word, positions in index.items()
+        for position in _list(positions)
+        if type(position) is int and position >= 0
     ]
     return row.as_text(field, " ".join(word for _, word in sorted(placed)))
 
@@ -179,8 +179,8 @@ def _updates(record: Mapping[str, object]) -> str:
         )
         for one in _list(record.get("updated-by"))
     ]
-    if found := worst(notices):
-        return found
+    if notice := worst(notices):
+        return notice
     for one in _list(record.get("update-to")):
         state, doi = state_of(_text_of(one, "type")), plain_doi(_text_of(one, "DOI"))
         if state and doi:
@@ -189,8 +189,8 @@ def _updates(record: Mapping[str, object]) -> str:
 
 
 def _text_of(value: object, key: str) -> str:
-    found = _of(value, key)
-    return found if isinstance(found, str) else ""
+    text = _of(value, key)
+    return text if isinstance(text, str) else ""
 
 
 def _date_text(value: object) -> str:

@@ -52,8 +52,8 @@ def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[C
     before: list[str] = []  # of the file, up to its header
     separators = ",;\t|"
     for _, line in lines:
-        if found := _SEPARATOR.fullmatch(line):
-            separators, line = found[1], "\n"
+        if match := _SEPARATOR.fullmatch(line):
+            separators, line = match[1], "\n"
         before.append(line)
         if line.strip():
             break
@@ -89,9 +89,9 @@ def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterat
             for batch in file.iter_batches(_BATCH, columns=wanted):
                 table = Table.from_batches([batch])
                 values = {name: _dates_as_text(table.column(name)).to_pylist() for name in wanted}
-                for place in range(len(table)):
+                for row in range(len(table)):
                     number += 1
-                    yield number, {field: values[name][place] for field, name in columns.items()}
+                    yield number, {field: values[name][row] for field, name in columns.items()}
     except (ArrowException, OSError, ValueError) as error:
         why = " ".join(str(error).split())
         problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
@@ -128,24 +128,24 @@ def _columns(
     path: Path, header: Sequence[str], given: Mapping[str, str], problems: Counting
 ) -> dict[str, str]:
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
-    found = {name: small[name] for name in FIELDS if name in small}
-    if "abstract" not in found and "text" in small:
-        found["abstract"] = small["text"]
-    found |= given
+    columns = {name: small[name] for name in FIELDS if name in small}
+    if "abstract" not in columns and "text" in small:
+        columns["abstract"] = small["text"]
+    columns |= given
     there = ", ".join(header) or "none"
-    for name, column in found.items():
+    for name, column in columns.items():
         if column not in header:
             raise InputError.at(path, field=name, why=f"no column {column!r}; there are: {there}")
         if header.count(column) > 1:
             why = f"{header.count(column)} columns have this name; there are: {there}"
             raise InputError.at(path, field=column, why=why)
-    if "id" not in found or not {"title", "abstract"} & set(found):
+    if "id" not in columns or not {"title", "abstract"} & set(columns):
         why = f"name the columns of id and of title or abstract; there are: {there}"
         raise InputError.at(path, field="columns", why=why)
-    if unread := [column for column in header if column and column not in found.values()]:
+    if unread := [column for column in header if column and column not in columns.values()]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
         problems.count(f"tables with columns that are not read ({listed})", path)
-    return found
+    return columns
 
 
 def _row(
@@ -166,7 +166,7 @@ def _row(
         if value is None:
             value = ""
         if isinstance(value, list):
-            value = [one for one in value if one is not None and str(one) not in _EMPTY]
+            value = [item for item in value if item is not None and str(item) not in _EMPTY]
         if name not in ("id", "authors") and not isinstance(value, str):
             value = str(value)  # a number
         if isinstance(value, str) and value.strip() in _EMPTY:

@@ -102,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     replaces = config.output.exists() and any(config.output.iterdir())
     splits, notes = prepare(config)
     if replaces:
-        place = aside(config.output.resolve())
-        say(f"{config.output}: the earlier data set is in {place} now")
+        replaced = aside(config.output.resolve())
+        say(f"{config.output}: the earlier data set is in {replaced} now")
     say(f"{config.output}: {len(splits[0].sources)} sources")
     for split in splits:
         counts = Counter(claim.lang for claim in split.claims)

@@ -142,7 +142,9 @@ class Engine(PaperTable):
             # A process that was killed here before may have left a table without papers.
             under = f"{manifest.table}.lance/"
             others = [one for one in files.listed() if one != LOCK_FILE]
-            if any(not one.startswith(under) or one.startswith(f"{under}data/") for one in others):
+            if any(
+                not other.startswith(under) or other.startswith(f"{under}data/") for other in others
+            ):
                 raise InputError.at(files.uri, why="exists and is not an index: it is not replaced")
             made = cls.beside(files, manifest, **options)
         except BaseException:
@@ -315,8 +317,8 @@ class Engine(PaperTable):
                 for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
             ]
             for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, table.schema.field(name), [values])
+                column = table.schema.get_field_index(name)
+                table = table.set_column(column, table.schema.field(name), [values])
             self._mark_stale()
             self._merge(table)
         return len(ids)
@@ -360,9 +362,9 @@ class Engine(PaperTable):
                     ascii_folding=False,
                 )
                 self._table.create_index(column, config=terms)
-        found = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
+        values = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if papers >= self.exact_below:
-            found = self._build_partitions(papers, names, say)
+            values = self._build_partitions(papers, names, say)
         elif "vector" in names:
             self._table.drop_index(names["vector"])
         lengths = self._table.search().select(["length"]).to_batches(65_536)
@@ -373,7 +375,7 @@ class Engine(PaperTable):
             weight = names_weight(
                 self.sample(papers, NAME_SAMPLE), self.manifest.bm25, self._ids_by
             )
-        return {"papers": papers, "average_length": average, "names": weight, **found}
+        return {"papers": papers, "average_length": average, "names": weight, **values}
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
@@ -486,9 +488,9 @@ class _Part:
     def search(self, claims: Claims, k: int = 100) -> Result:
         started, asked = time.perf_counter(), as_claims(claims)
         deeper = k + max((len(claim.excluded) for claim in asked), default=0)
-        found = self._search(asked, self._where, deeper)
+        results = self._search(asked, self._where, deeper)
         lists = {
-            claim.id: [hit for hit in found[claim.id] if hit[0] not in claim.excluded][:k]
+            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
             for claim in asked
         }
         run = Run.from_lists(lists, pool=candidate_pool(asked))

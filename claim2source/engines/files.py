@@ -107,13 +107,13 @@ class Folder:
 
     def stamp(self, name: str) -> str:
         try:
-            found = (self.path / name).stat()
+            status = (self.path / name).stat()
         except OSError:
             return ""
-        return f"{found.st_mtime_ns}-{found.st_ino}"
+        return f"{status.st_mtime_ns}-{status.st_ino}"
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
-        found = {}
+        stamps = {}
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
@@ -121,8 +121,8 @@ class Folder:
                     if not stat.S_ISREG(status.st_mode):  # reading it may never end
                         raise InputError.at(path, why="is no regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
-                    found[key] = status.st_size, str(status.st_mtime_ns)
-        return found
+                    stamps[key] = status.st_size, str(status.st_mtime_ns)
+        return stamps
 
     def hash(self, name: str) -> str:
         return file_hash(self.path / name)
@@ -210,8 +210,8 @@ class Bucket:
         import obstore
 
         with self._named(), suppress(FileNotFoundError):
-            found = obstore.head(self.store, name)
-            return f"{found['e_tag']}-{found['last_modified']}"
+            entry = obstore.head(self.store, name)
+            return f"{entry['e_tag']}-{entry['last_modified']}"
         return ""
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
@@ -264,10 +264,10 @@ class BucketLock:
                 pass
             holder = Holder()
             try:
-                found = obstore.get(self.bucket.store, LOCK_FILE)
+                entry = obstore.get(self.bucket.store, LOCK_FILE)
                 tag, text = (
-                    str(found.meta["e_tag"]),
-                    bytes(found.bytes()).decode("utf-8", "replace"),
+                    str(entry.meta["e_tag"]),
+                    bytes(entry.bytes()).decode("utf-8", "replace"),
                 )
                 holder = Holder.read(text) or holder
                 if not (holder.host == _this_machine() and _is_gone(holder.pid)):
@@ -372,8 +372,10 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
-        seal = {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
+        values = json.loads(data)
+        seal = {
+            str(key): (int(value[0]), str(value[1]), str(value[2])) for key, value in values.items()
+        }
         return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"

@@ -274,7 +274,9 @@ def re_encode(
     with Progress("papers" if progress else None, total) as bar:
         for rows in engine.rows(batch):
             known = new.stamps([paper.source.id for paper in rows.papers])
-            part = rows.only([i for i, one in enumerate(rows.papers) if one.source.id not in known])
+            part = rows.only(
+                [i for i, paper in enumerate(rows.papers) if paper.source.id not in known]
+            )
             bar.update(len(rows) - len(part))
             if len(part):
                 vectors, sentences, _ = encoder.encode(part.papers, bar)

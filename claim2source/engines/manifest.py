@@ -116,12 +116,12 @@ class IndexManifest:
     @classmethod
     def parsed(cls, text: str, path: Path) -> Self:
         """Read JSON; `path` is named in errors."""
-        found = validated(cls, text, path)
-        if found.model is None:
-            return found
+        manifest = validated(cls, text, path)
+        if manifest.model is None:
+            return manifest
         # What a model may run or read is the user's to allow, not a file's.
-        model = replace(found.model, allow_remote_code=(), allow_bin=())
-        return replace(found, model=model)
+        model = replace(manifest.model, allow_remote_code=(), allow_bin=())
+        return replace(manifest, model=model)
 
     def write(self, files: IndexFiles, name: str = MANIFEST) -> None:
         """Write the manifest, wholly or not at all."""

@@ -68,7 +68,7 @@ class Where(Settings):
         if ids is None:
             return self
         known = None if self.ids is None else set(self.ids)
-        return replace(self, ids=tuple(one for one in ids if known is None or one in known))
+        return replace(self, ids=tuple(key for key in ids if known is None or key in known))
 
 
 EVERYWHERE = Where()
@@ -178,9 +178,11 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
     if SENTENCES in schema.names:
-        if rows.sentences is None or any(one.shape[1:] != (dimensions,) for one in rows.sentences):
+        if rows.sentences is None or any(
+            sentence.shape[1:] != (dimensions,) for sentence in rows.sentences
+        ):
             raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
-        columns[SENTENCES] = [one.astype(_HALF).tobytes() for one in rows.sentences]
+        columns[SENTENCES] = [sentence.astype(_HALF).tobytes() for sentence in rows.sentences]
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 

@@ -116,18 +116,18 @@ class PaperTable:
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["id", "_distance"])
             query = filtered(query, where)
-            found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
-        if probes and len(found) < k and probes < self.manifest.partitions:
+            rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
+        if probes and len(rows) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
-        return hits(found, 1 - numbers(found, "_distance"))
+        return hits(rows, 1 - numbers(rows, "_distance"))
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search with many vectors [n, d] at once; return the best scores of each."""
         with self._named():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
-            found = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
-        rows, scores = found["query_index"].to_numpy(), 1 - numbers(found, "_distance")
+            table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
+        rows, scores = table["query_index"].to_numpy(), 1 - numbers(table, "_distance")
         return [scores[rows == row] for row in range(len(queries))]
 
     def _vectors(self) -> Iterator[np.ndarray]:
@@ -155,8 +155,8 @@ class PaperTable:
             return []
         with self._named():
             query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
-            found = filtered(query, where).to_arrow()
-        return hits(found, numbers(found, "_score") / (K1 + 1))
+            rows = filtered(query, where).to_arrow()
+        return hits(rows, numbers(rows, "_score") / (K1 + 1))
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         return [one for one, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]

@@ -207,7 +207,7 @@ def measure(
         name: order.all(np.ones((1, len(wrong))), present, wrong, most)[:, 0]
         for name, order in orders.items()
     }
-    found = {}
+    measured = {}
     for name, values in confidences.items():
         three = [_bounded(*pair) for pair in zip(whole[name], samples[name], strict=True)]
         better = None
@@ -215,8 +215,8 @@ def measure(
             gain = whole[name][0] - whole[baseline][0]
             better = _bounded(gain, samples[name][0] - samples[baseline][0])
         point = coverage_at_risk(risk_coverage(values, wrong), most)
-        found[name] = Abstention(three[0], three[1], three[2], point, better)
-    return found
+        measured[name] = Abstention(three[0], three[1], three[2], point, better)
+    return measured
 
 
 def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) -> TextTable:
@@ -226,12 +226,12 @@ def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) ->
     columns += ["answered", "wrong", "risk at most"]
     cells: list[list[Cell]] = [
         [
-            *(name, one.auroc.value, _interval(one.auroc)),
-            "-" if one.better is None else f"{one.better.value:+.4f} {_interval(one.better)}",
-            *(one.augrc.value, _interval(one.augrc), one.coverage.value, _interval(one.coverage)),
-            *(one.point.answered, one.point.wrong, one.point.upper),
+            *(name, row.auroc.value, _interval(row.auroc)),
+            "-" if row.better is None else f"{row.better.value:+.4f} {_interval(row.better)}",
+            *(row.augrc.value, _interval(row.augrc), row.coverage.value, _interval(row.coverage)),
+            *(row.point.answered, row.point.wrong, row.point.upper),
         ]
-        for name, one in rows.items()
+        for name, row in rows.items()
     ]
     return TextTable(columns, cells, numeric=[False, *[True] * (len(columns) - 1)])
 
@@ -271,7 +271,7 @@ def draw_curves(curves: Mapping[str, Curve], title: str = "") -> Figure:
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    lines = [axes.plot(one.coverage, one.risk, linewidth=1.4)[0] for one in curves.values()]
+    lines = [axes.plot(curve.coverage, curve.risk, linewidth=1.4)[0] for curve in curves.values()]
     axes.set(xlabel="coverage", ylabel="risk", xlim=(0, 1), ylim=(0, 1))
     axes.set_title(title, parse_math=False, fontsize=10)
     axes.grid(alpha=0.3)
@@ -306,22 +306,22 @@ class _Order:
 
     def cumulated(self, weights: np.ndarray) -> np.ndarray:
         """Sum weights [samples, claims] from the surest claim to each step, [samples, steps]."""
-        found: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
-        return found
+        sums: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
+        return sums
 
     def auroc(self, weights: np.ndarray, present: np.ndarray) -> np.ndarray:
         """Return AUROC by sample; NaN where the claims are all of one kind."""
         good, bad = self.cumulated(weights * present), self.cumulated(weights * ~present)
         pairs = good[:, -1] * bad[:, -1]
         with np.errstate(invalid="ignore"):
-            found: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
-        return found
+            areas: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
+        return areas
 
     def augrc(self, weights: np.ndarray, wrong: np.ndarray) -> np.ndarray:
         """Return AUGRC by sample."""
         answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
-        found: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
-        return found
+        areas: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
+        return areas
 
     def coverage(self, weights: np.ndarray, wrong: np.ndarray, most: float) -> np.ndarray:
         """Return the most coverage at a risk of at most `most`, by sample."""
@@ -345,5 +345,5 @@ class _Order:
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     left, before = (np.pad(one, ((0, 0), (1, 0)))[:, :-1] for one in (x, y))
-    found: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
-    return found
+    areas: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
+    return areas

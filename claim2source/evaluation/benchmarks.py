@@ -156,7 +156,9 @@ class Benchmarks:
             ("## Findings", words.findings),
             ("## What did not help", words.did_not_help),
         ):
-            lines = [f"{i}. {self._finding(one)}" for i, one in enumerate(findings, start=1)]
+            lines = [
+                f"{i}. {self._finding(finding)}" for i, finding in enumerate(findings, start=1)
+            ]
             parts += [heading, "\n".join(lines)] if lines else []
         if words.pages:
             links = [f"- [{title}](docs/results/{page})" for title, page in words.pages.items()]
@@ -191,12 +193,17 @@ def _of_report(report: Report, metric: str) -> Figures:
     }
     overall = [family for family in report.tests if family.average in (MACRO, "micro")]
     tests = {
-        (one.system, one.baseline): Difference(
-            one.system, one.baseline, one.difference, f"{one.p_holm:.4f}", one.low, one.high
+        (comparison.system, comparison.baseline): Difference(
+            comparison.system,
+            comparison.baseline,
+            comparison.difference,
+            f"{comparison.p_holm:.4f}",
+            comparison.low,
+            comparison.high,
         )
         # The macro average's test is the one that is told.
         for family in sorted(overall, key=lambda family: family.average == MACRO)
-        for one in family.comparisons
+        for comparison in family.comparisons
     }
     return Figures(report.dataset, rows, tuple(tests.values()))
 

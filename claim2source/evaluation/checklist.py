@@ -58,14 +58,14 @@ def checklist(reports: Mapping[str, Report]) -> str:
         TextTable(["what", "answer"], answers),
     ]
     for section in _SECTIONS:
-        found = [
+        cells = [
             [*([name] if len(reports) > 1 else []), *map(_recorded, row)]
             for name, own in rows[section.title].items()
             for row in own
         ]
         first = ["report"] if len(reports) > 1 else []
-        table = TextTable([*first, *section.columns.split("|")], found)
-        parts += [f"## {section.title}", table if found else section.none]
+        table = TextTable([*first, *section.columns.split("|")], cells)
+        parts += [f"## {section.title}", table if cells else section.none]
     notes = {f"- {note}" for report in reports.values() for note in report.notes}
     parts += ["## Notes", *sorted(notes)] if notes else []
     return f"{render(parts, 'markdown')}\n"
@@ -89,7 +89,11 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
         return NOT_RECORDED
     if silent:
         return f"recorded, but not by {', '.join(silent)}"
-    return "recorded in part" if any(NOT_RECORDED in one for one in values.values()) else "recorded"
+    return (
+        "recorded in part"
+        if any(NOT_RECORDED in value for value in values.values())
+        else "recorded"
+    )
 
 
 def _data(report: Report) -> list[Row]:
@@ -170,9 +174,9 @@ def _seeds(report: Report) -> list[Row]:
         seeds["permutations and bootstrap of tests"] = test.seed
     if report.training is not None:
         settings = _flat(report.training.settings)
-        found = {key: value for key, value in settings.items() if key.endswith("seed")}
-        seeds |= {f"training: {key}": value for key, value in found.items()}
-        seeds |= {} if found else {"training": None}
+        own = {key: value for key, value in settings.items() if key.endswith("seed")}
+        seeds |= {f"training: {key}": value for key, value in own.items()}
+        seeds |= {} if own else {"training": None}
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
@@ -223,11 +227,11 @@ def _costs(report: Report) -> list[Row]:
 
 
 def _hardware(report: Report) -> list[Row]:
-    found = report.provenance.hardware
-    if found is None:
+    machine = report.provenance.hardware
+    if machine is None:
         return [[None] * 4]
-    gpus = ", ".join(f"{found.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(found.gpus))
-    return [[found.cpu, found.cores, f"{found.memory / 2**30:.0f} GiB", gpus or "none used"]]
+    gpus = ", ".join(f"{machine.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(machine.gpus))
+    return [[machine.cpu, machine.cores, f"{machine.memory / 2**30:.0f} GiB", gpus or "none used"]]
 
 
 def _software(report: Report) -> list[Row]:
@@ -237,13 +241,13 @@ def _software(report: Report) -> list[Row]:
 
 
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{front}{key}.")
+            flat |= _flat(value, f"{front}{key}.")
         elif value not in ("", [], ()):
-            found[f"{front}{key}"] = value
-    return found
+            flat[f"{front}{key}"] = value
+    return flat
 
 
 def _text(settings: Mapping[str, Any]) -> str:

@@ -52,12 +52,12 @@ def tried_table(choice: Choice) -> TextTable | None:
     marks = {"best": choice.best, "chosen": choice.settings}
     rows: list[list[Cell]] = []
     for trial in choice.tried:
-        same = (name for name, one in marks.items() if trial.settings.items() <= one.items())
+        same = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
         said = ", ".join([*same, *filter(None, [trial.verdict])])
         rows.append([settings_text(trial.settings), trial.score, said or None])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[1])))
-        rows = [row for place, row in enumerate(rows) if place < MOST_SHOWN or row[2]]
+        rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[2]]
     return TextTable([choice.what, f"{choice.metric} to choose by", ""], rows) if rows else None
 
 

@@ -97,9 +97,9 @@ def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
     for i, system in enumerate(systems):
         same.setdefault(system.name, []).append(i)
     named = list(systems)
-    for name, places in same.items():
-        if len(places) > 1:
-            for i, front in zip(places, _fronts(named, places), strict=True):
+    for name, positions in same.items():
+        if len(positions) > 1:
+            for i, front in zip(positions, _fronts(named, positions), strict=True):
                 named[i] = replace(named[i], alias=f"{front}/{name}")
     # A system may itself be called as another now is: the whole path tells them apart.
     counts = Counter(system.name for system in named)

@@ -201,17 +201,17 @@ def headline(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """Say how far an answer can be trusted: as measured, and why less."""
-    found = list(answer.warnings)
+    notices = list(answer.warnings)
     if answer.matches and answer.present is None:
-        found.append("No abstention is fitted to this index: index --claims DATASET does that.")
+        notices.append("No abstention is fitted to this index: index --claims DATASET does that.")
     if answer.measured is not None:
         one = answer.measured
-        found.append(
+        notices.append(
             f"Of {one.answers} held-out posts with this verdict {_percent(one.here, one.answers)} "
             f"had their paper in the index, and for {_percent(one.first, one.answers)} it came "
             "first."
         )
-    return found
+    return notices
 
 
 def _percent(part: int, whole: int) -> str:

@@ -36,9 +36,9 @@ NOT_HERE = 0.3
 PENALTY = 1.0
 
 
-def stages_of(found: Found) -> dict[str, Result]:
+def stages_of(results: Found) -> dict[str, Result]:
     """Name an index's rankings, fused with the default weights, as abstention reads them."""
-    lexical, dense = found.lexical.top(DEEPEST), found.dense.top(DEEPEST)
+    lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
 
@@ -77,8 +77,8 @@ class Questions:
 
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability of each that its paper is here, [2 x claims + posts]."""
-        found = model.probabilities(self.features(model.design))
-        return found if model.topic is None else found * self.shares(model.topic)
+        probabilities = model.probabilities(self.features(model.design))
+        return probabilities if model.topic is None else probabilities * self.shares(model.topic)
 
 
 def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
@@ -96,17 +96,17 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
     removed = papers_of_claims(dataset.with_claims(claims))
-    found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
+    results = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     bare = replace(
-        found,
-        lexical=_without_sources(found.lexical, removed),
-        dense=_without_sources(found.dense, removed),
+        results,
+        lexical=_without_sources(results.lexical, removed),
+        dense=_without_sources(results.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
     elsewhere = stages_of(engine.find(others, DEEPEST))
-    asked = PairedResults.of(claims, stages_of(found), stages_of(bare))
-    return Questions(asked, [one.id for one in others], elsewhere, kinds)
+    asked = PairedResults.of(claims, stages_of(results), stages_of(bare))
+    return Questions(asked, [other.id for other in others], elsewhere, kinds)
 
 
 def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
@@ -142,7 +142,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
     asked = ask_index(engine, dataset).asked
     stages = (asked.stages, asked.bare)
-    shares = np.concatenate([model.shares(asked.claim_ids, one) for one in stages])
+    shares = np.concatenate([model.shares(asked.claim_ids, stage) for stage in stages])
     return tenths_of(shares, asked.outcomes.present, asked.outcomes.right)
 
 
@@ -152,9 +152,9 @@ def measured_line(model: AbstainModel) -> str:
     names = ("not here", "uncertain", "found")
     counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
     parts = [
-        f"{name} {one.here} of {one.answers}"
-        for name, one in zip(names, counted, strict=True)
-        if one.answers
+        f"{name} {tenth.here} of {tenth.answers}"
+        for name, tenth in zip(names, counted, strict=True)
+        if tenth.answers
     ]
     return f"held out, the paper was there of {', of '.join(parts)}"
 
@@ -167,8 +167,8 @@ def _fit_model(
     those = rows[:claims]
     model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
     run = questions.elsewhere[DENSE].run
-    places = [run.rows(one).start for one in questions.others]
-    first = run.scores[places][rows[claims:]]
+    firsts = [run.rows(other).start for other in questions.others]
+    first = run.scores[firsts][rows[claims:]]
     usual = tuple(round(float(score), 6) for score in first)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     is_claim = np.arange(len(rows)) < claims
@@ -179,8 +179,8 @@ def _fit_model(
 
 def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     names, number = np.unique(groups, return_inverse=True)
-    found: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
-    return found
+    folds: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
+    return folds
 
 
 def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:

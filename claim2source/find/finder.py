@@ -215,9 +215,9 @@ class Finder:
     def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
-        found = self.engine.find(claims, max(k, self._depth), where)
-        papers = self.engine.fetch(_ids(found, claims))
-        stages = self._staged(claims, found, papers)
+        results = self.engine.find(claims, max(k, self._depth), where)
+        papers = self.engine.fetch(_ids(results, claims))
+        stages = self._staged(claims, results, papers)
         present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
         shown = {
@@ -225,10 +225,12 @@ class Finder:
             for claim in claims
         }
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, found, shown, papers) if self.sentences else {}
+        nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
         verdicts, measured = self._verdicts(claims, stages, present)
-        listed_papers = list({one for ids in shown.values() for one in ids})
-        matching = MatchingWords(self.engine.manifest.bm25, [papers[one] for one in listed_papers])
+        listed_papers = list({key for ids in shown.values() for key in ids})
+        matching = MatchingWords(
+            self.engine.manifest.bm25, [papers[paper] for paper in listed_papers]
+        )
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
@@ -300,7 +302,7 @@ class Finder:
         Raises `UserError` where the index is too large for that.
         """
         counting = [name for name, stage in self.stages if counts_terms(stage)]
-        if not counting or all(self._pool.get(one.id) == one for one in sources):
+        if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
             raise UserError(
@@ -350,7 +352,7 @@ class Finder:
         if fitted is not None and fitted.tenths and not own:
             edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
             counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
-            measured = {name: one for name, one in counted.items() if one.answers}
+            measured = {name: tenth for name, tenth in counted.items() if tenth.answers}
         return {claim: verdict(claim, share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
@@ -393,7 +395,7 @@ class Finder:
 
         Both by the index's model; keys are claim and paper.
         """
-        wanted = dict.fromkeys(one for ids in shown.values() for one in ids)
+        wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
         sentences = {one: split(papers[one]) for one in wanted}
         vectors = self._sentence_vectors(sentences, papers)
         said = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
@@ -406,9 +408,9 @@ class Finder:
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
-                    places = findings(sentences[one])
-                    scores = vectors[one][places] @ found.vectors[claim]
-                    best = places[int(np.argmax(scores))]
+                    positions = findings(sentences[one])
+                    scores = vectors[one][positions] @ found.vectors[claim]
+                    best = positions[int(np.argmax(scores))]
                     texts = said[claim] if len(said[claim]) > 1 else [""]
                     alike = [float(of_post[text] @ vectors[one][best]) for text in texts if text]
                     own = texts[int(np.argmax(alike))] if alike else ""
@@ -435,8 +437,8 @@ class Finder:
         return vectors
 
 
-def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:
-    runs = [part.run for part in (found.lexical, found.dense, found.fused)]
+def _ids(results: Found, claims: Sequence[Claim]) -> list[str]:
+    runs = [part.run for part in (results.lexical, results.dense, results.fused)]
     return list(dict.fromkeys(one for run in runs for c in claims for one in run.sources(c.id)))
 
 

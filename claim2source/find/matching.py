@@ -22,11 +22,13 @@ class MatchingWords:
 
     def __init__(self, bm25: BM25Config, papers: Sequence[Paper]) -> None:
         self._analyser = Analyser(bm25)
-        texts = {one.source.id: f"{one.source.title}\n{one.source.abstract}" for one in papers}
+        texts = {
+            paper.source.id: f"{paper.source.title}\n{paper.source.abstract}" for paper in papers
+        }
         self._words = {one: list(dict.fromkeys(WORD.findall(text))) for one, text in texts.items()}
         distinct = list({word for words in self._words.values() for word in words})
         self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
-        self._papers = {one.source.id: one for one in papers}
+        self._papers = {paper.source.id: paper for paper in papers}
         self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]]]] = {}
 
     def of(self, claim: Claim, paper: str) -> Words:

@@ -77,7 +77,7 @@ class FinderOptions(ModelOptions):
 
 def with_index(words: Sequence[str]) -> list[str]:
     """Name the index of the environment where the words name none."""
-    found = list(words)
+    written = list(words)
     if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
-        found += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
-    return found
+        written += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
+    return written

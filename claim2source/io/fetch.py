@@ -126,12 +126,12 @@ class Fetcher:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise UserError(f"{address}: {host} cannot be read: {error}") from None
         try:
-            found = json.loads(data)
+            reply = json.loads(data)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise UserError(f"{address}: {host} does not answer a JSON object")
-        return found
+        return reply
 
 
 def is_address(text: str) -> bool:
@@ -139,15 +139,15 @@ def is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
-def _made(address: str, id: str, found: PostParts) -> Post:
-    if not found.text.strip():
-        has = ", ".join(found.without_text)
+def _made(address: str, id: str, parts: PostParts) -> Post:
+    if not parts.text.strip():
+        has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, plain = found.date, found.lang.partition("-")[0].lower()
+    date, plain = parts.date, parts.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
     known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
-    links = dict.fromkeys(link for link in found.links if is_address(link))
-    return Post(id, found.text, known, day, links=tuple(links))
+    links = dict.fromkeys(link for link in parts.links if is_address(link))
+    return Post(id, parts.text, known, day, links=tuple(links))
 
 
 def _text(answer: Mapping[str, Any], key: str, address: str) -> str:

@@ -86,9 +86,9 @@ def plain(value: Any) -> object:
     if isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, date):
         return value.isoformat()[:10]
     return plain(value.tolist()) if hasattr(value, "tolist") else value

@@ -50,9 +50,9 @@ class KeyTable:
         wanted = np.array(keys, _KEY)
         rows = np.full(len(wanted), -1, np.int64)
         if len(self._keys):
-            places = np.maximum(np.searchsorted(self._keys, wanted, side="right") - 1, 0)
-            there = self._keys[places] == wanted
-            rows[there] = self._rows[places[there]]
+            slots = np.maximum(np.searchsorted(self._keys, wanted, side="right") - 1, 0)
+            there = self._keys[slots] == wanted
+            rows[there] = self._rows[slots[there]]
         if self._recent:
             for i, key in enumerate(keys):
                 rows[i] = self._recent.get(key, rows[i])

@@ -49,7 +49,7 @@ def read_posts(path: Path) -> Iterator[Post]:
     A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
     """
     problems = Counting()
-    table = {".csv", ".tsv"} & {one.lower() for one in path.suffixes[-2:]}
+    table = {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes[-2:]}
     rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
     seen: dict[str, int] = {}
     for row in rows:

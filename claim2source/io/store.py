@@ -178,8 +178,8 @@ class EmbeddingSpace:
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """List the positions of the keys that have no vector yet."""
-        found: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
-        return found
+        positions: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
+        return positions
 
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
         """Read vectors [len(keys), dimensions] in the order of `keys`.

@@ -58,14 +58,14 @@ class RunFile:
         Raises `InputError` where neither tells.
         """
         named = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
-        found = languages if len(languages) == 1 else named
-        if len(found) != 1:
+        candidates = languages if len(languages) == 1 else named
+        if len(candidates) != 1:
             why = (
                 f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
                 "name it in a file of systems"
             )
             raise InputError.at(self.path, why=why)
-        return found[0]
+        return candidates[0]
 
 
 def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
@@ -305,11 +305,11 @@ def _score_texts(run: Run) -> Iterator[str]:
     starts[run.offsets[:-1][run.offsets[:-1] < len(scores)]] = True
     tie = np.cumsum(starts) - 1
     sizes = np.bincount(tie)[tie]
-    places = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
+    ranks = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
     # An eighth of float32's spacing: safely within what rounds back, also at powers of two.
     exponents = np.where(scores == 0, -149, np.frexp(scores)[1] - 24)
     step = np.ldexp(0.125, np.maximum(exponents, -149))
-    values = scores.astype(np.float64) - step * (places / sizes)
+    values = scores.astype(np.float64) - step * (ranks / sizes)
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
         # Nine digits tell every float32 from its neighbours; tied ones need float64's.
         yield f"{value:.9g}" if size == 1 else repr(value)

@@ -87,21 +87,21 @@ class LLM:
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         """Count the requests that `answer` would send, and estimate the tokens; send none."""
-        found, stored, repeated = dict[str, Request](), 0, 0
+        missing, stored, repeated = dict[str, Request](), 0, 0
         for request in requests:
             key = key_of(request, self.config)
-            if key in found:
+            if key in missing:
                 repeated += 1
             elif self._is_done(request, self._stored_reply(request, key), None):
                 stored += 1
             else:
-                found[key] = request
+                missing[key] = request
         return Plan(
-            len(found),
+            len(missing),
             stored,
             repeated,
-            sum(map(prompt_tokens, found.values())),
-            sum(request.max_tokens or self.config.max_tokens for request in found.values()),
+            sum(map(prompt_tokens, missing.values())),
+            sum(request.max_tokens or self.config.max_tokens for request in missing.values()),
         )
 
     def answer(
@@ -126,9 +126,9 @@ class LLM:
 
     def _stored_reply(self, request: Request, key: str) -> Stored | None:
         """Look up a stored reply; older stores hold some that were cut off."""
-        found = self.answers.get(key)
-        unfinished = found is not None and why_unfinished(request, found.raw, found.finish)
-        return None if unfinished else found
+        reply = self.answers.get(key)
+        unfinished = reply is not None and why_unfinished(request, reply.raw, reply.finish)
+        return None if unfinished else reply
 
     def _judged(
         self, request: Request, stored: Stored | None, check: Check | None

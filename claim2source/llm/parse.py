@@ -145,9 +145,9 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
     kind: Any = validators.validator_for(dict(schema))
     checker = kind(dict(schema))
     failure = NOT_JSON
-    for found in _objects(text):
-        if checker.is_valid(found):
-            return found, None
+    for candidate in _objects(text):
+        if checker.is_valid(candidate):
+            return candidate, None
         failure = NO_FIT
     return None, failure
 
@@ -159,27 +159,27 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
     candidates.insert(0, text)
     for candidate in candidates:
         try:
-            found = _DECODER.decode(candidate.strip())
+            value = _DECODER.decode(candidate.strip())
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(value, dict):
+            yield value
     yield from reversed(_balanced(text))
 
 
 def _balanced(text: str) -> list[dict[str, object]]:
-    found, place = [], text.find("{")
+    objects, start = [], text.find("{")
     for _ in range(MOST_BRACES):
-        if place < 0:
+        if start < 0:
             break
         try:
-            value, length = _DECODER.raw_decode(text[place : place + MOST_WITHIN])
-            found.append(value)
-            end = place + length
+            value, length = _DECODER.raw_decode(text[start : start + MOST_WITHIN])
+            objects.append(value)
+            end = start + length
         except (ValueError, RecursionError):
-            end = place + 1
-        place = text.find("{", end)
-    return found
+            end = start + 1
+        start = text.find("{", end)
+    return objects
 
 
 def _finite(text: str) -> float:
@@ -195,14 +195,14 @@ def _choice(request: Request, text: str) -> str | None:
     if text in request.choices:
         return text
     plain = text.strip().strip("\"'`*.").strip().casefold()
-    found = [choice for choice in request.choices if choice.casefold() == plain]
-    return found[0] if len(found) == 1 else None
+    choices = [choice for choice in request.choices if choice.casefold() == plain]
+    return choices[0] if len(choices) == 1 else None
 
 
 def _tags(request: Request) -> frozenset[str]:
     users = (m.content for m in request.messages if m.role == "user")
-    found = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
-    return frozenset(tag for tags in found for tag in tags)
+    names = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
+    return frozenset(tag for tags in names for tag in tags)
 
 
 def _why_not_text(request: Request, text: str) -> str | None:

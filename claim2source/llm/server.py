@@ -129,13 +129,13 @@ def refusal(status: int, content: bytes) -> Refused:
         said = json.loads(content)
     except (ValueError, RecursionError):
         return Refused(status, text)
-    found = said.get("error", said) if isinstance(said, dict) else said
-    found = {"message": found} if isinstance(found, str) else found
-    if not isinstance(found, dict):
+    error = said.get("error", said) if isinstance(said, dict) else said
+    error = {"message": error} if isinstance(error, str) else error
+    if not isinstance(error, dict):
         return Refused(status, text)
-    codes = " ".join(str(found[key]) for key in ("code", "type", "param") if found.get(key))
-    words = (found.get(key) for key in ("message", "detail"))
-    why = next((one for one in words if one and isinstance(one, str)), text)
+    codes = " ".join(str(error[key]) for key in ("code", "type", "param") if error.get(key))
+    words = (error.get(key) for key in ("message", "detail"))
+    why = next((word for word in words if word and isinstance(word, str)), text)
     return Refused(status, why, codes[:_LONGEST_WORDS])
 
 
@@ -275,8 +275,8 @@ class Server:
     async def models(self) -> list[str] | None:
         """List the names of the server's models; None where it has no such list."""
         try:
-            found, _ = await self.sent("/models")
-            return [str(model["id"]) for model in found["data"]]
+            reply, _ = await self.sent("/models")
+            return [str(model["id"]) for model in reply["data"]]
         except (KeyError, TypeError):
             return None
         except Refused as error:
@@ -298,7 +298,7 @@ class Server:
         failed. `without` names those of `OPTIONAL` that the model refuses.
         """
         try:
-            found, content = await self.sent(
+            reply, content = await self.sent(
                 "/chat/completions", self._body(request, strict, again, without)
             )
         except Refused as error:
@@ -306,7 +306,7 @@ class Server:
                 raise self.unusable(error) from None
             raise
         try:
-            return self._reply(request, found)
+            return self._reply(request, reply)
         except _BROKEN:
             raise self._shown(other_shape(content, "no chat completion")) from None
 
@@ -336,12 +336,12 @@ class Server:
             raise self._shown(error) from None
         content = response.content
         try:
-            found = json.loads(content)
+            reply = json.loads(content)
         except (ValueError, RecursionError):
             raise self._shown(other_shape(content, "no JSON")) from None
-        if isinstance(found, dict) and found.get("error"):
+        if isinstance(reply, dict) and reply.get("error"):
             raise self._shown(refusal(200, content))
-        return found, content
+        return reply, content
 
     def _shown(self, refused: Refused) -> Refused:
         return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
@@ -396,14 +396,14 @@ class Server:
             body.pop(name, None)
         return body
 
-    def _reply(self, request: Request, found: Any) -> Reply:
-        choice = found["choices"][0]
+    def _reply(self, request: Request, reply: Any) -> Reply:
+        choice = reply["choices"][0]
         text = _text(choice["message"].get("content"))
         text = self._without_key(_without_surrogates(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is no text")
-        used = found.get("usage")
+        used = reply.get("usage")
         used = {} if used is None else used
         # Not every server counts.
         prompt = _count(used.get("prompt_tokens")) or prompt_tokens(request)

@@ -124,11 +124,11 @@ def _check_row(row: MinedRow, claims: Mapping[str, Claim], sources: Container[st
         raise _LineProblem("positive", f"{row.positive!r} is not gold for the claim")
     seen: set[str] = set()
     for i, negative in enumerate(row.negatives):
-        place, source = f"negatives[{i}].source", negative.source
+        field, source = f"negatives[{i}].source", negative.source
         if source not in sources:
-            raise _LineProblem(place, f"{source!r} is not in the corpus")
+            raise _LineProblem(field, f"{source!r} is not in the corpus")
         if source in golds:
-            raise _LineProblem(place, f"{source!r} is gold for the claim")
+            raise _LineProblem(field, f"{source!r} is gold for the claim")
         if source in seen:
-            raise _LineProblem(place, f"{source!r} is listed twice")
+            raise _LineProblem(field, f"{source!r} is listed twice")
         seen.add(source)

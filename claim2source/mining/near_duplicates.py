@@ -62,14 +62,14 @@ def _similar_pairs(texts: Sequence[frozenset[str]], most: float) -> list[tuple[i
         shared = int(most * len(words) - 1e-9) + 1
         needed[position] = min(SHARED_RAREST, shared)
         rarest = sorted(words, key=lambda word: (count[word], word))
-        found: Counter[int] = Counter()
+        shared_by: Counter[int] = Counter()
         for word in rarest[: len(words) - shared + needed[position]]:
             listed = holders.setdefault(word, [])
-            found.update(listed)
+            shared_by.update(listed)
             listed.append(position)
         alike += [
             (other, position)
-            for other, times in found.items()
+            for other, times in shared_by.items()
             if times >= min(needed[position], needed[other]) and jaccard(words, texts[other]) > most
         ]
     return alike

@@ -118,9 +118,9 @@ class RankingMiner:
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
         wanted = self.config.random
-        places = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
-        for place in places:
-            source = self._pool[place]
+        positions = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
+        for position in positions:
+            source = self._pool[position]
             if source in golds or source in listed or self._place[source] in alike:
                 continue
             yield Negative(source, 0.0, "random")

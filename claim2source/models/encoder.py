@@ -162,9 +162,9 @@ class Encoder:
         """Pad tokenized texts to the longest of them."""
         rows = [torch.tensor(text.ids) for text in tokens]
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0)
-        places = torch.arange(ids.shape[1])
-        attend = places < torch.tensor([[len(text.ids)] for text in tokens])
-        pool = attend & (places >= torch.tensor([[text.skip] for text in tokens]))
+        positions = torch.arange(ids.shape[1])
+        attend = positions < torch.tensor([[len(text.ids)] for text in tokens])
+        pool = attend & (positions >= torch.tensor([[text.skip] for text in tokens]))
         return TokenBatch(ids, attend.long(), pool.long())
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:

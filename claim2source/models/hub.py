@@ -168,11 +168,11 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     if not model and not tokenizer:
         return False
     if _is_allowed(config, "allow_remote_code"):
-        for place in (*model, *tokenizer):
-            if "--" in place:
+        for value in (*model, *tokenizer):
+            if "--" in value:
                 raise UserError(
                     f"model {config.name!r}: its code lies in another repository "
-                    f"({place.partition('--')[0]}), which model.revision does not pin; "
+                    f"({value.partition('--')[0]}), which model.revision does not pin; "
                     "such code is not run"
                 )
         return True
@@ -224,7 +224,7 @@ def uses_bin(folder: Path) -> bool:
 
 def _needs_bin(folder: Path) -> bool:
     return not list(folder.glob("*.safetensors")) or any(
-        not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
+        not (module / "model.safetensors").is_file() for module in _dense_folders(folder)
     )
 
 

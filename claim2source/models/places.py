@@ -52,14 +52,14 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
     if not record.startswith(LOCAL):
         return record
     name = Path(record).name
-    places = [_path_in_run_config(checkpoint, group, "name", name)]
+    paths = [_path_in_run_config(checkpoint, group, "name", name)]
     try:
-        places.append(_note(sha256).read_text(encoding="utf-8"))
+        paths.append(_note(sha256).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         pass
     beside = checkpoint.resolve().parent / name
-    places += [local_name(record), str(beside), str(Path(name).resolve())]
-    return next((place for place in places if place and Path(place).is_dir()), record)
+    paths += [local_name(record), str(beside), str(Path(name).resolve())]
+    return next((path for path in paths if path and Path(path).is_dir()), record)
 
 
 def find_dataset(record: str | None, checkpoint: Path) -> str | None:

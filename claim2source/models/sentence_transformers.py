@@ -106,19 +106,19 @@ def read_folder(folder: Path) -> FolderSettings:
     if not modules:
         return FolderSettings()
     pooling, include_prompt, length, lower_case = None, True, None, False
-    for kind, place in modules:
+    for kind, path in modules:
         if kind == "Pooling":
-            config = _pooling_config(place)
+            config = _pooling_config(path)
             mode = config.get("pooling_mode", "mean")
             modes = mode if isinstance(mode, list | tuple) else (mode,)
             pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
-            config = _transformer_config(place)
-            _check_transformer(config, folder, place)
-            length, lower_case = _max_length(config, place), config.get("do_lower_case") is True
+            config = _transformer_config(path)
+            _check_transformer(config, folder, path)
+            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
         elif kind == "StaticEmbedding":
-            pooling, length = "mean", _max_length(read_object(place / "config.json"), place)
+            pooling, length = "mean", _max_length(read_object(path / "config.json"), path)
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind != "Normalize":
@@ -135,9 +135,9 @@ def read_folder(folder: Path) -> FolderSettings:
     )
 
 
-def _pooling_config(place: Path) -> dict[str, object]:
+def _pooling_config(folder: Path) -> dict[str, object]:
     """Read a Pooling module's config; its class reads any but the plain form."""
-    file = place / "config.json"
+    file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
     plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
@@ -146,18 +146,18 @@ def _pooling_config(place: Path) -> dict[str, object]:
     # Importing it takes seconds, more than `find` needs for its answer.
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    return _read_config(Pooling, place)
+    return _read_config(Pooling, folder)
 
 
-def _transformer_config(place: Path) -> dict[str, object]:
+def _transformer_config(folder: Path) -> dict[str, object]:
     """Read a Transformer module's config; its class reads any but the plain form."""
-    file = place / "sentence_bert_config.json"
+    file = folder / "sentence_bert_config.json"
     config = read_object(file) if file.is_file() else {}
     if config and {*config} <= {"max_seq_length", "do_lower_case"}:
         return {**config, "modality_config": {"text": _TEXT}}
     from sentence_transformers.sentence_transformer.modules import Transformer
 
-    return _read_config(Transformer, place)
+    return _read_config(Transformer, folder)
 
 
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
@@ -229,13 +229,13 @@ def _absent_end(folder: Path) -> str:
     return str(tokenizer.eos_token)
 
 
-def _read_config(module: Any, place: Path) -> dict[str, object]:
+def _read_config(module: Any, folder: Path) -> dict[str, object]:
     """Read a module's config by its class, which translates older spellings."""
-    file = place / module.config_file_name
+    file = folder / module.config_file_name
     if file.is_file():
         read_object(file)  # whatever its shape or depth, it is said in our words
     try:
-        config: dict[str, object] = module.load_config(str(place), local_files_only=True)
+        config: dict[str, object] = module.load_config(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError.at(file, why=f"cannot be read as JSON: {one_line(error)}") from None
     if not isinstance(config, dict) or not config:
@@ -243,17 +243,17 @@ def _read_config(module: Any, place: Path) -> dict[str, object]:
     return config
 
 
-def _max_length(config: dict[str, object], place: Path) -> int | None:
+def _max_length(config: dict[str, object], folder: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
         if isinstance(said := config.get(key), dict):
             length = said.get("model_max_length", length)
-    file = place / "tokenizer_config.json"
+    file = folder / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):
-        raise InputError.at(place, field="max_seq_length", why=f"{length!r} is not a number")
+        raise InputError.at(folder, field="max_seq_length", why=f"{length!r} is not a number")
     # transformers writes 10**30 where no length was given.
     return int(length) if length is not None and length < 10**9 else None
 
@@ -297,8 +297,8 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
         raise InputError.at(folder / _MODULES, field="type", why=why)
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    place = modules[2][1]
-    file, config = place / "config.json", _read_config(Dense, place)
+    path = modules[2][1]
+    file, config = path / "config.json", _read_config(Dense, path)
     if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
         why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise InputError.at(file, field="activation_function", why=why)
@@ -309,7 +309,7 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
             raise InputError.at(file, field=key, why=f"{config[key]!r}, not the pooled vector")
-    return place, config["in_features"]
+    return path, config["in_features"]
 
 
 def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
@@ -322,14 +322,14 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
         return None
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    place, inputs = dense
+    path, inputs = dense
     if inputs != width:
         why = f"{inputs}, but pooled vectors have {width} dimensions"
-        raise InputError.at(place / "config.json", field="in_features", why=why)
+        raise InputError.at(path / "config.json", field="in_features", why=why)
     try:
-        layer = Dense.load(str(place), local_files_only=True)
+        layer = Dense.load(str(path), local_files_only=True)
     except Exception as error:  # libraries raise anything for files that are damaged
-        has_safetensors = (place / "model.safetensors").is_file()
-        file = place / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
+        has_safetensors = (path / "model.safetensors").is_file()
+        file = path / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
         raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None
     return layer.float().eval().requires_grad_(False)

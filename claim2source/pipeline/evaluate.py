@@ -106,14 +106,14 @@ def evaluate(
         0.0
     """
     given = named_results(results, dataset)
-    runs = {name: one if isinstance(one, Run) else one.run for name, one in given.items()}
+    runs = {name: value if isinstance(value, Run) else value.run for name, value in given.items()}
     _, notes = scoring.without_themselves(runs, dataset.qrels)
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
     scored = {
         name: score_result(name, result, dataset, scoring_settings)
         for name, result in given.items()
     }
-    systems = {name: one.report for name, one in scored.items()}
+    systems = {name: system.report for name, system in scored.items()}
     report = make_report(dataset, systems, next(iter(systems), None))
     report = replace(report, notes=(*report.notes, *notes))
     return with_depth_notes(report, scored, dataset)
@@ -123,8 +123,8 @@ def with_depth_notes(
     report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
 ) -> Report:
     """Note the metrics that look deeper than a system's lists."""
-    runs = {name: one.run for name, one in systems.items() if one.report.macro}
-    metrics = [m for one in report.scored[:1] for m in one.macro if m != "queries"]
+    runs = {name: system.run for name, system in systems.items() if system.report.macro}
+    metrics = [m for system in report.scored[:1] for m in system.macro if m != "queries"]
     deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
     return replace(report, notes=(*report.notes, *deep))
 
@@ -299,7 +299,7 @@ def add_tests(
 ) -> Report:
     """Add the tests of declared families and the published numbers that apply."""
     report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
-    return with_published(report, [one.report for one in systems.values()])
+    return with_published(report, [system.report for system in systems.values()])
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:

@@ -130,7 +130,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
 
     def _make_report(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
         reports = {
-            name: replace(one.report, runs=runs.format(name)) for name, one in systems.items()
+            name: replace(system.report, runs=runs.format(name)) for name, system in systems.items()
         }
         first, *others = systems
         report = make_report(self.dataset, reports, [first, *others][-1], program=PROGRAM)
@@ -164,8 +164,8 @@ def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
     if not isinstance(given, str | Path) or not Path(given).is_dir():
         return "baseline", result_of(given, dataset, "baseline")
     chosen, systems = Report.read(given).chosen, read_reports([Path(given)])
-    found = [one for one in systems if chosen in (None, one.report.name)]
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
+    matches = [system for system in systems if chosen in (None, system.report.name)]
+    if len(matches) != 1:
+        names = ", ".join(match.name for match in matches) or "none"
         raise UserError(f"baseline: {given}: give the report of one system; this one has {names}")
-    return found[0].name, judged_run(found[0], dataset)
+    return matches[0].name, judged_run(matches[0], dataset)

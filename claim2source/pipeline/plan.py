@@ -113,9 +113,9 @@ def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[P
     """List every system with every claim form; one with claims of its own has those alone."""
     wanted: Sequence[ClaimForm | None] = forms or [None]
     return [
-        replace(one, form=form)
-        for one in planned
-        for form in (wanted if one.system.claims is None else [one.system.claims])
+        replace(item, form=form)
+        for item in planned
+        for form in (wanted if item.system.claims is None else [item.system.claims])
     ]
 
 
@@ -146,9 +146,11 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
         for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
-    for place, one in enumerate(checkpoints):
-        if any(one.name == other.name for other in checkpoints[:place]):
-            raise ConfigError("checkpoint", one.path, f"one checkpoint of the name {one.name}")
+    for number, checkpoint in enumerate(checkpoints):
+        if any(checkpoint.name == other.name for other in checkpoints[:number]):
+            raise ConfigError(
+                "checkpoint", checkpoint.path, f"one checkpoint of the name {checkpoint.name}"
+            )
     return checkpoints
 
 
@@ -187,13 +189,13 @@ def plan(
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
         planned = [
-            replace(one, system=replace(one.system, first=replace(node, name=one.system.name)))
-            for one in planned
+            replace(item, system=replace(item.system, first=replace(node, name=item.system.name)))
+            for item in planned
         ]
     return planned + [
-        Planned(_varied(one.system, key, value), None, one.checkpoint, one.system.name)
+        Planned(_varied(item.system, key, value), None, item.checkpoint, item.system.name)
         for key, values in (vary or {}).items()
-        for one in planned
+        for item in planned
         for value in values
     ]
 
@@ -217,15 +219,15 @@ def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     of these; `epoch-*` stands for all names that begin so.
     """
     names = [
-        {one.system.name, *((CHOSEN, f"{CHOSEN}{one.suffix}") if one.is_chosen else ())}
-        for one in planned
+        {item.system.name, *((CHOSEN, f"{CHOSEN}{item.suffix}") if item.is_chosen else ())}
+        for item in planned
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            raise ConfigError("only", name, ", ".join(one.system.name for one in planned))
+            raise ConfigError("only", name, ", ".join(item.system.name for item in planned))
     if not only:
         return list(planned)
-    return [one for one, own in zip(planned, names, strict=True) if _is_named(own, only)]
+    return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
@@ -265,13 +267,13 @@ def _varied_stages(
     if not (number.isdecimal() and 1 <= int(number) <= count and path):
         allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
         raise ConfigError("vary", key, allowed)
-    place = int(number) - 1
-    entry = part = json.loads(json.dumps(stages[place]))
+    position = int(number) - 1
+    entry = part = json.loads(json.dumps(stages[position]))
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
     part[last] = value
-    changed = (*stages[:place], entry, *stages[place + 1 :])
+    changed = (*stages[:position], entry, *stages[position + 1 :])
     try:
         load_stages(changed)
     except ConfigError as error:
@@ -288,7 +290,7 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
         rich = value not in ("title_abstract", "title")
         return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
     for kind, name, config in _SETTINGS:
-        if isinstance(node, kind) and key in {one.name for one in fields(config)}:
+        if isinstance(node, kind) and key in {spec.name for spec in fields(config)}:
             values = {**as_plain(getattr(node, name)), key: value}
             changed: dict[str, Any] = {name: make(config, values, f"vary {RETRIEVE}.")}
             changed |= {"fits": False} if isinstance(node, HybridNode) else {}
@@ -298,7 +300,7 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -324,12 +326,12 @@ def vary_words(words: Sequence[str]) -> list[str]:
 
 
 def _pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
-    for one in given:
-        key, equals, text = one.partition("=")
+    for value in given:
+        key, equals, text = value.partition("=")
         if not equals:
-            raise UserError(f"config: {option}: {one} is not allowed; allowed: KEY=VALUE,VALUE")
+            raise UserError(f"config: {option}: {value} is not allowed; allowed: KEY=VALUE,VALUE")
         try:
             values = yaml.safe_load(f"[{text}]") if option == "--vary" else [text]
         except yaml.YAMLError:
-            raise UserError(f"config: {option}: {one}: not YAML after the =") from None
+            raise UserError(f"config: {option}: {value}: not YAML after the =") from None
         yield key, values

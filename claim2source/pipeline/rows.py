@@ -89,7 +89,7 @@ class Row:
     @property
     def tested(self) -> list[str]:
         """Name the stages that are not simulated and follow no simulated one."""
-        return [name for name, one in self.stages.items() if not one.report.simulated]
+        return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
 def run_rows(
@@ -105,24 +105,24 @@ def run_rows(
     """
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
-    for place in watched(by_model(planned), "systems", len(planned)):
-        one = planned[place]
+    for number in watched(by_model(planned), "systems", len(planned)):
+        one = planned[number]
         try:
             if out is None:
-                rows[place] = run_row(one, runner, scoring)
+                rows[number] = run_row(one, runner, scoring)
             else:
-                rows[place] = _read_or_run(out, one, runner, scoring, program)
+                rows[number] = _read_or_run(out, one, runner, scoring, program)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
             form = form_of_failed(one.system, runner.runtime, one.form)
-            failed[place] = not_run_row(one.system, form, error)
-    return [rows[place] for place in sorted(rows)], [failed[place] for place in sorted(failed)]
+            failed[number] = not_run_row(one.system, form, error)
+    return [rows[number] for number in sorted(rows)], [failed[number] for number in sorted(failed)]
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
     """Order places so that systems of one dense model are together: it is loaded once."""
-    models = [repr(one.system.first.main_model or one.system.name) for one in planned]
-    return sorted(range(len(planned)), key=lambda place: models.index(models[place]))
+    models = [repr(item.system.first.main_model or item.system.name) for item in planned]
+    return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
 
 
 def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
@@ -137,11 +137,11 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
     scored = {}
-    for place, stage in enumerate(stage_names):
-        name = row if place == last else f"{row}: {stage}"
-        one = score_result(name, results[place].result, dataset, scoring)
-        report = _fill_report(one.report, planned, result, place, runner)
-        report = replace(report, stage="" if place == last else stage)
+    for number, stage in enumerate(stage_names):
+        name = row if number == last else f"{row}: {stage}"
+        one = score_result(name, results[number].result, dataset, scoring)
+        report = _fill_report(one.report, planned, result, number, runner)
+        report = replace(report, stage="" if number == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
@@ -155,8 +155,8 @@ def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
     named = [
-        f"{place}. {one.name}" + (f" ({SIMULATED})" if place > real else "")
-        for place, one in enumerate(results)
+        f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
+        for number, result in enumerate(results)
     ]
     return [FIRST_STAGE, *named[1:]]
 
@@ -167,12 +167,12 @@ def _first_simulated(system: System) -> int:
 
 
 def _fill_report(
-    report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
+    report: SystemReport, planned: Planned, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
     """Fill a row's report with everything beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
-    model = system.label_of(place)
-    if place == len(system.stages):
+    model = system.label_of(number)
+    if number == len(system.stages):
         parts = [
             row_name(part.name, part.form_of(result.form, runner.runtime))
             for part in system.parts
@@ -186,7 +186,7 @@ def _fill_report(
         own = system.first.label_of() if is_routed else checkpoint.path
         known = own if is_routed else result.untrained_base or own
         model = model.replace(own, checkpoint.label or known)
-        if place == 0:
+        if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(
         report,
@@ -194,13 +194,13 @@ def _fill_report(
         system=system.name,
         claims=result.form,
         # A stage that reads texts of sources may read others than the first one.
-        sources=getattr(system.loaded_stages()[place - 1][1], "sources", result.sources)
-        if place
+        sources=getattr(system.loaded_stages()[number - 1][1], "sources", result.sources)
+        if number
         else result.sources,
-        simulated=place > _first_simulated(system),
-        choices=result.choices if place == 0 else report.choices,
+        simulated=number > _first_simulated(system),
+        choices=result.choices if number == 0 else report.choices,
         settings=_without_unset(as_plain(system)),
-        runs=f"runs/{place}",
+        runs=f"runs/{number}",
     )
 
 
@@ -234,8 +234,8 @@ def _stage_details(
     system: System, names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
     notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
-    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
-        before, after = results[place].result, results[place + 1].result
+    for number, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+        before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
@@ -294,17 +294,17 @@ def _versions(
     if runtime.store is None or not judged.claims:
         return []
     scores: dict[tuple[str, str], list[float]] = {}
-    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
-        for version in _single_versions(stage) if is_answered(results[place + 1].result) else ():
+    for position, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+        for version in _single_versions(stage) if is_answered(results[position + 1].result) else ():
             result = apply_stage(
                 version,
                 data.claims,
                 data.sources,
-                results[place].result,
+                results[position].result,
                 runtime.store,
                 device=runtime.device,
                 progress=runtime.progress,
-                earlier=results[place - 1].result.run if place else None,
+                earlier=results[position - 1].result.run if position else None,
             )
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
@@ -334,12 +334,12 @@ def _read_or_run(
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(planned, runner, scoring)
-        keyed = {name: one.with_report(key=key) for name, one in row.stages.items()}
+        keyed = {name: stage.with_report(key=key) for name, stage in row.stages.items()}
         row = replace(row, stages=keyed)
         _write_row(row, runner.reported, folder, runner.settings.dataset, program)
     within = {
-        name: one.with_report(runs=f"{folder.name}/{one.report.runs}")
-        for name, one in row.stages.items()
+        name: stage.with_report(runs=f"{folder.name}/{stage.report.runs}")
+        for name, stage in row.stages.items()
     }
     return replace(row, stages=within)
 

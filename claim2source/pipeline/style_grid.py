@@ -145,8 +145,8 @@ class StyleViews:
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
         """Describe the origin of the texts, and their use."""
         notes = []
-        for by in dict.fromkeys(one.by for one in self.texts.values()):
-            styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
+        for by in dict.fromkeys(text.by for text in self.texts.values()):
+            styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
             what = "rules, which stand in for a language model" if by == RULES else by
             notes.append(f"{styles}: rewritten by {what}.")
         if why_same_forms(dataset.claims) is None:
@@ -200,15 +200,17 @@ def add_styles(
             families.append(Family.against(title, row.name, list(own)))
     report = replace(
         report,
-        systems={**report.systems, **{name: one.report for name, one in cells.items()}},
+        systems={**report.systems, **{name: cell.report for name, cell in cells.items()}},
         notes=(*report.notes, *(f"Styles: {note}" for note in notes)),
         not_run=(*report.not_run, *not_run),
     )
     if dataset.golds and settings.repeats:
-        scored = {name: one for row in rows for name, one in row.stages.items()} | cells
+        scored = {name: stage for row in rows for name, stage in row.stages.items()} | cells
         tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
         # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = [replace(one.report, style=name.rpartition(".")[2]) for name, one in cells.items()]
+        papers = [
+            replace(cell.report, style=name.rpartition(".")[2]) for name, cell in cells.items()
+        ]
         report = with_published(report, papers)
         report = replace(report, tests=(*report.tests, *tests))
     grid = StyleGrid.of(report)

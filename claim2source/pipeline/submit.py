@@ -146,4 +146,4 @@ def _fill_up(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float
     ids = run.sources(claim, SUBMITTED)
     others = (source for source in pool if source not in ids)
     ids = [*ids, *(next(others) for _ in range(SUBMITTED - len(ids)))]
-    return [(source, float(-place)) for place, source in enumerate(ids)]
+    return [(source, float(-rank)) for rank, source in enumerate(ids)]

@@ -88,7 +88,7 @@ def choices_parts(report: Report) -> list[Part]:
     shown: list[Choice] = []
     for name, choices in named:
         # A hybrid's BM25 may be a system of its own: one table is enough.
-        for choice in (one for one in choices if one.tried and one not in shown):
+        for choice in (choice for choice in choices if choice.tried and choice not in shown):
             shown.append(choice)
             title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
             tables[title] = tried_table(choice)

@@ -70,6 +70,6 @@ def read_or_search(
     if result.notes:
         about["notes"] = dict(result.notes)
     if result.details:
-        about["details"] = {claim: dict(one) for claim, one in result.details.items()}
+        about["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
     store.put_run(key, result.run, about)
     return result

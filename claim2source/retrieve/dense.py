@@ -299,15 +299,15 @@ class DenseIndex:
         states_libraries = of_model(made_by) != made_by
 
         def checked() -> TextEncoder:
-            found = encoder()
-            keys = encoder_keys(found)
+            loaded = encoder()
+            keys = encoder_keys(loaded)
             if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
                 why = "this model is not the one that made the index: weights or settings differ"
                 raise folder.wrong("encoders", why)
             if states_libraries and content_hash(keys) != content_hash(made_by):
                 why = "other versions of the model's libraries made the index; build it again"
                 raise folder.wrong("encoders", why)
-            return found
+            return loaded
 
         rendering = folder.settings("rendering", Rendering)
         config = folder.settings("search", IndexConfig)
@@ -324,7 +324,7 @@ class DenseIndex:
 def of_model(keys: object) -> object:
     """Return the keys of encoders without the versions of libraries."""
     if isinstance(keys, list):
-        return [of_model(one) for one in keys]
+        return [of_model(key) for key in keys]
     if not isinstance(keys, Mapping):
         return keys
     return {name: of_model(value) for name, value in keys.items() if name != "libraries"}

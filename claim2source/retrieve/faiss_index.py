@@ -141,7 +141,7 @@ class VectorIndex:
         if not free or not self.config.compared or not depth:
             return IndexNotes(kind, dimensions, 0)
         step = max(len(free) / self.config.compared, 1.0)
-        rows = [free[int(place)] for place in np.arange(0, len(free), step)]
+        rows = [free[int(step_row)] for step_row in np.arange(0, len(free), step)]
         exact = type(self)(self.ids.ids, self.vectors, IndexConfig(gpu=self.config.gpu))
         asked = [claims[row] for row in rows]
         wanted = exact.rank(asked, vectors[rows], depth)
@@ -164,9 +164,9 @@ class VectorIndex:
         scores, positions = self._search(vectors, deeper)
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
             # Another call may round otherwise: all of this claim's scores come from one.
-            every, found = self._search(vectors[row : row + 1], len(self.ids))
+            every, ranked = self._search(vectors[row : row + 1], len(self.ids))
             positions[row, :depth], scores[row, :depth] = top_of(
-                every[0], found[0], depth, self.ids.order
+                every[0], ranked[0], depth, self.ids.order
             )
         return positions[:, :depth], scores[:, :depth]
 
@@ -176,18 +176,18 @@ class VectorIndex:
         if self.config.kind == "hnsw" and self._index is not None:
             # A search compares `effort` sources: it cannot find more than that.
             self._index.hnsw.efSearch = max(self.config.effort, wanted)
-        _, found = self._search(vectors, wanted)
+        _, candidates = self._search(vectors, wanted)
         best = [
-            self._best_of(places[places >= 0], vector, depth)
-            for places, vector in zip(found, vectors, strict=True)
+            self._best_of(rows[rows >= 0], vector, depth)
+            for rows, vector in zip(candidates, vectors, strict=True)
         ]
         positions, scores = zip(*best, strict=True)
         return np.stack(positions), np.stack(scores)
 
     def _best_of(
-        self, places: np.ndarray, vector: np.ndarray, depth: int
+        self, positions: np.ndarray, vector: np.ndarray, depth: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        return top_of(self.vectors[places] @ vector, places, depth, self.ids.order)
+        return top_of(self.vectors[positions] @ vector, positions, depth, self.ids.order)
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._on_gpu is not None and k <= GPU_DEPTH:
@@ -321,10 +321,10 @@ class PassageIndex(VectorIndex):
 
     @cached_property
     def _passages(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        passages: dict[str, list[str]] = {}
         for passage in self.ids.ids:
-            found.setdefault(source_of_passage(passage), []).append(passage)
-        return found
+            passages.setdefault(source_of_passage(passage), []).append(passage)
+        return passages
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim by their best passages.
@@ -338,12 +338,12 @@ class PassageIndex(VectorIndex):
         left, depth = list(range(len(claims))), 2 * k
         while left:
             depth = min(depth, most, len(self.ids))
-            found = super().rank([asked[row] for row in left], vectors[left], depth)
+            searched = super().rank([asked[row] for row in left], vectors[left], depth)
             last = depth in (most, len(self.ids))
             lacking = []
             for row in left:
                 best: dict[str, float] = {}
-                passages = found.scored(claims[row].id)
+                passages = searched.scored(claims[row].id)
                 for passage, score in passages.items():
                     best.setdefault(source_of_passage(passage), score)
                 ranked[claims[row].id] = list(best.items())[:k]

@@ -150,7 +150,7 @@ class Fusion:
             for run, owner in zip(runs, owners, strict=True)
         ]
         values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
-        pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+        pairs, row = np.unique(np.concatenate(keys), return_inverse=True)
         owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
         # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
         counts = np.bincount(owner, minlength=len(claim_ids))
@@ -160,7 +160,7 @@ class Fusion:
         self._codes = np.full(shape, -1, dtype=np.int64)
         self._codes[owner, column] = codes
         self._values = np.zeros((2, *shape))
-        for number, part in enumerate(np.split(place.ravel(), [len(keys[0])])):
+        for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
             if scored is not None and config.missing == "scored":
                 # A shallow fusion's missing ones may stand deeper in the same ranking.
                 known = whole[number], scored[number].restricted(claim_ids)
@@ -190,23 +190,23 @@ def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
     """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
-    places = np.searchsorted(vocabulary, sources)
-    inside = places < len(vocabulary)
-    inside[inside] = vocabulary[places[inside]] == sources[inside]
-    found: np.ndarray = np.where(inside, places, -1)[rows]
-    return found
+    slots = np.searchsorted(vocabulary, sources)
+    inside = slots < len(vocabulary)
+    inside[inside] = vocabulary[slots[inside]] == sources[inside]
+    positions: np.ndarray = np.where(inside, slots, -1)[rows]
+    return positions
 
 
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(pairs))
+    values = np.zeros(len(pairs))
     for run in runs:
-        places = _positions(run, vocabulary)
-        keys = _owners(run) * len(vocabulary) + places
+        positions = _positions(run, vocabulary)
+        keys = _owners(run) * len(vocabulary) + positions
         at = np.searchsorted(pairs, keys)
-        hit = (places >= 0) & (at < len(pairs))
+        hit = (positions >= 0) & (at < len(pairs))
         hit[hit] = pairs[at[hit]] == keys[hit]
-        found[at[hit]] = run.scores[hit]
-    return found
+        values[at[hit]] = run.scores[hit]
+    return values
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
@@ -251,8 +251,8 @@ def _scaled(
     low, spread = low[owner], spread[owner]
     differs = spread > 0
     scaled = (scores - low) / np.where(differs, spread, 1.0)
-    found: np.ndarray = np.where(differs, scaled, scores >= low)
-    return found
+    shares: np.ndarray = np.where(differs, scaled, scores >= low)
+    return shares
 
 
 class Hybrid:

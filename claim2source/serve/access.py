@@ -170,14 +170,14 @@ def same(one: str, other: str) -> bool:
 
 def _cookie(header: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        morsel = SimpleCookie(header).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if morsel is None else morsel.value
 
 
-def _is_under(path: str, place: str) -> bool:
-    return path.startswith(place) if place.endswith("/") else path == place
+def _is_under(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) if prefix.endswith("/") else path == prefix
 
 
 def _without_port(host: str) -> str:
@@ -188,10 +188,10 @@ def _without_port(host: str) -> str:
 def _client_of(address: str) -> str:
     """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
     try:
-        found = ipaddress.ip_address(address)
+        host = ipaddress.ip_address(address)
     except ValueError:
         return address
-    return str(found if found.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+    return str(host if host.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:

@@ -197,10 +197,10 @@ class RequestBatcher:
         posts = [post for job in jobs for post in job.posts]
         self.finder.on_part = on_part
         # Posts of several askers may have the same ids.
-        numbered = [replace(post, id=str(place)) for place, post in enumerate(posts)]
-        found = self.finder.find(numbered, jobs[0].k, jobs[0].where)
+        numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
+        answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
         self._pace = 0.8 * self._pace + 0.2 * (time.monotonic() - started) / len(posts)
-        return [replace(answer, post=post) for answer, post in zip(found, posts, strict=True)]
+        return [replace(answer, post=post) for answer, post in zip(answers, posts, strict=True)]
 
 
 def complain(error: Exception) -> None:

@@ -119,8 +119,8 @@ class Page:
                 status, shown["why"] = 422, first_of(error)
             except NoAnswer as error:
                 status, headers, shown["why"] = error.status, error.headers, str(error)
-        found = shown["found"]
-        cards = [] if found is None else await asyncio.to_thread(self.cards, found)
+        answer = shown["found"]
+        cards = [] if answer is None else await asyncio.to_thread(self.cards, answer)
         return self._rendered(
             "page.html", status, headers, **shown, cards=cards, origin=origin_of(request)
         )
@@ -140,9 +140,9 @@ class Page:
         try:
             while (part := await parts.get()) is not None:
                 yield json.dumps({"part": part}) + "\n"
-            found = await asked
-            cards = await asyncio.to_thread(self.cards, found)
-            text = self._text("answer.html", found=found, cards=cards)
+            answer = await asked
+            cards = await asyncio.to_thread(self.cards, answer)
+            text = self._text("answer.html", found=answer, cards=cards)
             yield json.dumps({"html": text}) + "\n"
         except NoAnswer as error:
             yield json.dumps({"error": str(error)}) + "\n"
@@ -159,8 +159,8 @@ class Page:
         token, post = (form.get(name, [""])[0] for name in ("token", "post"))
         if self.access.token is None or not same(token.strip(), self.access.token):
             return self._enter(403, "This is not the token.", post)
-        place = f"/?{urlencode({'post': post})}" if post else "/"
-        response = RedirectResponse(place, 303)
+        address = f"/?{urlencode({'post': post})}" if post else "/"
+        response = RedirectResponse(address, 303)
         response.set_cookie(
             COOKIE,
             cookie_of(self.access.token),
@@ -202,10 +202,10 @@ class Page:
 
     def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
         """Divide a text into words that share a term with the post, and the text between them."""
-        places = [found.span() for found in WORD.finditer(text)]
-        words = self._analyser.texts([text[start:end] for start, end in places])
+        spans = [match.span() for match in WORD.finditer(text)]
+        words = self._analyser.texts([text[start:end] for start, end in spans])
         pieces, last = list[Piece](), 0
-        for (start, end), own in zip(places, words, strict=True):
+        for (start, end), own in zip(spans, words, strict=True):
             if not terms.isdisjoint(own):
                 pieces += [(text[last:start], False), (text[start:end], True)]
                 last = end

@@ -104,13 +104,15 @@ class CrossEncoder(LocalReranker):
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-            found = self.from_logits(model(batch)["scores"].float())
-            return found.reshape(len(rows)).cpu().numpy()
+            scores = self.from_logits(model(batch)["scores"].float())
+            return scores.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):
-            for found in scored_alone(rows, score, sum(lengths[row] for row in rows)):
-                why = {chunk[row]: reason for row, reason in found.why.items()}
-                yield Scored([chunk[row] for row in found.places], found.scores, why, found.tokens)
+            for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
+                why = {chunk[row]: reason for row, reason in scored.why.items()}
+                yield Scored(
+                    [chunk[row] for row in scored.places], scored.scores, why, scored.tokens
+                )
 
 
 def _feature_rows(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:

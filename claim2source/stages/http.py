@@ -144,9 +144,13 @@ class _Wave:
         async def part(rows: Sequence[int]) -> None:
             async with gate:
                 texts = [self.pairs[row].source for row in rows]
-                found = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
-                why = {r: one for r, one in zip(rows, found, strict=True) if isinstance(one, str)}
-                scores = [math.nan if isinstance(one, str) else one for one in found]
+                values = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
+                why = {
+                    r: value
+                    for r, value in zip(rows, values, strict=True)
+                    if isinstance(value, str)
+                }
+                scores = [math.nan if isinstance(value, str) else value for value in values]
                 self.scored.append(Scored(rows, np.array(scores, np.float32), why))
 
         async with self.settings.server as self.server:
@@ -159,7 +163,7 @@ class _Wave:
     ) -> list[float | str]:
         """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
         try:
-            found: list[float | str] = list(await self._ask(claim, texts, once))
+            scores: list[float | str] = list(await self._ask(claim, texts, once))
         except NoReply as error:
             url = self.settings.url
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
@@ -180,13 +184,13 @@ class _Wave:
                 self.halved += 1
                 return await self._score_texts(claim, [texts[0][: len(texts[0]) // 2]], once=once)
             return [f"status {error.status}: {error.why}"] * len(texts)
-        for place, score in enumerate(found):
+        for number, score in enumerate(scores):
             if isinstance(score, float) and not math.isfinite(score):
                 alone = len(texts) == 1
-                found[place] = "no score in the reply"
+                scores[number] = "no score in the reply"
                 if not alone:
-                    (found[place],) = await self._score_texts(claim, [texts[place]], once=True)
-        return found
+                    (scores[number],) = await self._score_texts(claim, [texts[number]], once=True)
+        return scores
 
     async def _ask(self, claim: str, texts: Sequence[str], once: bool) -> list[float]:
         settings = self.settings
@@ -203,12 +207,12 @@ class _Wave:
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:
-                place, value = entry["index"], entry[score]
-                if {type(place), type(value)} & {bool, str}:
+                number, value = entry["index"], entry[score]
+                if {type(number), type(value)} & {bool, str}:
                     raise TypeError("no place or score")
                 # Larger ones are infinite as float32.
-                if 0 <= place < len(texts) and value is not None and abs(value) <= _LARGEST:
-                    scores[place] = float(value)
+                if 0 <= number < len(texts) and value is not None and abs(value) <= _LARGEST:
+                    scores[number] = float(value)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise other_shape(content, f"not of the dialect {settings.dialect}") from None
         return scores

@@ -49,8 +49,8 @@ class InjectGold(Settings):
 
 
 def _falling_scores(scores: Collection[float], count: int) -> list[float]:
-    found: list[float] = []
+    falling: list[float] = []
     for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
-        last = np.float32(found[-1]) if found else np.float32(np.inf)
-        found.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
-    return found
+        last = np.float32(falling[-1]) if falling else np.float32(np.inf)
+        falling.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
+    return falling

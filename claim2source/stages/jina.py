@@ -62,18 +62,18 @@ class Jina(LocalReranker):
         """Score pairs claim by claim, in blocks; score a failed block again in halves."""
         for claim, rows in rows_by_claim(pairs).items():
 
-            def score(places: Sequence[int], claim: str = claim) -> np.ndarray:
-                texts = [defused(pairs[place].source) for place in places]
+            def score(rows: Sequence[int], claim: str = claim) -> np.ndarray:
+                texts = [defused(pairs[row].source) for row in rows]
                 return self._rerank(defused(claim), texts)
 
             for start in range(0, len(rows), self.documents):
                 yield from scored_alone(rows[start : start + self.documents], score)
 
     def _rerank(self, claim: str, texts: list[str]) -> np.ndarray:
-        found = np.full(len(texts), np.nan, dtype=np.float32)
+        scores = np.full(len(texts), np.nan, dtype=np.float32)
         try:
             for one in self.network.rerank(claim, texts):
-                found[int(one["index"])] = float(one["relevance_score"])
+                scores[int(one["index"])] = float(one["relevance_score"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(f"model {self.model}: rerank: {one_line(error)}") from None
-        return found
+        return scores

@@ -82,7 +82,7 @@ class LearnedFusion:
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.views]
+        names = [view.name for view in self.views]
         if not 0 < len(set(names)) == len(names):
             raise ValueError("views must have names, each another")
 
@@ -92,10 +92,11 @@ class LearnedFusion:
         A score that is not known counts as the mean of the claim's known ones.
         """
         scaled = np.stack(
-            [known(column) / one.scale for column, one in zip(columns, self.views, strict=True)], 1
+            [known(column) / view.scale for column, view in zip(columns, self.views, strict=True)],
+            1,
         )
-        found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
-        return found
+        totals: np.ndarray = scaled @ np.array([view.weight for view in self.views])
+        return totals
 
     def write(self, path: Path) -> None:
         """Write the fusion as JSON."""
@@ -155,7 +156,7 @@ class Learned(WithRuntime):
     @property
     def counts_terms(self) -> bool:
         """Tell whether its scores depend on how rare terms are in the whole pool."""
-        return any(one.view.score == "bm25" for one in self.fusion.views)
+        return any(view.view.score == "bm25" for view in self.fusion.views)
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
         """Return the same stage, which counts terms over this pool, whatever it is given.
@@ -194,12 +195,12 @@ class Learned(WithRuntime):
         fresh: bool = False,
     ) -> list[list[np.ndarray]]:
         """Score claims' candidates by each view, in the fusion's order, as `Scorer.scores` does."""
-        names = [one.name for one in self.fusion.views]
+        names = [view.name for view in self.fusion.views]
         for name in self.models:
             require(
                 name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
             )
-        found = []
+        values = []
         for one in self.fusion.views:
             view = one.view
             if one.name in self.models and view.model is not None:
@@ -211,5 +212,5 @@ class Learned(WithRuntime):
                     "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
                     "or name the encoder's place in `models`"
                 )
-            found.append(scorer.scores(view, claims, asked, fresh=fresh))
-        return found
+            values.append(scorer.scores(view, claims, asked, fresh=fresh))
+        return values

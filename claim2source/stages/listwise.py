@@ -53,25 +53,25 @@ class Listwise(LLMScores):
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Order the windows of all lists, the lowest ones of all first."""
         prompt = read_prompt(self.prompt)
-        orders = [list(range(len(one.texts))) for one in lists]
-        plans = [list(windows(len(one.texts), self.window, self.stride)) for one in lists]
+        orders = [list(range(len(entry.texts))) for entry in lists]
+        plans = [list(windows(len(entry.texts), self.window, self.stride)) for entry in lists]
         with self.asking() as llm:
             for turn in range(max(map(len, plans), default=0)):
-                due = [place for place, plan in enumerate(plans) if turn < len(plan)]
+                due = [number for number, plan in enumerate(plans) if turn < len(plan)]
                 requests = [
-                    self._request(prompt, lists[place], orders[place], plans[place][turn])
-                    for place in due
+                    self._request(prompt, lists[number], orders[number], plans[number][turn])
+                    for number in due
                 ]
-                sizes = {lists[place].claim.id: plans[place][turn] for place in due}
+                sizes = {lists[number].claim.id: plans[number][turn] for number in due}
                 answers = llm.answer(requests, partial(_why_not, sizes), f"windows {turn + 1}")
                 cost.count(answers)
-                for place, answer in zip(due, answers, strict=True):
+                for number, answer in zip(due, answers, strict=True):
                     if answer.failure is not None:
-                        lists[place].failures.append(answer.failure)
+                        lists[number].failures.append(answer.failure)
                         continue
-                    start, end = plans[place][turn]
-                    rows = orders[place][start:end]
-                    orders[place][start:end] = [rows[i] for i in named_first(answer, end - start)]
+                    start, end = plans[number][turn]
+                    rows = orders[number][start:end]
+                    orders[number][start:end] = [rows[i] for i in named_first(answer, end - start)]
         for one, order, plan in zip(lists, orders, plans, strict=True):
             one.note = f"{len(plan) - len(one.failures)} of {len(plan)} windows ordered"
             if len(one.failures) < len(plan):
@@ -107,9 +107,9 @@ def named_first(answer: Answer, count: int) -> list[int]:
 
 
 def _order(answer: Answer) -> list[int]:
-    found = (answer.data or {}).get("order")
+    order = (answer.data or {}).get("order")
     # A schema's integer may be written 3.0.
-    return [int(number) for number in found] if isinstance(found, list) else []
+    return [int(number) for number in order] if isinstance(order, list) else []
 
 
 def _why_not(sizes: Mapping[str, tuple[int, int]], request: Request, answer: Answer) -> str | None:

@@ -55,7 +55,7 @@ class LLMScores(LLMStage, ABC):
     def identity(self) -> Mapping[str, object]:
         """Describe the prompts' words: a result depends on them beside the settings."""
         read = [read_prompt(name) for name in self.prompts]
-        return {"prompts": [content_hash([repr(_without_path(one))]) for one in read]}
+        return {"prompts": [content_hash([repr(_without_path(prompt))]) for prompt in read]}
 
     @abstractmethod
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
@@ -71,10 +71,10 @@ class LLMScores(LLMStage, ABC):
             texts = [render_source(known[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
-        self.fill([one for one in lists if one.texts], spent)
-        ranked = {one.claim.id: ranked_by(one.before, one.scores) for one in lists}
-        failures = [Failure(one.claim.id, why) for one in lists for why in one.failures]
-        notes = {one.claim.id: one.note for one in lists if one.note}
+        self.fill([entry for entry in lists if entry.texts], spent)
+        ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
+        failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
+        notes = {entry.claim.id: entry.note for entry in lists if entry.note}
         cost = Cost(
             time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.stored
         )

@@ -124,24 +124,24 @@ class MaxSim(EncoderReranker):
         import torch
 
         claims = list(dict.fromkeys(pair.claim for pair in pairs))
-        number = {text: place for place, text in enumerate(claims)}
+        number = {text: number_of for number_of, text in enumerate(claims)}
         vectors: list[Tensor] = [torch.empty(0)] * len(claims)
         read = 0
-        for rows, found, tokens in self.encoder.token_vectors(claims, "claim"):
+        for rows, vectors_of, tokens in self.encoder.token_vectors(claims, "claim"):
             read += tokens
-            for row, one in zip(rows, found, strict=True):
+            for row, one in zip(rows, vectors_of, strict=True):
                 vectors[row] = one
         asking: dict[str, list[int]] = {}
-        for place, pair in enumerate(pairs):
-            asking.setdefault(pair.source, []).append(place)
+        for number_of, pair in enumerate(pairs):
+            asking.setdefault(pair.source, []).append(number_of)
         sources = list(asking)
-        for rows, found, tokens in self.encoder.token_vectors(sources, "source"):
-            places = [asking[sources[row]] for row in rows]
+        for rows, vectors_of, tokens in self.encoder.token_vectors(sources, "source"):
+            numbers = [asking[sources[row]] for row in rows]
             scores = [
-                _max_sim([vectors[number[pairs[place].claim]] for place in asked], source)
-                for asked, source in zip(places, found, strict=True)
+                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in asked], source)
+                for asked, source in zip(numbers, vectors_of, strict=True)
             ]
-            flat = [place for asked in places for place in asked]
+            flat = [number_of for asked in numbers for number_of in asked]
             yield Scored(flat, np.concatenate(scores), tokens=tokens + read)
             read = 0
 

@@ -116,8 +116,8 @@ class Encoded(NamedTuple):
 
     def of(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of some texts, [texts, dimensions]."""
-        found: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
-        return found
+        rows_of: np.ndarray = self.vectors[[self.rows[text] for text in texts]]
+        return rows_of
 
 
 class Models:
@@ -227,11 +227,11 @@ class Scorer:
             **{kind: lambda: self._pair_scores(view, claims, asked, fresh) for kind in STAGES},
             "year": lambda: [self._years(ids) for ids in asked],
         }
-        found = by[view.score]()
+        values = by[view.score]()
         if view.score == "year" or view.part == "all":
-            return found
+            return values
         missing = ([_lacks(self._sources[source], view.part) for source in ids] for ids in asked)
-        return [np.where(none, np.nan, one) for none, one in zip(missing, found, strict=True)]
+        return [np.where(none, np.nan, value) for none, value in zip(missing, values, strict=True)]
 
     def _years(self, asked: Sequence[str]) -> np.ndarray:
         return np.array([year_of(self._sources[source].date) for source in asked], np.float64)
@@ -256,11 +256,11 @@ class Scorer:
         ]
         run = index.rank(bound, max(map(len, asked), default=0))
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
-        found = []
+        scores = []
         for claim, ids in zip(claims, asked, strict=True):
             known = run.scored(claim.id)
-            found.append(np.array([known.get(source, 0.0) for source in ids]) / rarest)
-        return found
+            scores.append(np.array([known.get(source, 0.0) for source in ids]) / rarest)
+        return scores
 
     def _cosines(
         self,
@@ -277,17 +277,17 @@ class Scorer:
         texts = dict(zip(ids, texts_of(known, rendering), strict=True))
         store = self.models.runtime.store
         sources = self._encoded(
-            resolved, [t for one in texts.values() for t in one], "source", store
+            resolved, [t for text in texts.values() for t in text], "source", store
         )
         claim_texts = rendering.claim_texts(claims)
         own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
-        found = []
+        cosines = []
         for text, one in zip(claim_texts, asked, strict=True):
             lengths = [len(texts[source]) for source in one]
             every = sources.of([t for source in one for t in texts[source]]) @ own.of([text])[0]
             starts = np.cumsum([0, *lengths[:-1]]) if one else np.empty(0, np.int64)
-            found.append(np.maximum.reduceat(every, starts) if one else every)
-        return [scores.astype(np.float64) for scores in found]
+            cosines.append(np.maximum.reduceat(every, starts) if one else every)
+        return [scores.astype(np.float64) for scores in cosines]
 
     @staticmethod
     def _whole(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
@@ -379,7 +379,7 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
             known[word] = " ".join(pieces)
         return [" ".join(known[word] for word in words) for words in split]
     return [
-        " ".join(f"{one}_{next_one}" for one, next_one in zip(words, words[1:], strict=False))
+        " ".join(f"{word}_{next_one}" for word, next_one in zip(words, words[1:], strict=False))
         for words in split
     ]
 

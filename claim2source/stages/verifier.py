@@ -82,9 +82,9 @@ class Poll:
         self.good += 1
         self.votes[order] += weights[:-1]
         self.votes[self.none] += weights[-1]
-        place = int(np.argmax(weights))
-        if place < self.none:
-            self.reasons[order[place]] = reason
+        option = int(np.argmax(weights))
+        if option < self.none:
+            self.reasons[order[option]] = reason
 
     def fail(self, reason: str, *, close: bool = False) -> None:
         """Note that a vote failed, and whether more would."""
@@ -117,13 +117,13 @@ class Poll:
     def details(self) -> dict[str, float]:
         """Give the numbers of the poll for reports; `none` and `share` are shares of the votes."""
         total = float(self.votes.sum())
-        found: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
+        values: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
         if total > 0:
-            found |= {
+            values |= {
                 "none": float(self.votes[self.none]) / total,
                 "share": float(self.votes.max()) / total,
             }
-        return found
+        return values
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Verifier(LLMStage):
         """Describe the prompt, which is no setting but a file."""
         prompt = self._prompt
         parts = [prompt.role, prompt.context, prompt.task, [*prompt.instructions], prompt.output]
-        examples = [[dict(one.values), one.output] for one in prompt.examples]
+        examples = [[dict(example.values), example.output] for example in prompt.examples]
         return {"prompt": content_hash([*parts, dict(prompt.variables), examples])}
 
     @cached_property
@@ -193,7 +193,7 @@ class Verifier(LLMStage):
 
     def labels(self, count: int) -> list[str]:
         """Name the papers in the order in which they are shown."""
-        return [str(place + 1) for place in range(count)]
+        return [str(number + 1) for number in range(count)]
 
     def names(self, count: int) -> dict[str, str]:
         """Give the values of the prompt's variables, those of others left empty."""
@@ -268,8 +268,8 @@ class Verifier(LLMStage):
                 ask.poll.count(vote.weights, ask.order, vote.reason)
 
     def _why_bad(self, counts: Mapping[str, int], request: Request, answer: Answer) -> str | None:
-        found = self.vote(answer, counts[request.id])
-        return found if isinstance(found, str) else None
+        vote = self.vote(answer, counts[request.id])
+        return vote if isinstance(vote, str) else None
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> Ask | None:
         count, claim = len(poll.ids), poll.claim
@@ -312,7 +312,7 @@ class Verifier(LLMStage):
             return kept, f"none of the first {len(poll.ids)} fits: ranking left as it is"
         if self.ranks_all:
             rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
-            moved = sum(row != place for place, row in enumerate(rows))
+            moved = sum(row != rank for rank, row in enumerate(rows))
             return _reordered(kept, rows), f"{moved} of the first {len(rows)} have another rank"
         if leader is None:
             return kept, "the vote is a tie: ranking left as it is"
@@ -350,11 +350,11 @@ class Select(Verifier):
             data = answer.data or {}
             # 3.0 is an integer of JSON, too.
             number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
-        elif (found := _NUMBER.match(answer.text)) is None:
+        elif (match := _NUMBER.match(answer.text)) is None:
             return NO_NUMBER
         else:
-            number, reason = int(found[1] or count + 1), ""
-            if found[1] and not 1 <= number <= count:
+            number, reason = int(match[1] or count + 1), ""
+            if match[1] and not 1 <= number <= count:
                 return f"chooses a paper that is not among 1 to {count}"
         weights[number - 1] = 1
         return Vote(weights, reason)
@@ -386,11 +386,11 @@ class Order(Verifier):
         data = answer.data or {}
         ranking = data["ranking"]
         assert isinstance(ranking, Sequence)
-        places = [int(number) - 1 for number in ranking]
-        if len(set(places)) < len(places):
+        order = [int(number) - 1 for number in ranking]
+        if len(set(order)) < len(order):
             return REPEATED
         weights = np.zeros(count + 1)
-        weights[places] = count - np.arange(len(places))
+        weights[order] = count - np.arange(len(order))
         return Vote(weights, str(data["reasoning"]))
 
 
@@ -432,14 +432,14 @@ class Letters(Verifier):
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
         """Read the probabilities of the last token that is a letter: thoughts go before."""
-        place = {letter: i for i, letter in enumerate(self.labels(count + 1))}
-        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in place), None)
+        option_of = {letter: i for i, letter in enumerate(self.labels(count + 1))}
+        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in option_of), None)
         if token is None:
             return NO_LOGPROBS
         weights = np.zeros(count + 1)
         for text, logprob in {token.text: token.logprob, **token.top}.items():
-            if text.strip() in place:
-                weights[place[text.strip()]] += math.exp(min(logprob, 0.0))
+            if text.strip() in option_of:
+                weights[option_of[text.strip()]] += math.exp(min(logprob, 0.0))
         total = weights.sum()
         return Vote(weights / total) if total > 0 else NO_LOGPROBS
 
@@ -518,7 +518,7 @@ def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[
     first, last = np.float32(ranked[0][1]), np.float32(ranked[-1][1])
     raised = first + (first - last if first > last else np.float32(1))
     score = max(raised, np.nextafter(first, np.float32(np.inf)))
-    rest = [pair for place, pair in enumerate(ranked) if place != row]
+    rest = [pair for rank, pair in enumerate(ranked) if rank != row]
     return [(ranked[row][0], float(score)), *rest]
 
 

@@ -90,13 +90,18 @@ def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
     """
-    first = next((one for one in selections if one.val is not one.train), selections[0])
-    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in selections))
+    first = next(
+        (selection for selection in selections if selection.val is not selection.train),
+        selections[0],
+    )
+    shared = set.intersection(
+        *({claim.id for claim in selection.val.claims} for selection in selections)
+    )
     unknown = [claim for claim in first.val.claims if claim.id in shared]
     if not any(claim.golds for claim in unknown):
         raise NothingToChooseOn("no claim of train is unknown to all of the models")
     val = first.val if len(unknown) == len(first.val.claims) else first.val.with_claims(unknown)
-    notes = dict.fromkeys(one.note for one in selections if one.note)
+    notes = dict.fromkeys(selection.note for selection in selections if selection.note)
     return replace(first, val=val, note="; ".join(notes))
 
 
@@ -107,7 +112,11 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
     same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
     language with a gold is left.
     """
-    held_out = {name: one for name, one in selections.items() if one.val is not one.train}
+    held_out = {
+        name: selection
+        for name, selection in selections.items()
+        if selection.val is not selection.train
+    }
     selection = next(iter((held_out or selections).values()))
     for name, one in held_out.items():
         if one.val.fingerprint != selection.val.fingerprint:
@@ -145,7 +154,9 @@ class HeldOut:
     def without(self, claims: Collection[str]) -> HeldOut:
         """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
         assert self.given is not None
-        rest = self.given.with_claims(one for one in self.given.claims if one.id not in claims)
+        rest = self.given.with_claims(
+            claim for claim in self.given.claims if claim.id not in claims
+        )
         other = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
         other._shared = self._shared
         return other
@@ -201,7 +212,9 @@ class HeldOut:
         if self.given is not None:
             return SelectionData(self.given, self.given, labels=self.labels)
         models = list(manifests) or [None]
-        return self.once(models, lambda: known_to_none([self._unknown_to(one) for one in models]))
+        return self.once(
+            models, lambda: known_to_none([self._unknown_to(model) for model in models])
+        )
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model and its base held out."""
@@ -297,14 +310,14 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
     say what it was trained on gets a warning.
     """
     for name in dict.fromkeys(names):
-        for place, manifest in _trained_bases(name):
+        for model, manifest in _trained_bases(name):
             if manifest.data.dataset is None:
                 log.warning(
                     "%s: %s does not say which claims it was trained on; val may have some of them",
-                    *(key, place),
+                    *(key, model),
                 )
             elif why := _reason_known(manifest, val, data):
-                which = "it" if place == name else f"it was made from {place}, which"
+                which = "it" if model == name else f"it was made from {model}, which"
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
 
@@ -312,14 +325,14 @@ def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
     waiting, known = [name], set()
     while waiting:
-        place = waiting.pop()
-        folder = checkpoint_folder(place)
-        manifest = manifest_of(place)
+        model = waiting.pop()
+        folder = checkpoint_folder(model)
+        manifest = manifest_of(model)
         if manifest is None or folder.resolve() in known:
             continue
         known.add(folder.resolve())
         if manifest.epoch:
-            yield place, manifest
+            yield model, manifest
         waiting.append(manifest.base.name)
         if isinstance(manifest, Manifest) and manifest.source_model is not None:
             waiting.append(manifest.source_model.name)
@@ -356,15 +369,15 @@ def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:
     They are taken from the data set that is named, if the same val is held out there, or from
     this run's, if it is the same at another place.
     """
-    for place in dict.fromkeys((record.dataset, here.dataset)):
-        if place is None or record.train_split is None or record.val_share is None:
+    for dataset in dict.fromkeys((record.dataset, here.dataset)):
+        if dataset is None or record.train_split is None or record.val_share is None:
             continue
         try:
-            found = HeldOut(place, "", ChoosingOn(lenient=True)).carved(record)
+            selection = HeldOut(dataset, "", ChoosingOn(lenient=True)).carved(record)
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
-        same = place == record.dataset or found.train.fingerprint == record.train_sha256
-        if same and found.val.fingerprint == record.val_sha256:
-            return found.train.claims
+        same = dataset == record.dataset or selection.train.fingerprint == record.train_sha256
+        if same and selection.val.fingerprint == record.val_sha256:
+            return selection.train.claims
     return None

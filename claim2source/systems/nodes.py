@@ -464,9 +464,9 @@ class RouteNode(Node):
             parts = self.candidates(language)
             part = parts[0]
             if len(parts) > 1:
-                fitted = [one.fit(fitting, train_split)[0] for one in parts]
-                place, choice = _choose_route(language, fitted, fitting)
-                part = parts[place]
+                fitted = [part.fit(fitting, train_split)[0] for part in parts]
+                number, choice = _choose_route(language, fitted, fitting)
+                part = parts[number]
                 choices.append(choice)
             # What was chosen before is not chosen again.
             routes[language] = (part.fit(fitting, train_split)[0],)
@@ -487,11 +487,11 @@ class RouteNode(Node):
 
     def own_label(self) -> str:
         """Return the label of a node that was given none."""
-        found = {
+        labels = {
             language: "|".join(part.label_of() for part in parts)
             for language, parts in self.routes.items()
         }
-        return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
+        return f"routes({', '.join(f'{lang}={labels[lang]}' for lang in sorted(labels))})"
 
 
 @dataclass(frozen=True)
@@ -551,14 +551,14 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         index = part.index(mine.sources, fitting.runtime, fitting.form)
         return index.search(mine.claims, CUT)
 
-    models = {place: part.main_model for place, part in enumerate(parts)}
+    models = {number: part.main_model for number, part in enumerate(parts)}
     return choose(
         f"route {language}",
-        {place: weighing.of(values(part).run) for place, part in enumerate(parts)},
+        {number: weighing.of(values(part).run) for number, part in enumerate(parts)},
         weighing,
-        settings=lambda place: {
-            "system": parts[place].display_name,
-            **({} if (model := models[place]) is None else {"model": model.name}),
+        settings=lambda number: {
+            "system": parts[number].display_name,
+            **({} if (model := models[number]) is None else {"model": model.name}),
         },
         rule=fitting.rule,
         trials=True,

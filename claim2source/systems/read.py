@@ -164,8 +164,8 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
     alone = (
-        name in keys and (isinstance(one, list) or keys[name].default is MISSING)
-        for name, one in named.items()
+        name in keys and (isinstance(value, list) or keys[name].default is MISSING)
+        for name, value in named.items()
     )
     if any(alone):
         named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
@@ -282,7 +282,7 @@ class _Reader:
 
     def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = given if isinstance(given, list) else [given]
-        made = tuple(self._node(one, key) for one in nodes)
+        made = tuple(self._node(node, key) for node in nodes)
         if not made or any(one in made[:i] for i, one in enumerate(made)):
             raise ConfigError(key, given, "a node, or a list of different ones")
         return made
@@ -300,7 +300,7 @@ class _Reader:
             raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
         if (claims := given.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
-        beside = {name: one for name, one in given.items() if name not in (kind, "claims")}
+        beside = {name: value for name, value in given.items() if name not in (kind, "claims")}
         make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
         if make_node is not None:
             return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
@@ -325,16 +325,16 @@ class _Reader:
         if not isinstance(value, list) or len(value) != 2:
             allowed = "a list of two nodes: the sparse and the dense one"
             raise ConfigError(f"{key}hybrid", value, allowed)
-        parts = [self._node(one, f"{key}hybrid.{place}") for place, one in enumerate(value)]
+        parts = [self._node(item, f"{key}hybrid.{number}") for number, item in enumerate(value)]
         if any(isinstance(part, RouteNode) for part in parts):
             allowed = "parts without routes: give these to the system"
             raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(beside)
         if fits := settings.get("alpha") == FIT:
             del settings["alpha"]
-            for name, one in settings.items():
+            for name, setting in settings.items():
                 allowed = "nothing with `alpha: fit`, which chooses it"
-                raise ConfigError(f"{key}{name}", one, allowed)
+                raise ConfigError(f"{key}{name}", setting, allowed)
         fusion = make(FusionConfig, settings, key)
         return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
 
@@ -361,7 +361,7 @@ def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunN
         fielded, grid = _read_grid(FieldedConfig, value, key, FIELDED_GRID)
         return FieldedNode(fielded=fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
-    if not {one.name for one in fields(SavedRunConfig)} & set(settings):  # files by language
+    if not {spec.name for spec in fields(SavedRunConfig)} & set(settings):  # files by language
         settings = {"files": dict(settings)}
     return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
@@ -370,7 +370,7 @@ def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Mad
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
     given = dict(_mapping(value, key))
     lists = dict(usual) if given.get("k1") == FIT else {}
-    lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
+    lists |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     for name, values in lists.items():
         if not values:
             raise ConfigError(f"{key}.{name}", list(values), "one or more values")
@@ -397,9 +397,9 @@ def read_staged(file: Path, name: str | None = None) -> System:
     one is meant.
     """
     systems = read_systems([file], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    staged = [one for one in systems.values() if one.stages]
-    chosen = [one for one in staged if name in (None, one.name)]
+    staged = [system for system in systems.values() if system.stages]
+    chosen = [system for system in staged if name in (None, system.name)]
     if len(chosen) != 1:
-        listed = ", ".join(one.name for one in staged)
+        listed = ", ".join(system.name for system in staged)
         raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
     return chosen[0]

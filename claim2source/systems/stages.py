@@ -216,7 +216,7 @@ def models_of(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
     inner = _inner(stage)
     if isinstance(inner, Learned):
-        views = ((one.name, one.view.model) for one in inner.fusion.views)
+        views = ((view.name, view.view.model) for view in inner.fusion.views)
         return [inner.models.get(name, one.name) for name, one in views if one is not None]
     model = getattr(inner, "model", None)
     return [model] if isinstance(model, str) else []
@@ -241,7 +241,7 @@ def named_stages(
     for name, result in stages:
         if wanted <= set(result.run.claim_ids):
             times = sum(
-                re.fullmatch(rf"{re.escape(name)}( \d+)?", one) is not None for one in named
+                re.fullmatch(rf"{re.escape(name)}( \d+)?", value) is not None for value in named
             )
             named[f"{name} {times + 1}" if times else name] = result
     return named
@@ -385,30 +385,30 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
     Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
     """
     stages = []
-    for place, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         kinds = [kind for kind in STAGE_KINDS if kind in entry]
         if len(kinds) != 1:
-            raise ConfigError(f"stages.{place}", entry, f"one of {', '.join(STAGE_KINDS)}")
+            raise ConfigError(f"stages.{number}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
-        kind = _stage_type(f"stages.{place}.{kinds[0]}", name)
+        kind = _stage_type(f"stages.{number}.{kinds[0]}", name)
         known = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in known}
         settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
-        stage: Stage = make(kind, settings, f"stages.{place}.")
+        stage: Stage = make(kind, settings, f"stages.{number}.")
         if WHEN in entry:
-            stage = Conditional(stage, _read_condition(entry[WHEN], place))
+            stage = Conditional(stage, _read_condition(entry[WHEN], number))
         stages.append((f"{kinds[0]} {name}", stage))
     return stages
 
 
-def _read_condition(given: Any, place: int) -> WhenConfig:
-    key = f"stages.{place}.{WHEN}"
+def _read_condition(given: Any, number: int) -> WhenConfig:
+    key = f"stages.{number}.{WHEN}"
     if not isinstance(given, Mapping):
         raise ConfigError(key, given, "such as {margin_below: 0.2}")
     # Where the margin is chosen, the stage is asked about every claim until then.
     given = {**given, MARGIN: 1.0} if given.get(MARGIN) == FIT else given
     when: WhenConfig = make(WhenConfig, given, f"{key}.")
-    if place == 0 and when.disagree:
+    if number == 0 and when.disagree:
         raise ConfigError(f"{key}.disagree", True, "false: no stage is before the first one")
     return when
 
@@ -474,12 +474,12 @@ def fit_stages(
     Pairs are scored once: their scores are in the store.
     """
     named, fitted, choices = list(before), list[Mapping[str, Any]](), list[Choice]()
-    last = max((place for place, entry in enumerate(entries) if is_fit(entry)), default=-1)
+    last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
         return apply_stages([entry], named, data.claims, data.sources, runtime)
 
-    for place, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:
             runs = {mix: run({**entry, MIX: mix})[0][1].run for mix in MIXES}
             mix, choice = _choose_mix(runs, selection.weighing(data), rule, selection.note)
@@ -498,7 +498,7 @@ def fit_stages(
             entry = {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}
             choices.append(choice)
         fitted.append(entry)
-        if place < last:
+        if number < last:
             named += run(entry)
     return tuple(fitted), choices
 

@@ -191,7 +191,7 @@ class System:
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
         result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
-        before = [(one.name, one.result) for one in result.stages]
+        before = [(stage.name, stage.result) for stage in result.stages]
         rule = held_out.choosing.rule
         stages, more = fit_stages(self.stages, before, judged, selection, runtime, rule)
         system = replace(fitted.system, stages=stages)

@@ -63,8 +63,8 @@ def detect(text: str) -> str | None:
 def likeliest(text: str, languages: Sequence[str]) -> str:
     """Detect a text's language, however short it is: the likeliest of these where none is sure."""
     words = _words(text)
-    if found := detect(text):
-        return found
+    if detected := detect(text):
+        return detected
     if not any(map(str.isalpha, words)):
         return languages[0]
     ranked = [str(language) for language, _ in _identifier().rank(words)]
@@ -76,10 +76,10 @@ def why_not_in(text: str, language: str) -> str | None:
     wanted = language.partition("-")[0]
     if wanted not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
-    found = detect(text)
-    if found is None or found == wanted:
+    detected = detect(text)
+    if detected is None or detected == wanted:
         return None
-    return f"in {language_name(found)}, not {language_name(language)}"
+    return f"in {language_name(detected)}, not {language_name(language)}"
 
 
 def _words(text: str) -> str:

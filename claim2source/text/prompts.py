@@ -189,14 +189,14 @@ def shipped_prompts() -> list[str]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    found, known = read_mapping(path), [spec.name for spec in fields(_File)]
-    for key in found:
+    values, known = read_mapping(path), [spec.name for spec in fields(_File)]
+    for key in values:
         if key not in known:
             why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
             raise InputError.at(path, field=key, why=why)
-    if isinstance(version := found.get("version"), int | float) and not isinstance(version, bool):
-        found["version"] = found["version"].text  # as it is written
-    return found
+    if isinstance(version := values.get("version"), int | float) and not isinstance(version, bool):
+        values["version"] = values["version"].text  # as it is written
+    return values
 
 
 def _check(prompt: Prompt) -> None:
@@ -233,7 +233,7 @@ def _tag(name: str, values: Sequence[str]) -> str:
     # All numbers that values give it are found at once: there may be many.
     letters = "".join(f"[{re.escape(c)}{_OTHER}]" for c in base)
     forged = rf"<(?:\s*/)?\s*{letters}(-\d+)?(?![a-z0-9-])"
-    taken = {base + found for text in values for found in re.findall(forged, text)}
+    taken = {base + forgery for text in values for forgery in re.findall(forged, text)}
     number = 1
     while tag in taken:
         number += 1

@@ -45,12 +45,12 @@ def numbers(text: str) -> dict[str, bool]:
     addresses, handles and hashtags are none.
     """
     text = _TAG.sub(" ", _ADDRESS.sub(" ", text))
-    found: dict[str, bool] = {}
+    kinds: dict[str, bool] = {}
     for match in _NUMBER.finditer(text):
         digits = re.sub(r"\D", "", match[0])
         percent = _PERCENT.match(text, match.end()) is not None
-        found[digits] = found.get(digits, False) or percent
-    return found
+        kinds[digits] = kinds.get(digits, False) or percent
+    return kinds
 
 
 def spelt(text: str) -> set[str]:

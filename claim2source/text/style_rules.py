@@ -166,19 +166,19 @@ def tweet(text: str, title: str | None = None) -> str:
 
 
 def _best(text: str, most: int) -> list[str]:
-    sentences, places = _by_worth(text)
-    return [sentences[place] for place in sorted(places[:most])]
+    sentences, numbers = _by_worth(text)
+    return [sentences[number] for number in sorted(numbers[:most])]
 
 
 @lru_cache(maxsize=2**14)
 def _by_worth(text: str) -> tuple[list[str], list[int]]:
     sentences = _SENTENCES.split(text)
 
-    def worth(place: int) -> tuple[int, int]:
-        sentence = sentences[place]
+    def worth(number: int) -> tuple[int, int]:
+        sentence = sentences[number]
         points = 2 * bool(_FINDING.search(sentence)) + 2 * bool(_DIGIT.search(sentence))
-        points += bool(_METHOD.search(sentence)) + (place == len(sentences) - 1) - (place == 0)
-        return points, place
+        points += bool(_METHOD.search(sentence)) + (number == len(sentences) - 1) - (number == 0)
+        return points, number
 
     return sentences, sorted(range(len(sentences)), key=worth, reverse=True)
 

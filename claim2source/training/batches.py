@@ -261,11 +261,11 @@ class BatchLoader(Generic[Made]):
         plans = self._plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
-            ahead = deque((one, thread.submit(self.make, one)) for one in islice(plans, AHEAD))
+            ahead = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))
             while ahead:
                 plan, making = ahead.popleft()
                 made = making.result()
-                ahead.extend((one, thread.submit(self.make, one)) for one in islice(plans, 1))
+                ahead.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
                 self._given = plan.index + 1
                 yield made
         finally:

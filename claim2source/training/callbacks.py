@@ -321,10 +321,10 @@ def record_epoch(
         session.run.record(entry)
         session.logs.scores(entry, module.steps_done)
         print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
-    found = gather_values(entry, session.world)[0]
+    shared = gather_values(entry, session.world)[0]
     # An epoch that was left open before the last one's end is scored outside of a training.
-    if found is not None and trainer.training:
-        for lang, row in found.val.items():
+    if shared is not None and trainer.training:
+        for lang, row in shared.val.items():
             values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
             # The logs have them already, at the step.
             module.log_dict(values, logger=False)

@@ -98,4 +98,6 @@ def choose_epoch(
         trials=True,
     )
     # Scores by language are in the history.
-    return chosen, replace(choice, tried=tuple(replace(one, scores={}) for one in choice.tried))
+    return chosen, replace(
+        choice, tried=tuple(replace(setting, scores={}) for setting in choice.tried)
+    )

@@ -416,6 +416,6 @@ def _files_of(after: Path | None) -> list[tuple[str, str]]:
     except InputError:
         return []
     given = values if isinstance(values, dict) else {}
-    found = [(key, given.get(key)) for key in ("systems", "stages", "models", "rewrites")]
-    listed = [(key, one if isinstance(one, list) else [one]) for key, one in found if one]
+    entries = [(key, given.get(key)) for key in ("systems", "stages", "models", "rewrites")]
+    listed = [(key, one if isinstance(one, list) else [one]) for key, one in entries if one]
     return [(f"after: {key}", str(file)) for key, files in listed for file in files]

@@ -356,8 +356,8 @@ class TrainingPairs:
             names |= dict.fromkeys(n.source for n in self.negatives_of(row, turn))
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
-        place = {source: column for column, source in enumerate(columns)}
-        positives = torch.tensor([place[row.positive] for row in own])
+        column_of = {source: column for column, source in enumerate(columns)}
+        positives = torch.tensor([column_of[row.positive] for row in own])
         masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
         shown = [
@@ -378,7 +378,7 @@ class TrainingPairs:
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
             views=[tokens for _, tokens in shown],
             owners=owners,
-            teacher=None if self.teacher is None else self._teacher_scores(own, place, masked),
+            teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
             keep_weights=None if base is None else self._keep_weights(own),
@@ -404,14 +404,14 @@ class TrainingPairs:
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
 
     def _teacher_scores(
-        self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor
+        self, own: Sequence[MinedRow], column_of: Mapping[str, int], masked: Tensor
     ) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""
-        teacher = torch.full((len(own), len(place)), torch.nan)
+        teacher = torch.full((len(own), len(column_of)), torch.nan)
         for i, row in enumerate(own):
             for source, score in self._scores_of(row.claim).items():
-                if source in place:
-                    teacher[i, place[source]] = score
+                if source in column_of:
+                    teacher[i, column_of[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
 
@@ -425,7 +425,7 @@ def in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negat
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]
     size, listed = len(negatives), []
-    for place in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
-        before, after = (count * len(random) // size for count in (place, place + 1))
-        listed.append(random[before] if after > before else hard[place - before])
+    for row in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
+        before, after = (count * len(random) // size for count in (row, row + 1))
+        listed.append(random[before] if after > before else hard[row - before])
     return listed

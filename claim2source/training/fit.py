@@ -126,7 +126,7 @@ def fit(
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
     run, first = session.run, session.world.is_first
-    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    (keep,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
     keep.random = random_state()

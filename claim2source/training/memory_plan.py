@@ -244,15 +244,15 @@ class MemoryPlan:
         config, longest = self.config, encoder.settings.max_length
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
-        found = measure_chunk(encoder, config, tokens_at_once(config, longest))
-        predicted = self.memory.weights + found.tokens * self.memory.a_token
+        measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
+        predicted = self.memory.weights + measured.tokens * self.memory.a_token
         line = (
-            f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
-            f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
+            f"memory of {measured.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
+            f"{(measured.peak - measured.gradients) / GIB:,.1f} GiB"
         )
         if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
             trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
-            budget = found.budget(trained, self.device, longest)
+            budget = measured.budget(trained, self.device, longest)
             line += f"; chunks of {budget:,} tokens"
             config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
         return config, [line]
@@ -294,28 +294,28 @@ def plan_memory(
     computes the forward pass once more; both, which compute it twice more. Where nothing fits,
     the last.
     """
-    train, found = config.optimisation, []
+    train, settings = config.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     both = train.gradient_checkpointing == "auto"
     for again in (False, True) if both else (bool(train.gradient_checkpointing),):
         plain = replace(train, gradient_checkpointing=again)
         if train.chunk_tokens != "auto":
-            found.append(plain)
+            settings.append(plain)
             continue
-        found.append(replace(plain, chunk_tokens=None))
+        settings.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
         room = (USABLE * device - empty.fixed) / empty.a_token
         least = max(longest, LEAST_CHUNK) if both and not again else longest
         if room >= least or (again or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
-            found.append(replace(plain, chunk_tokens=tokens))
+            settings.append(replace(plain, chunk_tokens=tokens))
     options = []
-    for one in found:
-        asked = replace(config, optimisation=one)
+    for setting in settings:
+        asked = replace(config, optimisation=setting)
         memory = Memory.of(model, asked, tokens_at_once(asked, longest))
         options.append(MemoryPlan(asked, memory, device, auto))
-    return next((one for one in options if one.fits), options[-1])
+    return next((option for option in options if option.fits), options[-1])
 
 
 def plan_memory_here(
@@ -325,9 +325,9 @@ def plan_memory_here(
 
     Raises `ConfigError` where something was left to the device, and nothing fits.
     """
-    place = next(model.parameters()).device
-    if place.type == "cuda":
-        device = float(torch.cuda.get_device_properties(place).total_memory)
+    device_of_model = next(model.parameters()).device
+    if device_of_model.type == "cuda":
+        device = float(torch.cuda.get_device_properties(device_of_model).total_memory)
     else:
         device = machine_memory() / processes
     planned = plan_memory(config, model, longest, device)
@@ -371,7 +371,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     they are.
     """
     model, longest = encoder.model, encoder.settings.max_length
-    place, state = encoder.device, random_state()
+    device, state = encoder.device, random_state()
     half = config.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())
     training = model.training
@@ -379,11 +379,11 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     try:
         while True:
             texts = [Tokens((1,) * longest)] * max(1, tokens // longest)
-            before = torch.cuda.memory_allocated(place)
-            torch.cuda.reset_peak_memory_stats(place)
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
             try:
                 with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                    vectors = encoder.vectors(encoder.batch(texts).to(place))
+                    vectors = encoder.vectors(encoder.batch(texts).to(device))
                 vectors.sum().backward()  # type: ignore[no-untyped-call]
                 break
             except torch.OutOfMemoryError as error:
@@ -393,7 +393,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
             torch.cuda.empty_cache()
             tokens //= 2
         gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        peak = torch.cuda.max_memory_allocated(place)
+        peak = torch.cuda.max_memory_allocated(device)
         return MeasuredChunk(len(texts) * longest, before, peak, gradients)
     finally:
         model.zero_grad(set_to_none=True)

@@ -406,7 +406,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     """
     texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
     number: dict[Tokens, int] = {}
-    place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
+    row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
     distinct = list(number)
     size, budget = config.chunk_size, config.chunk_tokens
     assert budget != "auto", "settled by memory_plan"
@@ -418,7 +418,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     else:
         chunks = list(encoder.length_batches(distinct))
     parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-    return CollatedBatch(batch, distinct, place, chunks, parts)
+    return CollatedBatch(batch, distinct, row_of, chunks, parts)
 
 
 class RetrieverModule(TrainingModule):

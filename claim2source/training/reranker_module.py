@@ -116,8 +116,8 @@ class GroupLoss:
                 wanted = [torch.where(part, 0.0, -math.inf) for part in parts]
             else:
                 wanted = [part.float() for part in parts]
-            found: Tensor = self.loss([[""] * len(rows), [list(part) for part in rows]], wanted)
-            return found
+            loss: Tensor = self.loss([[""] * len(rows), [list(part) for part in rows]], wanted)
+            return loss
         if kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
@@ -131,8 +131,8 @@ class GroupLoss:
             target = golds.long()
         else:
             target = golds.float() if teacher is None else teacher
-        found = self.loss([[""] * len(every), every], target)
-        return found
+        loss = self.loss([[""] * len(every), every], target)
+        return loss
 
 
 log = logging.getLogger(__name__)
@@ -208,12 +208,12 @@ class RerankerModule(TrainingModule):
             if self.pairs.teacher is not None:
                 taught += self.pairs.taught(number, ids)
         # Pairs of like length share a chunk; the longest come last, and are read only once.
-        order = sorted(range(len(texts)), key=lambda place: len("".join(texts[place])))
+        order = sorted(range(len(texts)), key=lambda index: len("".join(texts[index])))
         size = self.chunk_size or len(order)
         first = len(order) % size
         cuts = [*([0] if first else []), *range(first, len(order) + 1, size)]
         chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
-        parts = [self.reranker.features([texts[place] for place in chunk]) for chunk in chunks]
+        parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, sizes, torch.tensor(golds), teacher, chunks, parts)
 
@@ -239,8 +239,8 @@ class RerankerModule(TrainingModule):
                 golds = ready.golds.to(logits.device)
                 teacher = None if ready.teacher is None else ready.teacher.to(logits.device)
                 loss = self.loss_of_groups[0](logits.float(), ready.sizes, golds, teacher)
-            found = logits.detach().float()
-            scores = found[:, -1] - found[:, 0] if found.shape[1] == 2 else found[:, 0]
+            values = logits.detach().float()
+            scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
             share = torch.tensor(sum(alike) / len(alike), device=loss.device)
             self.window.terms.append({"loss": loss.detach(), ALIKE: share})
@@ -337,9 +337,9 @@ class PipelineOnVal(pl.Callback):
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
-        found = gather_values(first, self.world)[0]
-        assert found is not None
-        self._first = found.run
+        result = gather_values(first, self.world)[0]
+        assert result is not None
+        self._first = result.run
 
     def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the re-ranker before training."""
@@ -379,16 +379,18 @@ class PipelineOnVal(pl.Callback):
         part = self._first.restricted([claim.id for claim in mine])
         training = model.training
         model.eval()
-        found = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
+        result = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
         model.train(training)
-        return join_results(gather_values(found, world), val.claims)
+        return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
         """Tell whether every claim of val has equal scores for all its sources."""
         run, depth = result.run, self.config.first.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
-        ranked = {one.id: list(run.scored(one.id).values())[:depth] for one in self.data.val.claims}
+        ranked = {
+            claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
+        }
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
         alike = (claim in failed or are_alike(row) for claim, row in several.items())
         return bool(several) and all(alike)

@@ -96,20 +96,20 @@ class RunFolder:
         resumed nor replaced, and `ConfigError` naming the key when a resumed run was begun with
         another value.
         """
-        path, found = config.out, is_run(config.out)
-        run = cls(path, resumes=found and config.resume, replaces=found and config.overwrite)
-        place = _resolved(path)
-        require_writable(place, "folder")
-        if not found and not is_unbegun(path):
+        path, exists = config.out, is_run(config.out)
+        run = cls(path, resumes=exists and config.resume, replaces=exists and config.overwrite)
+        folder = _resolved(path)
+        require_writable(folder, "folder")
+        if not exists and not is_unbegun(path):
             if config.resume:
                 raise UserError(f"{path}: no run to resume here")
             if path.exists() and not all(map(_is_nothing, path.iterdir())):
                 raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
             return run
-        if found and not (config.resume or config.overwrite):
+        if exists and not (config.resume or config.overwrite):
             raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
         if lock:
-            run.lock = FolderLock(place)
+            run.lock = FolderLock(folder)
         try:
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
@@ -117,9 +117,9 @@ class RunFolder:
                 if run.state.is_file():
                     run.check_history(0)
             if run.replaces:
-                _refuse_inputs_within(place, config)
+                _refuse_inputs_within(folder, config)
                 if not _is_thrown_away(path):
-                    check_aside(place, why_run_is_kept)
+                    check_aside(folder, why_run_is_kept)
         except BaseException:
             run.release()
             raise
@@ -127,26 +127,26 @@ class RunFolder:
 
     def begin(self, config: RunConfig) -> None:
         """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
-        place = _resolved(self.path)
+        folder = _resolved(self.path)
         if self.replaces:
-            thrown_away = _is_thrown_away(place)
+            thrown_away = _is_thrown_away(folder)
             if not thrown_away and self.lock is not None:
-                moved = put_aside(place)
+                moved = put_aside(folder)
                 self.lock.moved(moved)
                 print(f"{self.path}: the earlier run is in {moved} now", flush=True)
             self.release()
             if thrown_away:
-                remove_folder(place)
-        place.mkdir(parents=True, exist_ok=True)
+                remove_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if self.lock is None:
-            self.lock = FolderLock(place)
+            self.lock = FolderLock(folder)
         if not self.resumes:
-            if is_run(place):
+            if is_run(folder):
                 raise UserError(f"{self.path}: another process has just made a run here")
-            write_text(place / MARKER, f"A training run of Claim2Source {__version__}.\n")
-            write_text(place / CONFIG_FILE, to_yaml(config))
-        clean_leftovers(place)
-        clean_leftovers(place / CHECKPOINTS)
+            write_text(folder / MARKER, f"A training run of Claim2Source {__version__}.\n")
+            write_text(folder / CONFIG_FILE, to_yaml(config))
+        clean_leftovers(folder)
+        clean_leftovers(folder / CHECKPOINTS)
         if self.damaged:
             # The next save must keep this one, not the damaged one.
             same_file(previous_state(self.state), self.state)
@@ -213,7 +213,7 @@ class RunFolder:
 
     def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
-        self.history = [one for one in self.history if one.epoch < entry.epoch]
+        self.history = [epoch for epoch in self.history if epoch.epoch < entry.epoch]
         self.history.append(entry)
         self.write()
 
@@ -291,11 +291,11 @@ def _is_thrown_away(path: Path) -> bool:
     return is_finished_demo(path) and foreign_file(path) is None
 
 
-def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
+def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
     for key, value in config.inputs:
         if value is None or not Path(value).exists():
             continue
-        if Path(value).resolve().is_relative_to(place):
+        if Path(value).resolve().is_relative_to(folder):
             raise ConfigError(key, str(value), "a place outside the run that is replaced")
 
 

@@ -202,8 +202,8 @@ def recall(engine: Engine, posts: Sequence[str], dense: Dense) -> dict[str, floa
         for vector in vectors:
             truth = [score for _, score in engine.dense(vector, DEPTH, where, exact=True)]
             least = min(truth) - 1e-5  # ties have no order
-            found = sum(score >= least for _, score in engine.dense(vector, DEPTH, where))
-            parts.append(min(found, len(truth)) / len(truth))
+            hits = sum(score >= least for _, score in engine.dense(vector, DEPTH, where))
+            parts.append(min(hits, len(truth)) / len(truth))
         shares[name] = round(float(np.mean(parts)), 4)
     return shares
 

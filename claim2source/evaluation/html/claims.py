@@ -52,17 +52,17 @@ def compared_claims(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
     """List at most `most` claims, those that systems differ on first, with who wins each."""
     values = np.stack(list(scored.values.values()))
     order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:most].tolist()
-    places = {scored.claim_ids[i]: i for i in order}
-    entries = _entries(scored.runs, scored.dataset, places, _OF_SYSTEM)
+    rows = {scored.claim_ids[i]: i for i in order}
+    entries = _entries(scored.runs, scored.dataset, rows, _OF_SYSTEM)
     return [replace(e, tag=_winner(list(scored.runs), values[:, e.place])) for e in entries]
 
 
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
     """Follow every claim through the stages of a system, those whose gold moved most first."""
-    places = {claim.id: i for i, claim in enumerate(dataset.claims)}
+    rows = {claim.id: i for i, claim in enumerate(dataset.claims)}
     entries = [
         replace(entry, tag=_outcome(entry.golds[0], entry.golds[-1]) if golds else "")
-        for entry in _entries(runs, dataset, places, _OF_STAGE, arrows=True)
+        for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True)
         for golds in [dataset.qrels.golds(entry.claim.id)]
     ]
     return sorted(entries, key=_rank_change, reverse=True)
@@ -77,7 +77,7 @@ def _entries(
 ) -> list[ClaimEntry]:
     sources = {source.id: source for source in dataset.sources}
     claims = {claim.id: claim for claim in dataset.claims}
-    found = []
+    entries = []
     for name, place in places.items():
         orders = [run.sources(name) for run in runs.values()]
         ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
@@ -93,8 +93,8 @@ def _entries(
                 f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
             ]
             candidates.append(Candidate(_source_title(source, sources), source in golds, texts))
-        found.append(ClaimEntry(place, claims[name], first, candidates))
-    return found
+        entries.append(ClaimEntry(place, claims[name], first, candidates))
+    return entries
 
 
 def _source_title(source: str, sources: Mapping[str, Source]) -> str:

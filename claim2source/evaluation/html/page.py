@@ -132,11 +132,11 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
     names = list(runs)
     steps = [(names[0], names[-1]), *(pairwise(names) if len(names) > 2 else ())]
     said = []
-    for place, (before, after) in enumerate(steps if len(names) > 1 else ()):
+    for number, (before, after) in enumerate(steps if len(names) > 1 else ()):
         moves = gold_moves(runs[before], runs[after], dataset, 1).get(MACRO)
         if moves is not None:
             same = moves.claims - moves.promoted - moves.demoted
-            what = after if place else "From the first stage to the last"
+            what = after if number else "From the first stage to the last"
             said.append(
                 f"{what}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
                 f"{moves.demoted} demoted ({moves.from_first} from rank 1), {same} as before."

@@ -85,8 +85,8 @@ class _Drawing:
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a place in units from the top left, without ticks' lines."""
         bottom = self.height - top - height
-        place = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
-        axes = self.figure.add_axes(place)
+        bounds = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        axes = self.figure.add_axes(bounds)
         axes.set_axisbelow(True)
         axes.tick_params(length=0)
         return axes
@@ -120,7 +120,7 @@ class _Drawing:
 
     def legend(self, marks: Mapping[str, Any], room: float) -> None:
         """Name marks to the right of the axes."""
-        found = self.figure.legend(
+        drawn = self.figure.legend(
             list(marks.values()),
             ["-"] * len(marks),
             loc="center left",
@@ -128,7 +128,7 @@ class _Drawing:
             handlelength=1.5,
         )
         # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
-        for text, name in zip(found.get_texts(), marks, strict=True):
+        for text, name in zip(drawn.get_texts(), marks, strict=True):
             text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
             self.tips.append(printable_line(name))
 
@@ -217,7 +217,7 @@ def interval_plot(
     tall = _LINE * len(names)
     down, rows = tall + 60, math.ceil(len(panels) / _MOST_PANELS)
     drawing = _Drawing(rows * down, f"{label} with intervals: {', '.join(panels)}")
-    for n, (group, found) in enumerate(panels.items()):
+    for n, (group, bars) in enumerate(panels.items()):
         column, row = n % _MOST_PANELS, n // _MOST_PANELS
         axes = drawing.axes(left + column * across + 14, row * down + 26, across - 34, tall)
         axes.set_title(_shortened(group), pad=6)
@@ -232,8 +232,8 @@ def interval_plot(
         if zero:
             axes.axvline(0, color=_SOFT, linewidth=1)
         for i, name in enumerate(names):
-            if name in found:
-                bar = found[name]
+            if name in bars:
+                bar = bars[name]
                 tip = f"{name}, {group}: {bar.value:.4f} [{bar.low:.4f}, {bar.high:.4f}]"
                 drawing.dot(axes, systems.index(name), tip, bar.value, i, bar, upright=False)
     return drawing.svg()

@@ -142,7 +142,7 @@ def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Secti
 def _by_language(compared: Compared) -> Section:
     bars = compared.bars if compared.several_languages else dict([*compared.bars.items()][1:2])
     rows = [
-        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*found[name]) for found in bars.values())]
+        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*values[name]) for values in bars.values())]
         for name in compared.systems
     ]
     title, metric = "Score by language", compared.scored.metric
@@ -217,7 +217,7 @@ def _chosen(compared: Compared) -> Section:
     trainings = [(name, report.training) for name, report in compared.reports.items()]
     trained = [(name, one.choice) for name, one in trainings if one and one.choice]
     systems = {name: system.report for name, system in compared.systems.items()}
-    of_systems = [(name, choice) for name, one in systems.items() for choice in one.choices]
+    of_systems = [(name, choice) for name, system in systems.items() for choice in system.choices]
     tables = {
         "Scores on val": val_table(systems),
         "Choices": choices_table([*trained, *of_systems]),
@@ -233,12 +233,12 @@ def _chosen(compared: Compared) -> Section:
 
 def _twins(compared: Compared) -> Section:
     scored, title = compared.scored, "Twins"
-    found = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
+    twins = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
     rows: list[list[Cell]] = [
-        [name, one.golds, one.of_golds, one.ties, one.lost, one.as_one[MACRO]]
-        for name, one in found.items()
-        if one is not None
+        [name, twin.golds, twin.of_golds, twin.ties, twin.lost, twin.as_one[MACRO]]
+        for name, twin in twins.items()
+        if twin is not None
     ]
     note = (
         "Sources of the same title and abstract under another id. No text tells them apart; as one "
@@ -329,8 +329,10 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 def _styles(compared: Compared) -> Section:
     """Draw the reports' grids of text styles: a heat map of each system, and tables."""
-    found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
-    grids = {name: grid for name, grid in found.items() if grid is not None}
+    by_report = {
+        name: StyleGrid.of(report, compared.subset) for name, report in compared.reports.items()
+    }
+    grids = {name: grid for name, grid in by_report.items() if grid is not None}
     numbers: dict[str, TextTable] = {}
     shaded: list[Shaded] = []
     for name, grid in grids.items():

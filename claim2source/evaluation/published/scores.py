@@ -90,21 +90,21 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
         for system in systems
         if system.macro
     ]
-    found: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
+    cells: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
     for table in load_published():
         for ours in our_scores(table, loaded, {}).values():
             if ours.cell.published is not None:
-                found[ours.system.name].append(ours.cell)
+                cells[ours.system.name].append(ours.cell)
     rows = {
-        name: replace(report.systems[name], published=tuple(own)) for name, own in found.items()
+        name: replace(report.systems[name], published=tuple(own)) for name, own in cells.items()
     }
     return replace(report, systems={**report.systems, **rows})
 
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     """Tabulate published scores and ours, and explain the marks; nothing for none."""
-    found = [(system, cell) for system in systems.values() for cell in system.published]
-    if not found:
+    cells = [(system, cell) for system in systems.values() for cell in system.published]
+    if not cells:
         return []
     scores = ("published", "ours", "difference", "95 %")
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
@@ -119,12 +119,12 @@ def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
             else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}",
             *(cell.inside, system.name, *cost_cells(system.cost)),
         ]
-        for system, cell in sorted(found, key=lambda pair: pair[1].table)
+        for system, cell in sorted(cells, key=lambda pair: pair[1].table)
     ]
     notes = []
-    if any(cell.unreliable for _, cell in found):
+    if any(cell.unreliable for _, cell in cells):
         notes.append("?: no target; eval/report.py --published says why.")
-    if not all(cell.same_claims for _, cell in found):
+    if not all(cell.same_claims for _, cell in cells):
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]

@@ -174,7 +174,7 @@ def check_export(
         counted = 0
         if settings.pooling == "mean" and prefix and not settings.template.pool_prefix:
             counted = int(read["prompt_length"])
-            if any(one.skip != counted for one in ours if len(one.ids) > counted):
+            if any(text.skip != counted for text in ours if len(text.ids) > counted):
                 raise UserError(
                     f"template.{side}: {prefix!r} does not end where a token ends; "
                     "sentence-transformers would leave other tokens out of the pooling"
@@ -199,8 +199,10 @@ def check_export(
                 "sentence-transformers would make other vectors"
             )
         kept = [texts[row] for row in rows]
-        found = getattr(model, f"encode_{name}")(kept, batch_size=len(kept), convert_to_tensor=True)
-        why = _difference(found, torch.from_numpy(encoder.encode(kept, side)[0]), settings, dtype)
+        vectors = getattr(model, f"encode_{name}")(
+            kept, batch_size=len(kept), convert_to_tensor=True
+        )
+        why = _difference(vectors, torch.from_numpy(encoder.encode(kept, side)[0]), settings, dtype)
         if why:
             raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
     return notes
@@ -216,16 +218,16 @@ def load_export(kind: type, folder: Path, **settings: object) -> Any:
     return model.eval()
 
 
-def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
+def _difference(vectors: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
     from torch.nn.functional import cosine_similarity, normalize
 
-    if found.shape != expected.shape:
-        return f"{found.shape[1]} dimensions, not {expected.shape[1]}"
+    if vectors.shape != expected.shape:
+        return f"{vectors.shape[1]} dimensions, not {expected.shape[1]}"
     if settings.normalize and settings.truncate_dim:
         # They are cut after they were normalised, and compared by cosine.
-        found = normalize(found)
-    cosine = float(cosine_similarity(found, expected).min())
-    apart = float((found - expected).abs().max() / expected.abs().max())
+        vectors = normalize(vectors)
+    cosine = float(cosine_similarity(vectors, expected).min())
+    apart = float((vectors - expected).abs().max() / expected.abs().max())
     good = apart <= _ROUNDING if dtype == "float32" else cosine >= _LEAST_COSINE
     return "" if good else f"a cosine of {cosine:.4f}, numbers that differ by {apart:.2%}"
 

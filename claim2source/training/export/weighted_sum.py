@@ -169,13 +169,13 @@ class ScaledCheckpoint:
         }
         # Only its weights are read, so that the default attention will do.
         config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
-        found = resolve(config, "cpu", "float32")
-        if found.base.sha256 != base.sha256:
+        loaded = resolve(config, "cpu", "float32")
+        if loaded.base.sha256 != base.sha256:
             why = (
-                f"{base.name} has other weights ({found.base.sha256[:12]}...) than this began with"
+                f"{base.name} has other weights ({loaded.base.sha256[:12]}...) than this began with"
             )
             raise InputError.at(self.folder / FILE, field="base.sha256", why=why)
-        return found
+        return loaded
 
     @cached_property
     def _trained_weights(self) -> dict[str, Tensor]:
