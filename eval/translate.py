@@ -82,7 +82,7 @@ class TranslateConfig(ModelOptions):
 
 @dataclass(frozen=True)
 class Translated:
-    """Hold what became of one text: English, and why that is doubtful or is none."""
+    """Hold the outcome of one text: English, and the reason why it is doubtful or missing."""
 
     text: Foreign
     english: str = ""
@@ -91,7 +91,7 @@ class Translated:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Translate; print what was translated and what failed."""
+    """Translate; print the counts of translations and failures."""
     translate(read_config(TranslateConfig, argv, program="eval/translate.py", description=__doc__))
 
 
@@ -110,7 +110,7 @@ def translate(config: TranslateConfig) -> None:
         if config.out is not None and not config.dry_run:
             _write(config, folder, [])
         return
-    for line in _counts(texts):
+    for line in _count_lines(texts):
         say(line)
     if config.seq2seq.name is not None:
         if config.dry_run:
@@ -124,13 +124,12 @@ def translate(config: TranslateConfig) -> None:
                 say(str(llm.plan(requests)))
                 return
             answers = _ask(llm, texts, requests)
-            results = [_judged(*pair) for pair in zip(texts, answers, strict=True)]
+            results = [_classify(*pair) for pair in zip(texts, answers, strict=True)]
     _write(config, folder, results)
     require_answers(answers, "texts")
 
 
 def _checked_folder(config: TranslateConfig) -> Path:
-    """Find the data set; raise `UserError` where it or the output cannot be what was asked for."""
     if config.out is not None:
         require_writable(config.out, "folder")
     folder = folder_of(config.dataset)
@@ -169,8 +168,7 @@ def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> lis
     return llm.answer(requests, check, "translations")
 
 
-def _judged(text: Foreign, answer: Answer) -> Translated:
-    """Tell a translation, a doubtful one and a failure apart."""
+def _classify(text: Foreign, answer: Answer) -> Translated:
     if answer.failure is None:
         return Translated(text, answer.text)
     if not answer.is_asked:
@@ -195,7 +193,6 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
 
 
 def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    """Write the translations and the report, and say what is there."""
     texts = [one.text for one in results]
     english = {
         (one.text.id, one.text.part): one.english
@@ -238,8 +235,7 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
     return {"texts": len(results), "counts": dict(kinds), "problems": problems}
 
 
-def _counts(texts: Sequence[Foreign]) -> list[str]:
-    """Say how many texts are translated, by language."""
+def _count_lines(texts: Sequence[Foreign]) -> list[str]:
     said = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),

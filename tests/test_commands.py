@@ -28,6 +28,10 @@ PAGES = [
     "README.md",
     "configs/checkthat2026/README.md",
     "BENCHMARKS.md",
+    *(
+        f"docs/results/{page.name}"
+        for page in sorted((REPOSITORY / "docs" / "results").glob("*.md"))
+    ),
     "docs/log.md",
     "docs/training.md",
     "docs/styles.md",

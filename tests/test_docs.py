@@ -33,7 +33,11 @@ from tests.shared_data import REPOSITORY
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 # The log is a record: what it names may be gone.
-CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "log.md")]
+CHECKED = [
+    *(REPOSITORY / name for name in ("README.md", "BENCHMARKS.md")),
+    *(page for page in PAGES if page.name != "log.md"),
+    *sorted(DOCS.glob("results/*.md")),
+]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,

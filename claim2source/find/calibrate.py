@@ -37,7 +37,7 @@ PENALTY = 1.0
 
 
 def stages_of(found: Found) -> dict[str, Result]:
-    """Name what an index found, fused as by default, as abstention reads it."""
+    """Name an index's rankings, fused with the default weights, as abstention reads them."""
     lexical, dense = found.lexical.top(DEEPEST), found.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
@@ -50,7 +50,7 @@ def languages_of(engine: Engine) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Hold what an index gave for claims with and without their papers, and for other posts.
+    """Hold an index's answers to claims with and without their papers, and to other posts.
 
     `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
     """
@@ -98,7 +98,9 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     removed = papers_of_claims(dataset.with_claims(claims))
     found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     bare = replace(
-        found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
+        found,
+        lexical=_without_sources(found.lexical, removed),
+        dense=_without_sources(found.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
@@ -122,14 +124,14 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     chosen = fit_abstention(asked, seed=seed, said=said)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
-    groups = [_dealt(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
+    groups = [_deal_folds(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
     for one in range(FOLDS):
-        shares[fold == one] = questions.shares(_fit(questions, design, penalty, fold != one))[
+        shares[fold == one] = questions.shares(_fit_model(questions, design, penalty, fold != one))[
             fold == one
         ]
-    model = _fit(questions, design, penalty, np.ones(len(fold), bool))
+    model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
     tenths = tenths_of(shares, questions.here, questions.first)
     return replace(
         model, threshold=NOT_HERE, fitted=chosen.model.fitted, papers=papers, tenths=tenths
@@ -145,7 +147,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
 
 
 def measured_line(model: AbstainModel) -> str:
-    """Say how often the paper was there by verdict, on what a model was not fitted on."""
+    """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")
     counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
@@ -157,8 +159,10 @@ def measured_line(model: AbstainModel) -> str:
     return f"held out, the paper was there of {', of '.join(parts)}"
 
 
-def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
-    """Fit a model of the paper, times one of the topic, to rows of the questions, bool."""
+def _fit_model(
+    questions: Questions, design: Design, penalty: float, rows: np.ndarray
+) -> AbstainModel:
+    """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
     asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
     those = rows[:claims]
     model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
@@ -173,15 +177,13 @@ def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray)
     )
 
 
-def _dealt(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal groups to folds; return the fold of each row."""
+def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     names, number = np.unique(groups, return_inverse=True)
     found: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
     return found
 
 
-def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
     rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)

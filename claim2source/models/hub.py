@@ -77,13 +77,13 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
 
 
 class _NotGivenError(UserError):
-    """Report that the hub did not give a model's files."""
+    """Report that the hub did not deliver a model's files."""
 
 
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
-    if _needs_bin(folder) and _allowed(config, "allow_bin"):
+    if _needs_bin(folder) and _is_allowed(config, "allow_bin"):
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
@@ -139,7 +139,7 @@ def require_files(folder: Path) -> None:
             raise InputError.at(path, why=why)
 
 
-def _allowed(config: ModelConfig, key: _Permission) -> bool:
+def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
     """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
@@ -167,7 +167,7 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
     if not model and not tokenizer:
         return False
-    if _allowed(config, "allow_remote_code"):
+    if _is_allowed(config, "allow_remote_code"):
         for place in (*model, *tokenizer):
             if "--" in place:
                 raise UserError(
@@ -274,7 +274,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             # Its weights lie in the folders of its routes.
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError.at(folder / "modules.json", field="type", why=why)
-    if not weight_files(folder) or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
+    if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
         if (other := _other_weights(folder)) is not None:
             raise InputError.at(other[0], why=other[1])
         why = (
@@ -286,7 +286,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find other weights in a folder without safetensors, and say why they are not read."""
+    """Find weights in another format in a folder without safetensors, and why they are refused."""
     if weight_files(folder):
         return None
     adapter = folder / ADAPTER_CONFIG_FILE

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim anew by scores of pairs: what all re-rankers share."""
+"""Rank the first sources of every claim anew by scores of pairs: shared by all re-rankers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Hold the raw scores of some pairs, by their places in what was asked.
+    """Hold the raw scores of some pairs, by their positions in the request.
 
     A pair that could not be scored has NaN, and its reason in `why`.
     """
@@ -249,12 +249,12 @@ class Reranker(WithRuntime, ABC):
                     bar.update(len(places))
                     late = time.monotonic() - written >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
-                        _write(space, keys, scores, new)
+                        _store_scores(space, keys, scores, new)
                         new, written = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
-                    _write(space, keys, scores, new)
+                    _store_scores(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {place: why.get(place, NOT_A_NUMBER) for place in failed}
@@ -318,10 +318,10 @@ def _keys(pairs: Sequence[Pair]) -> list[bytes]:
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
 
 
-def _write(
+def _store_scores(
     space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
 ) -> None:
-    """Store the scores that are numbers; a pair that failed is asked again."""
+    """Store the finite scores; a pair that failed is scored again next time."""
     good = [place for place in fresh if np.isfinite(scores[place])]
     space.put([keys[place] for place in good], scores[good][:, None])
 
@@ -343,7 +343,7 @@ def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
 def scored_alone(
     rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
 ) -> Iterator[Scored]:
-    """Score a batch with `score`; what fails in it, or is no number, is scored again in parts.
+    """Score a batch with `score`; where it fails, or gives no number, score its parts.
 
     A pair that fails alone has NaN and the error.
     """

@@ -228,12 +228,14 @@ def choose(
         best_score=scores[first],
         error=error[chosen],
         compared=len(tried),
-        why="" if chosen == first else _why(varied, top, scores[chosen], error[chosen]),
+        why=""
+        if chosen == first
+        else _reason_for_choice(varied, top, scores[chosen], error[chosen]),
     )
 
 
-def _why(best: Settings, top: float, score: float, error: float) -> str:
-    """Say why another than the best setting was taken; `best` is what differs among settings."""
+def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
+    """Explain the choice of a setting that is not the best; `best` holds those that differ."""
     named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
         f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
@@ -319,16 +321,16 @@ def choose_fielded(
     weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
     known = {} if known is None else known
     claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
-    known |= _try_fielded(claims, data, settings) if claims else {}
+    known |= _fielded_scores(claims, data, settings) if claims else {}
     values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
     tried = dict(zip(settings, values, strict=True))
     return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 
 
-def _try_fielded(
+def _fielded_scores(
     claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
 ) -> dict[str, np.ndarray]:
-    """Score every setting for claims: average precision of the first sources, [settings] each."""
+    """Score all settings: average precision by claim id, [settings] each."""
     ids, tried = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
     analyses = _by_analysis(settings, "k1", "b", "boost")
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
@@ -356,7 +358,7 @@ def choose_of_grid(
     weighing: Weighing,
     rule: Rule,
 ) -> tuple[Any, Choice]:
-    """Choose one of a grid's settings; the record has what differs among those that were tried.
+    """Choose one of a grid's settings; the record holds the settings that differ in the grid.
 
     Distance from the first one, the default, is in steps of the grid.
     """
@@ -386,7 +388,7 @@ def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
 
 
 def _by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
-    """Group settings that differ in some weights alone: the first and all of each group."""
+    """Group settings that differ in these weights alone: the first and all of each group."""
     groups: dict[str, list[Setting]] = {}
     for one in settings:
         values = {k: v for k, v in asdict(one).items() if k not in weights}  # type: ignore[call-overload]

@@ -59,7 +59,7 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
 
 @said_once()
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for what FILE names and is not there, before training."""
+    """Raise `UserError` before training for systems or files of FILE that do not exist."""
     if config.after is None:
         return
     found = read_after(config, config.after)
@@ -99,13 +99,13 @@ def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
             wandb=wandb_mode(config.wandb.mode),
         )
 
-    if not _tried("the evaluation", evaluated):
+    if not _print_result("the evaluation", evaluated):
         return ()
-    return (folder, folder / PAGE) if _tried("the page", page) else (folder,)
+    return (folder, folder / PAGE) if _print_result("the page", page) else (folder,)
 
 
-def _tried(what: str, work: Callable[[], str]) -> bool:
-    """Print what `work` returns; log its failure and return False."""
+def _print_result(what: str, work: Callable[[], str]) -> bool:
+    """Print the result of `work`; log its failure and return False."""
     try:
         say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it
