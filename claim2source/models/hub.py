@@ -97,7 +97,7 @@ class _NotGivenError(UserError):
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
-    if _needs_bin(folder) and _allowed(config, "allow_bin"):
+    if _needs_bin(folder) and _is_allowed(config, "allow_bin"):
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
@@ -159,7 +159,7 @@ def require_files(folder: Path) -> None:
             raise InputError.at(path, why=why)
 
 
-def _allowed(config: ModelConfig, key: _Permission) -> bool:
+def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
     """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
@@ -187,7 +187,7 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
     if not model and not tokenizer:
         return False
-    if _allowed(config, "allow_remote_code"):
+    if _is_allowed(config, "allow_remote_code"):
         for place in (*model, *tokenizer):
             if "--" in place:
                 raise UserError(
@@ -294,7 +294,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             # Its weights lie in the folders of its routes.
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError.at(folder / "modules.json", field="type", why=why)
-    if not weight_files(folder) or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
+    if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
         if (other := _other_weights(folder)) is not None:
             raise InputError.at(other[0], why=other[1])
         why = (

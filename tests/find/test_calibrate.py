@@ -54,13 +54,13 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     engine: Engine, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted_on: list[tuple[module.Questions, np.ndarray]] = []
-    whole = module._fit
+    whole = module._fit_model
 
     def watched(questions: module.Questions, *rest: object) -> AbstainModel:
         fitted_on.append((questions, rest[-1]))  # type: ignore[arg-type]
         return whole(questions, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_fit", watched)
+    monkeypatch.setattr(module, "_fit_model", watched)
     model = calibrate(engine, dataset)
     # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
     questions = fitted_on[0][0]
