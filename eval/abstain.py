@@ -229,7 +229,7 @@ def measured(
 def thresholds_table(
     fitted: Mapping[str, Fitted], confidences: Mapping[str, np.ndarray], outcomes: Outcomes
 ) -> TextTable:
-    """Tabulate what models do at their own threshold, and at the one that was safe on train."""
+    """Tabulate models at their own threshold, and at the one that was safe on train."""
     columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
     rows: list[list[Cell]] = []
     for name, one in fitted.items():
@@ -242,7 +242,7 @@ def thresholds_table(
 
 
 def fit_line(one: Fitted) -> str:
-    """Say what was chosen, and from what."""
+    """Describe the choice of scores and penalty."""
     scores, penalty = one.chosen
     losses = ", ".join(
         f"{s} {min(v for k, v in one.tried.items() if k[0] == s):.4f}" for s in SCORES

@@ -83,14 +83,14 @@ class FindConfig(FinderOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print what is found for the post, or for each of several."""
+    """Print the papers for one post, or for each of several."""
     words = with_places(sys.argv[1:] if argv is None else argv, ("post",))
     find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
 
 
 @with_local_models
 def find(config: FindConfig) -> None:
-    """Search an index for posts, and print what is found."""
+    """Search an index for posts, and print the answers."""
     engine = open_engine(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     # A post or file that cannot be read is known before a model is.

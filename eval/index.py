@@ -138,7 +138,7 @@ def index_words(words: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the papers, and print what is in the index."""
+    """Write the papers, and print the index's contents."""
     words = index_words(sys.argv[1:] if argv is None else argv)
     config = read_config(
         IndexProgramConfig, words, program="eval/index.py", description=__doc__ or ""
@@ -220,7 +220,7 @@ def mark(engine: Engine, notices: Notices | None) -> int:
 
 
 def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
-    """Estimate the work, do it beside what is there, and swap."""
+    """Estimate the work, encode beside the old vectors, and swap."""
     engine.lock()
     resolved = resolve(ModelConfig(name=config.re_encode or ""), config.device)
     rendering = None
@@ -414,7 +414,7 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 
 def say_left_out(files: PaperFiles) -> None:
-    """Say in one line what was left out or changed."""
+    """Print in one line the papers that were left out or changed."""
     if said := files.said():
         say(f"left out or changed: {said}")
 

@@ -105,7 +105,7 @@ class RewriteConfig(ModelOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Rewrite; print what each style's texts are like."""
+    """Rewrite; print each style's measures of quality."""
     rewrite(read_config(RewriteConfig, argv, program="eval/rewrite.py", description=__doc__))
 
 
@@ -148,7 +148,7 @@ def rewrite(config: RewriteConfig) -> None:
 
 
 def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
-    """Read the prompts, and find out before any work whether their variables are known."""
+    """Read the prompts, and check their variables before any work."""
     found = {}
     for style in config.chosen:
         prompt = read_prompt(config.prompt or str(style.prompt))
@@ -158,7 +158,7 @@ def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
 
 
 def _values(style: Style, text: Original) -> dict[str, str]:
-    """Give the values of a prompt's variables: the text, and the language to answer in."""
+    """Map a prompt's variables to values: the text, and the language to answer in."""
     language = language_name(text.language or detect(text.text) or "en")
     return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
 
@@ -166,7 +166,7 @@ def _values(style: Style, text: Original) -> dict[str, str]:
 def _requests(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[Request]:
-    """Ask for all versions of a text, one after another."""
+    """Request all versions of a text, one after another."""
     found = []
     for text in texts:
         messages = prompt.messages(_values(style, text))
@@ -187,7 +187,7 @@ def _ask(
 
 
 def _rewritten(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
-    """Make the record of an answer: a text that only misses the style's form is kept with why."""
+    """Make an answer's record: a text that only misses the style's form stays, with the reason."""
     reply = answer.text
     if answer.failure is not None:
         formless = bool(reply) and answer.failure == style.form(reply)
@@ -231,7 +231,7 @@ def _finish(
     rewrites: Sequence[Rewrite],
     prompt: Prompt | None,
 ) -> None:
-    """Write a style, and say what its texts are like."""
+    """Write a style, and print its measures of quality."""
     if config.dry_run:
         say(f"{style.name}: {len(texts)} texts to rewrite by rules")
         return

@@ -107,7 +107,7 @@ class RumorsConfig(ModelOptions):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold what a system gave: its evidence, its verdicts and its report.
+    """Hold a system's evidence, verdicts and report.
 
     `named` is the evidence that the verdicts name, where that is another file's.
     """
@@ -189,7 +189,7 @@ def verify_rumors(config: RumorsConfig) -> str:
 
 
 def submitted(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
-    """Check a system's files as a lab reads them, and zip them; return what is to be said of it."""
+    """Check a system's files as a lab reads them, and zip them; return notes on them."""
     files = [folder / EVIDENCE, folder / VERIFICATION]
     read_evidence(files[0], rumors)
     verdicts, _ = read_verification(files[1], rumors)
@@ -220,7 +220,7 @@ def run_system(
     others: Rumors | None,
     runtime: SystemRuntime,
 ) -> SystemResult:
-    """Choose what is to be chosen, on other rumours or on the other folds, and run the system."""
+    """Choose open settings on other rumours or on the other folds, and run the system."""
     data, on = rumors.dataset, rumors if others is None else others
     choosing = ChoosingOn(rule=config.rule)
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
@@ -257,7 +257,7 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
 
 
 def described(system: System, found: SystemResult, rumors: Rumors) -> Row:
-    """Describe what a system gave; a verdict is the last stage's note."""
+    """Describe a system's result; a verdict is the last stage's note."""
     label = system.label_of()
     simulated = any(map(is_simulated, system.stages))
     failures = {

@@ -41,7 +41,7 @@ METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
 @dataclass
 class Config(Settings):
-    """What to score.
+    """Set the runs to score, the judgements, and the metrics.
 
     Args:
         qrels: TREC qrels, BEIR's TSV or the lab's gold TSV.
@@ -62,7 +62,7 @@ class Config(Settings):
     ranked_by: RankedBy = "reranker"
 
     def check(self) -> None:
-        """Check what can be checked before any file is read."""
+        """Check the settings before any file is read."""
         require(bool(self.run), "run", self.run, "one or more files: --run FILE")
         require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
         for metric in self.metrics:
@@ -71,7 +71,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class Scored:
-    """A run's scores, what of it was judged, and the rows dropped because they repeat."""
+    """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
 
     scores: Scores
     coverage: Coverage

@@ -82,7 +82,7 @@ class TranslateConfig(ModelOptions):
 
 @dataclass(frozen=True)
 class Translated:
-    """Hold what became of one text: English, and why that is doubtful or is none."""
+    """Hold the outcome of one text: English, and the reason why it is doubtful or missing."""
 
     text: Foreign
     english: str = ""
@@ -91,7 +91,7 @@ class Translated:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Translate; print what was translated and what failed."""
+    """Translate; print the counts of translations and failures."""
     translate(read_config(TranslateConfig, argv, program="eval/translate.py", description=__doc__))
 
 
@@ -130,7 +130,7 @@ def translate(config: TranslateConfig) -> None:
 
 
 def _checked_folder(config: TranslateConfig) -> Path:
-    """Find the data set; raise `UserError` where it or the output cannot be what was asked for."""
+    """Find the data set; raise `UserError` where it or the output does not fit."""
     if config.out is not None:
         require_writable(config.out, "folder")
     folder = folder_of(config.dataset)
@@ -170,7 +170,7 @@ def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> lis
 
 
 def _judged(text: Foreign, answer: Answer) -> Translated:
-    """Tell a translation, a doubtful one and a failure apart."""
+    """Sort an answer into translations, doubtful ones and failures."""
     if answer.failure is None:
         return Translated(text, answer.text)
     if not answer.is_asked:
@@ -195,7 +195,7 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
 
 
 def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    """Write the translations and the report, and say what is there."""
+    """Write the translations and the report, and print the counts."""
     texts = [one.text for one in results]
     english = {
         (one.text.id, one.text.part): one.english
@@ -239,7 +239,7 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
 
 
 def _counts(texts: Sequence[Foreign]) -> list[str]:
-    """Say how many texts are translated, by language."""
+    """Count the translated texts by language."""
     said = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),

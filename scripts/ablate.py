@@ -109,7 +109,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a row reached, as in its row.json.
+    """Hold a row's scores, as in its row.json.
 
     `key` is the hash of its settings, `val` the score of the chosen checkpoint on val, `note` says
     which that is.
@@ -164,7 +164,7 @@ class Ablation:
         return content_hash({"words": words, "scale": scale, "targets": targets})
 
     def run(self, row: str) -> Outcome | None:
-        """Read what a row reached, or run it where it is wanted; None otherwise."""
+        """Read a row's outcome, or run it if it is selected; None otherwise."""
         done, own, rows = self.done(row), self.table.rows[row], self.config.rows
         if done is not None or (rows is not None and row not in rows):
             return done

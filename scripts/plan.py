@@ -122,7 +122,7 @@ class PlanConfig(Settings):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a run: what it reads, and the FLOPs that are needed and computed."""
+    """Describe one part of a run: its texts and tokens, and the FLOPs needed and computed."""
 
     name: str
     texts: float
@@ -134,7 +134,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs: its parts, optimizer steps, and the device's memory in a step."""
+    """Describe a run's cost: its parts, optimizer steps, and the device's memory in a step."""
 
     parts: tuple[Part, ...]
     steps: int
@@ -160,7 +160,7 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
-    """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
+    """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
     planned = plan_memory(config, model, config.model.max_length or positions, device)
@@ -237,7 +237,7 @@ def peak_flops(card: str) -> float:
 
 
 def report(config: PlanConfig, run: FinetuneConfig) -> str:
-    """Plan a run, and write what it costs as text."""
+    """Plan a run, and write its cost as text."""
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
     peak, memory = DEVICES[config.device]
     found = plan(run, sizes, config.processes, memory * GIB)
@@ -265,7 +265,7 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
 
 
 def read_options(argv: Sequence[str] | None) -> tuple[PlanConfig, FinetuneConfig]:
-    """Read this program's options, and what is left as those of a training."""
+    """Read this program's options, and the others as those of a training."""
     parser = ArgumentParser(description=__doc__, allow_abbrev=False)
     for field in fields(PlanConfig):
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)

@@ -1,4 +1,4 @@
-"""Record what every program makes on small data, and compare the results of two versions.
+"""Record the results of every program on small data, and compare those of two versions.
 
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
 python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
@@ -257,7 +257,7 @@ class Answering:
 
 
 def texts_of(chat: Any) -> dict[str, str]:
-    """Return what a chat is about, by tag, without the number that keeps a tag apart."""
+    """Return a chat's texts by tag, without the number that keeps tags apart."""
     return {re.sub(r"-\d+$", "", tag): text for tag, text in chat.data.items()}
 
 
@@ -442,7 +442,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
-    """Compare two snapshots and print what differs; return 1 if anything that counts differs."""
+    """Compare two snapshots and print the differences; return 1 if any counts."""
     differences: Differences = defaultdict(list)
     both, compared = (before, after), 0
     names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in both)]

@@ -262,7 +262,7 @@ def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row
 
 
 def with_stage(found: SystemResult, ranked: Result) -> SystemResult:
-    """Add the learned stage to what the candidates' system gave."""
+    """Add the learned stage to the candidates' result."""
     stages = (*found.stages, StageResult("rerank learned", ranked))
     return replace(found, stages=stages, cost=found.cost.over_same(ranked.cost))
 
@@ -270,7 +270,7 @@ def with_stage(found: SystemResult, ranked: Result) -> SystemResult:
 def score_all(
     config: LearnedFusionConfig, results: Mapping[str, SystemResult], reported: Dataset
 ) -> dict[str, ScoredSystem]:
-    """Score what each system gave on the reported split."""
+    """Score each system's result on the reported split."""
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {}
     for name, result in results.items():

@@ -129,7 +129,7 @@ class Compared:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Sum, score where there is a choice, write the folder, print what it holds."""
+    """Sum, score where there is a choice, write the folder, print its content."""
     config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
     for line in merge(config):
         say(line)
@@ -178,7 +178,7 @@ def _merged(config: MergeConfig) -> list[str]:
 
 
 def _merge_reranker(config: MergeConfig) -> list[str]:
-    """Export a re-ranker, which is one checkpoint as it was trained."""
+    """Export a re-ranker as trained; several cannot be summed."""
     alone = "one, where one is a re-ranker: these are exported as trained, not summed"
     require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
@@ -373,7 +373,7 @@ def _report(
 
 
 def _parts(report: Report, titles: Mapping[str, str]) -> list[Part]:
-    """Describe a report: the scores on val, what was chosen, the scores of the reported split."""
+    """Describe a report: the scores on val, the choice, the scores on the reported split."""
     parts: list[Part] = []
     for choice in report.choices:
         notes = "; ".join(choice_notes(choice))

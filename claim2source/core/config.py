@@ -230,7 +230,6 @@ def _is_text(hint: Any) -> bool:
 
 
 def _item_of(hint: Any) -> Any:
-    """Return the type of a list's items; None for other types."""
     lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
     return next((get_args(part)[0] for part in lists), None)
 

@@ -511,13 +511,14 @@ class Report:
 
     @classmethod
     def read(cls, folder: str | Path) -> Report:
-        """Read a folder's `report.json`.
+        """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
         One of version 2 is read as one of this version. Raises `InputError` naming the field where
         there is none, where it is of another version, or where anything in it is missing, unknown
         or of another type.
         """
-        path = Path(folder) / FILE
+        path = Path(folder)
+        path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
             raise InputError.at(path, why="is not a JSON object")
@@ -539,7 +540,7 @@ class Report:
         return report
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name files, or that a reader may take for such, by their fields."""
+        """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
                 yield f"systems.{name}.{key}", text
@@ -550,7 +551,7 @@ class Report:
 
 
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
-    """Turn a report of version 2 into one of this version: published numbers go to their rows."""
+    """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
         for one in raw.pop("published", ()):
             row = raw["systems"][one.pop("system")]

@@ -215,7 +215,7 @@ def _read_split(
 
 
 def _belongs(query: Query, split: str, by_id: bool) -> bool:
-    """Tell whether a claim without judgements is of the split by its metadata, or by its id."""
+    """Tell whether a claim without judgements belongs to the split, by its metadata or its id."""
     return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 

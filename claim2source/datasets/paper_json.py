@@ -207,7 +207,7 @@ def _of_text(row: Row, field: str) -> str:
 
 
 def _first(row: Row, *fields: str) -> str:
-    """Read the first text that there is, or a number, of fields that may be lists."""
+    """Read the first text or number in these fields, each of which may hold a list."""
     for field in fields:
         value = row.record.get(field)
         if isinstance(value, list):

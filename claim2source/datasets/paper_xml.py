@@ -44,7 +44,7 @@ _AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
-    """Hold an article of a file, and count its parts that are left out."""
+    """Hold an article of a file; count the parts of it that are skipped."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Counting) -> None:
         self.element, self.path, self.problems = element, path, problems

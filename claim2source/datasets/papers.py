@@ -183,7 +183,7 @@ def last_day(date: str) -> int:
 
 
 def _meanings(date: str) -> list[tuple[int, int, int]]:
-    """List what a date may mean: year, month and day, 0 where unknown.
+    """List the possible readings of a date: year, month and day, 0 where unknown.
 
     "05/12/2020" is two days, but "05.12.2020" is one in December.
     """

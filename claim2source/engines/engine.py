@@ -90,7 +90,7 @@ RETENTION = timedelta(days=7)
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Hold what was found for claims: by terms, by vectors, and fused; and the claims' vectors."""
+    """Hold results for claims by terms, by vectors and fused; and the claims' vectors."""
 
     lexical: Result
     dense: Result
@@ -153,7 +153,7 @@ class Engine(PaperTable):
 
     @classmethod
     def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
-        """Make an empty table, then its manifest: what has a manifest has a table."""
+        """Make an empty table, then its manifest: a manifest without a table never exists."""
         schema = schema_of(manifest.dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
@@ -175,7 +175,7 @@ class Engine(PaperTable):
         return f"{self.manifest.table}.files.json"
 
     def _check_files(self) -> None:
-        """Raise `InputError` where files are not as they were written."""
+        """Raise `InputError` where the table's files differ from the seal."""
         seal = read_seal(self.files, self._seal_file)
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
@@ -190,7 +190,6 @@ class Engine(PaperTable):
                 raise self._damaged(why)
 
     def _write_seal(self) -> None:
-        """Note the files of the table, so that what happens to them is seen."""
         self._seal = seal_of(self.files, self._folder, self._seal)
         self.files.write(self._seal_file, json.dumps(self._seal).encode())
 
@@ -199,7 +198,7 @@ class Engine(PaperTable):
         return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _open_table(self) -> Any:
-        """Open the table, and see that it is the manifest's; nothing is made."""
+        """Open the manifest's table; never make one."""
         manifest = self.manifest
         if not self.files.listed(f"{self._folder}/_versions"):
             raise self._damaged(f"{self._folder}/_versions is missing")
@@ -222,7 +221,7 @@ class Engine(PaperTable):
         return table
 
     def refresh(self) -> None:
-        """See what another process built: its probes, its model, its table."""
+        """Reread manifest, model and table where another process has built the index."""
         if self._lock is not None or self.at is not None:
             return
         if (stamp := self.files.stamp(self.name)) == self._stamp:
@@ -287,7 +286,7 @@ class Engine(PaperTable):
         return len(there)
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
-        """Note what was published about papers since; return of how many that changed.
+        """Update the retraction notices of all papers; return how many papers changed.
 
         `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
         encoded. Raises `UserError` where an older version made the index.
@@ -332,7 +331,7 @@ class Engine(PaperTable):
         self.manifest.write(self.files, self.name)
 
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
-        """Build or extend the indexes, merge what was written in pieces, measure the recall."""
+        """Build or extend the search indexes, compact the table, measure the recall."""
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         with self._named():
@@ -409,7 +408,7 @@ class Engine(PaperTable):
         }
 
     def _mark_stale(self) -> None:
-        """Note, before it happens, that statistics will be of papers that are gone."""
+        """Note, before papers are removed, that the statistics still count them."""
         if not self.manifest.stale:
             self.note(stale=True)
 
@@ -468,7 +467,7 @@ class Engine(PaperTable):
     def _by_vectors(
         self, known: dict[str, np.ndarray], claims: Sequence[Claim], where: Where, k: int
     ) -> Mapping[str, Hits]:
-        """Search by claims' vectors; those that are not `known` are encoded, and are then."""
+        """Search by the claims' vectors; encode those that `known` lacks, and add them to it."""
         new = [claim for claim in claims if claim.id not in known]
         texts = self.manifest.rendering.claim_texts(new)
         vectors, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
@@ -480,7 +479,7 @@ class Engine(PaperTable):
 
 
 class _Part:
-    """Search by terms, or by vectors, as an index does."""
+    """Search by terms alone, or by vectors alone."""
 
     def __init__(self, search: Search, where: Where) -> None:
         self._search, self._where = search, where

@@ -50,7 +50,7 @@ class Lock(Protocol):
 
 
 class IndexFiles(Protocol):
-    """Hold the files of an index, by their names below it; `uri` is what LanceDB opens."""
+    """Read and write the files of an index by their names; LanceDB opens `uri`."""
 
     uri: str
 
@@ -173,7 +173,7 @@ class Bucket:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say in one line what the store said; its answers hold no secret of ours."""
+        """Report the store's errors in one line, without secrets."""
         from obstore.exceptions import BaseError
 
         try:
@@ -326,7 +326,7 @@ class BucketLock:
 
 
 def _this_machine() -> str:
-    """Name the machine whose process numbers are ours: containers may share a host's name."""
+    """Name the machine with its process namespace: containers may share a host's name."""
     with suppress(OSError):
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
@@ -355,7 +355,7 @@ def files_of(place: str | Path) -> IndexFiles:
 
 
 def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
-    """Note sizes and hashes of the files below a name; what is in `before` is not read again."""
+    """Hash the files below a name; take over from `before` the hash of a file that is unchanged."""
     made = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
         if name.endswith(REWRITTEN):
@@ -367,7 +367,7 @@ def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
 
 
 def read_seal(files: IndexFiles, name: str) -> Seal | None:
-    """Read what `seal_of` noted; None where there is nothing. Raises `InputError` if damaged."""
+    """Read a seal; None where there is none. Raises `InputError` where it is damaged."""
     data = files.read(name)
     if data is None:
         return None

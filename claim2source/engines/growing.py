@@ -1,4 +1,4 @@
-"""Fill an index with papers: what is new or changed is encoded, the rest stays."""
+"""Fill an index with papers: encode the new and the changed ones, keep the rest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Growth:
 
 
 class OpenStore(Store):
-    """A store that keeps what it has opened: a stream of batches reads its shards once.
+    """Keep a store's spaces open, so that a stream of batches reads its shards once.
 
     What other processes add after that is not seen, and made again.
     """
@@ -67,7 +67,7 @@ class OpenStore(Store):
     def space(
         self, made_by: MadeBy, model: str = "", dimensions: int | None = None
     ) -> EmbeddingSpace:
-        """Open the embeddings made by exactly these inputs, or what was opened before."""
+        """Open the embeddings made by exactly these inputs, once per process."""
         key = content_hash(made_by)
         if key not in self._spaces:
             self._spaces[key] = super().space(made_by, model, dimensions)
@@ -300,7 +300,7 @@ def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
 
 
 def undo_re_encoding(engine: Engine) -> IndexManifest:
-    """Return to what `re_encode` replaced; what it made stays for the next call of this one.
+    """Return to the model before `re_encode`; its vectors stay for the next `re_encode`.
 
     Raises `InputError` where there is nothing to return to.
     """

@@ -1,4 +1,4 @@
-"""Speak to LanceDB: connections, filters, queries of terms, and what its errors mean."""
+"""Speak to LanceDB: connections, filters, queries of terms, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNWRITABLE = {
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Say in one line what LanceDB raises: of anything at all, also of a panic of its own."""
+    """Report LanceDB's exceptions in one line, its panics too."""
     try:
         yield
     except UserError:
@@ -52,7 +52,7 @@ def named_errors(where: str) -> Iterator[None]:
 
 
 def short(error: Exception) -> str:
-    """Cut what LanceDB says before the places in its own source."""
+    """Cut LanceDB's message before the paths of its own source."""
     return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Say what an index was made by: encoder, analyser, BM25, and what its last build measured."""
+"""Record how an index was made: encoder, analyser, BM25, and the measurements of its last build."""
 
 from __future__ import annotations
 

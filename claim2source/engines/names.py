@@ -42,7 +42,7 @@ def names_of(source: Source) -> list[str]:
 
 
 def name_terms(post: str) -> list[str]:
-    """List what may be a name in a post: words with a capital or after @; all of a small post."""
+    """List the possible names in a post: words with a capital or after @; in lower case, all."""
     text = re.sub(r"https?://\S+", " ", post)
     small = text == text.lower()
     spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", text)  # @AdaLovelace

@@ -1,4 +1,4 @@
-"""Hold what an index stores of papers: fields, terms, vectors and sentences; and its filter."""
+"""Hold the index's row of a paper: fields, terms, vectors, sentences; filter a search."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def venue_key(venue: str) -> str:
 
 
 def columns_of(sentences: bool) -> list[str]:
-    """Name what `rows_of` needs."""
+    """List the columns of a paper that `rows_of` needs."""
     return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
 
 

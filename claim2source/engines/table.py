@@ -45,7 +45,7 @@ K1, B = 1.2, 0.75
 
 @dataclass(frozen=True)
 class Stats:
-    """Count what an index holds: papers, those written since the last build, and bytes on disk."""
+    """Count an index's papers, those written since the last build, and its bytes on disk."""
 
     papers: int
     unbuilt: int
@@ -89,7 +89,6 @@ class PaperTable:
         return [name for name in PAPER if name in self._columns]
 
     def _index_names(self) -> dict[str, str]:
-        """Map an indexed column to the name of its index."""
         return {index.columns[0]: index.name for index in self._table.list_indices()}
 
     def dense(
@@ -110,7 +109,7 @@ class PaperTable:
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
+        """Search `probes` partitions, and more where they hold fewer than k papers; 0: all."""
         if k < 1 or where.ids == ():
             return []
         with self._named():
@@ -124,7 +123,7 @@ class PaperTable:
         return hits(found, 1 - numbers(found, "_distance"))
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
-        """Search many vectors [n, d] at once, for the best scores of each."""
+        """Search with many vectors [n, d] at once; return the best scores of each."""
         with self._named():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
             found = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
@@ -196,7 +195,7 @@ class PaperTable:
             yield from map(rows_of, query.to_batches(size))
 
     def stats(self) -> Stats:
-        """Count what is stored."""
+        """Count papers, papers outside the search indexes, and bytes."""
         with self._named():
             papers, names = self._table.count_rows(), self._index_names()
             unbuilt = papers
@@ -205,7 +204,7 @@ class PaperTable:
         return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
-        """Map those of the papers of whom something was published since to what it was."""
+        """Map papers with a notice of retraction or correction to that notice."""
         if "retracted" not in self._columns:
             return {}
         return {

@@ -26,7 +26,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Hold what became of claims, [claims] each: a claim may be asked several times.
+    """Hold the outcomes of claims, [claims] each: a claim may occur several times.
 
     `present` tells whether its paper is in the collection, `right` whether the first source is
     it; `groups` number the groups of gold papers that are drawn together.
@@ -74,7 +74,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """Describe one point of a curve: what is answered at it, and the risk with its upper bound.
+    """Describe one point of a curve: its answers, and their risk with its upper bound.
 
     `upper` bounds the risk from above at 95 % (Clopper and Pearson, one-sided), as if claims
     were independent; `confidence` is None where nothing is answered.
@@ -99,7 +99,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Abstention:
-    """Hold what one confidence reaches: AUROC, AUGRC, the coverage at a risk, and its point.
+    """Hold one confidence's measures: AUROC, AUGRC, the coverage at a risk, and its point.
 
     `better` is the difference in AUROC to a baseline, where there is one.
     """
@@ -145,7 +145,7 @@ def coverage_at_risk(curve: Curve, most: float = MOST_RISK) -> Point:
 
 
 def point_at(curve: Curve, confidence: float | None) -> Point:
-    """Describe what is answered from this confidence on; None: nothing."""
+    """Describe the answers from this confidence on; None: no answer."""
     if confidence is None or not (reached := np.flatnonzero(curve.confidence >= confidence)).size:
         return Point(confidence, 0.0, None, 1.0, 0, 0)
     at = reached[-1]
@@ -220,7 +220,7 @@ def measure(
 
 
 def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) -> TextTable:
-    """Tabulate what confidences reach."""
+    """Tabulate the measures of confidences."""
     at = f"coverage at risk {most:.0%}".replace("%", " %")
     columns = ["confidence", "AUROC", "95 %", "to baseline", "AUGRC", "95 %", at, "95 %"]
     columns += ["answered", "wrong", "risk at most"]
@@ -294,7 +294,7 @@ def _bounded(value: float, sample: np.ndarray) -> Bounded:
 
 
 class _Order:
-    """Order claims by confidence, once for all samples; equal ones are one step."""
+    """Order claims by confidence, once for all samples; equal confidences are one step."""
 
     def __init__(self, confidence: np.ndarray) -> None:
         values = np.asarray(confidence, np.float64)

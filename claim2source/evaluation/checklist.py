@@ -1,4 +1,4 @@
-"""Write what CLEF working notes and the ACM's reproducibility checklist ask for, from reports."""
+"""Fill in CLEF's and the ACM's checklists of reproducibility from reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Section(NamedTuple):
 
 
 def checklist(reports: Mapping[str, Report]) -> str:
-    """Write the checklist of reports by name, as Markdown; what they do not say is so marked."""
+    """Write the checklist of reports by name, as Markdown; gaps are marked as not recorded."""
     rows = {
         section.title: {name: section.rows(report) for name, report in reports.items()}
         for section in _SECTIONS
@@ -76,7 +76,7 @@ def _said(cell: Cell) -> Cell:
 
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
-    """Say whether the reports answer a question: all, some, in part, or not at all."""
+    """Answer a question: recorded by all reports, by some, in part, or not at all."""
     values = {
         name: [_said(cell) for row in own for cell in row[section.labels :]]
         for name, own in rows.items()
@@ -131,13 +131,13 @@ def _prompts(report: Report) -> list[Row]:
 
 
 def _unsaid(report: Report, columns: int) -> list[Row]:
-    """List what a language model may have had a part in, of which the report says nothing."""
+    """List stages and texts that may come of a language model whose settings no report holds."""
     silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
     return [[*one, *[None] * columns] for one in (*silent, *_made_texts(report))]
 
 
 def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield texts that a language model may have made before, of which reports say nothing more."""
+    """Yield texts that a language model may have written in advance."""
     for system in report.systems.values():
         if system.claims in _TRANSLATED:
             yield _name(system), "translations of claims"

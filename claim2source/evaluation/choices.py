@@ -1,4 +1,4 @@
-"""Show what was chosen on val: the scores on its parts, what was compared, by which rule."""
+"""Tabulate the choices made on val: scores on its parts, alternatives, rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = {"one_se": "within one standard error of the best, the nearest to the de
 
 
 def choice_text(choice: Choice) -> str:
-    """Name what was chosen and its settings in one phrase."""
+    """Write a choice and its settings as one phrase."""
     settings = settings_text(choice.settings)
     return settings if choice.what in choice.settings else f"{choice.what}: {settings}"
 
@@ -31,7 +31,7 @@ def choice_notes(choice: Choice) -> list[str]:
 
 
 def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
-    """Tabulate choices, each with the name of what it was made for; None without any."""
+    """Tabulate choices under the names of their systems; None without any."""
     rows: list[list[Cell]] = [
         [
             *(name, choice_text(choice), choice.score, choice.best_score, choice.error),
@@ -45,7 +45,7 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 
 
 def tried_table(choice: Choice) -> TextTable | None:
-    """Tabulate what a choice was made from, with the scores to choose by; None where not kept.
+    """Tabulate a choice's alternatives with their scores; None where they were not recorded.
 
     Of many settings the best ones and the chosen one are shown, best first.
     """

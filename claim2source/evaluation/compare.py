@@ -203,7 +203,7 @@ def leaderboard(
     bounds: Mapping[str, Mapping[str, Bound]],
     tests: Sequence[FamilyResult],
 ) -> tuple[TextTable, TextTable]:
-    """Tabulate a row for each system, by its macro average, then what each costs.
+    """Tabulate systems by their macro average, then their costs.
 
     `bounds` are the scores of all claims and by language, `tests` those against the baseline, of
     which the first is shown. A checkpoint's score on val stands beside it where its report says it.

@@ -56,7 +56,7 @@ def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str,
 
 @dataclass(frozen=True)
 class Moves:
-    """Count claims by what became of their first gold.
+    """Count claims by the move of their first gold.
 
     `ceiling` is the share of claims with a gold among the sources that were re-ranked: no
     re-ranking of these finds more. `promoted` and `demoted` golds have a better or worse rank

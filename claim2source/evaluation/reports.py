@@ -64,7 +64,7 @@ class LoadedSystem:
 
 
 def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
-    """Map what tells the folders apart to their reports.
+    """Read reports, under the shortest names that tell their folders apart.
 
     Raises `InputError` where a folder has no report or one that cannot be read.
     """
@@ -88,7 +88,7 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
 
 
 def files_of_report(folder: Path) -> list[Path]:
-    """List what is read of a report's folder: the report and the runs."""
+    """List the files of a report's folder that are read: the report and the runs."""
     return [folder / FILE, *folder.rglob("*.trec")]
 
 

@@ -121,7 +121,7 @@ def macro_f1(
 
 
 def _mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Average values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
+    """Average the values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
     known = ~np.isnan(values)
     counts = times @ known
     sums = times @ np.where(known, values, 0.0)

@@ -1,4 +1,4 @@
-"""Describe what verifiers did: claims that were asked about, and what a promoted gold cost."""
+"""Measure verifiers: claims that were in doubt, and the cost of a promoted gold."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
 
 
 def verified_table(stages: Mapping[str, Verified]) -> TextTable:
-    """Tabulate what verifiers did."""
+    """Tabulate verifiers' work and its effect."""
     columns = "stage claims asked share requests tokens promoted demoted tokens/promoted".split()
     rows: list[list[Cell]] = []
     for name, one in stages.items():

@@ -180,7 +180,7 @@ def about(paper: Paper) -> list[str]:
 
 
 def retraction(paper: Paper) -> str:
-    """Say what became of a paper, loudly where it is retracted; "" where nothing is known."""
+    """Write a paper's retraction (in capitals) or correction; "" where it has none."""
     state, comma, details = paper.retracted.partition(",")
     return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
 

@@ -37,7 +37,7 @@ PENALTY = 1.0
 
 
 def stages_of(found: Found) -> dict[str, Result]:
-    """Name what an index found, fused as by default, as abstention reads it."""
+    """Name an index's rankings, fused with the default weights, as abstention reads them."""
     lexical, dense = found.lexical.top(DEEPEST), found.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
@@ -50,7 +50,7 @@ def languages_of(engine: Engine) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Hold what an index gave for claims with and without their papers, and for other posts.
+    """Hold an index's answers to claims with and without their papers, and to other posts.
 
     `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
     """
@@ -145,7 +145,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
 
 
 def measured_line(model: AbstainModel) -> str:
-    """Say how often the paper was there by verdict, on what a model was not fitted on."""
+    """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")
     counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
@@ -158,7 +158,7 @@ def measured_line(model: AbstainModel) -> str:
 
 
 def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
-    """Fit a model of the paper, times one of the topic, to rows of the questions, bool."""
+    """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
     asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
     those = rows[:claims]
     model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
@@ -181,7 +181,7 @@ def _dealt(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+    """Remove sources from the claims' rankings; order and scores of the others stay."""
     rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)

@@ -84,7 +84,7 @@ class IndexState:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold what was found for a post.
+    """Hold the papers for a post, and the verdict whether its own is among them.
 
     `present` is the probability that its paper is in the index, None where nothing was fitted
     to tell. `verdict` says "found", "uncertain" or "not here" by it, "" where nothing was fitted;
@@ -106,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Stages:
-    """Hold the named results of a search, in order; the last one's is the answer."""
+    """Hold the results of a search by stage, in order; the last is the answer."""
 
     found: Found
     named: tuple[tuple[str, Result], ...]
@@ -171,7 +171,7 @@ class Finder:
         return self._abstain[1]
 
     def _check(self, system: System) -> None:
-        """Take a pipeline's fusion, and refuse another BM25, model or first stage."""
+        """Take over a pipeline's fusion; refuse another BM25, model or first stage."""
         engine, first = self.engine, system.first
         if isinstance(first, HybridNode):
             engine.fusion = first.fusion
@@ -312,7 +312,7 @@ class Finder:
         self.stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self.stages]
 
     def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
-        """Tell how probably each post's paper is there, by the pipeline or the index's model."""
+        """Return the probability that each post's paper is in the index."""
         own = [result for name, result in stages.named if name == _ABSTAIN]
         if own:
             read = {claim.id: presence(own[-1], claim.id) for claim in claims}
@@ -352,13 +352,12 @@ class Finder:
         return {claim: verdict(claim, share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
-        """Return a post's language: its own where it is one, else the likeliest."""
         if post.lang in CODES:
             return post.lang
         return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
-        """Say why an answer deserves less trust than others."""
+        """List reasons to trust an answer less than its verdict says."""
         manifest, fitted = self.engine.manifest, self.abstain
         name = "" if manifest.model is None else manifest.model.name
         if claim.lang != "en" and not claim.translation and name in ENGLISH:
@@ -373,7 +372,7 @@ class Finder:
             )
 
     def _settings(self, where: Where) -> dict[str, object]:
-        """List what an answer depends on beside the index."""
+        """List the settings that an answer depends on, beside the index."""
         given = {name: value for name, value in asdict(where).items() if value is not None}
         stages = [name for name, _ in self.stages]
         return {
@@ -419,7 +418,7 @@ class Finder:
     def _sentence_vectors(
         self, sentences: Mapping[str, Sequence[str]], papers: Mapping[str, Paper]
     ) -> dict[str, np.ndarray]:
-        """Read the vectors of papers' sentences, [sentences, d]; what is not stored is encoded."""
+        """Read the vectors of papers' sentences, [sentences, d]; encode those not stored."""
         vectors: dict[str, np.ndarray] = {}
         if self.engine.manifest.sentences == SPLIT:
             for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
@@ -442,7 +441,7 @@ def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:
 
 
 def _reasoning(stages: _Stages, claim: Claim) -> str:
-    """Join what verifiers noted of a claim."""
+    """Join the verifiers' notes on a claim."""
     notes = [
         result.notes.get(claim.id, "")
         for name, result in stages.named

@@ -48,7 +48,7 @@ class MatchingWords:
         return _distinct(mine), _distinct(theirs)
 
     def _analysed(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
-        """List a claim's words, its terms, and those of each word."""
+        """Return a claim's words, its terms, and the terms of each word."""
         texts = [claim.text, claim.translation or ""]
         words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
         sought = set(self._analyser.claim(claim))
@@ -56,7 +56,7 @@ class MatchingWords:
 
 
 def _distinct(words: list[str]) -> tuple[str, ...]:
-    """Leave out words that differ from an earlier one in capitals alone."""
+    """Drop words that differ from an earlier one in capitals alone."""
     first: dict[str, str] = {}
     for word in words:
         first.setdefault(word.casefold(), word)

@@ -21,7 +21,7 @@ INDEX = "CLAIM2SOURCE_INDEX"
 
 @dataclass(frozen=True, kw_only=True)
 class FinderOptions(ModelOptions):
-    """Say which index is asked, and what follows it.
+    """Set the index that is searched, and the stages that follow it.
 
     Args:
         index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.

@@ -1,4 +1,4 @@
-"""Store what servers replied, in one SQLite file that several processes may share.
+"""Store servers' replies in one SQLite file that several processes may share.
 
 A row is a reply as it came, under the hash of everything that made it; whether it is good is
 judged anew when it is read.

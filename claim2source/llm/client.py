@@ -86,7 +86,7 @@ class LLM:
         self._without: set[str] = set()
 
     def plan(self, requests: Sequence[Request]) -> Plan:
-        """Count what `answer` would ask for, and estimate the tokens; nothing is asked."""
+        """Count the requests that `answer` would send, and estimate the tokens; send none."""
         found, stored, repeated = dict[str, Request](), 0, 0
         for request in requests:
             key = key_of(request, self.config)
@@ -125,7 +125,7 @@ class LLM:
         return answers
 
     def _stored(self, request: Request, key: str) -> Stored | None:
-        """Look up a stored reply; older stores hold some that did not end by themselves."""
+        """Look up a stored reply; older stores hold some that were cut off."""
         found = self.answers.get(key)
         unfinished = found is not None and why_unfinished(request, found.raw, found.finish)
         return None if unfinished else found
@@ -142,7 +142,7 @@ class LLM:
         return answer
 
     def _is_done(self, request: Request, stored: Stored | None, check: Check | None) -> bool:
-        """Tell whether what is stored needs no asking: it is good, or failed often enough."""
+        """Tell whether a stored reply settles a request: it is good, or failed often enough."""
         answer = self._judged(request, stored, check)
         if answer is None or stored is None or answer.failure is None:
             return answer is not None
@@ -204,7 +204,7 @@ class _Run:
             self.progress.update(1, self._note())
 
     async def _settle(self, job: _Job) -> None:
-        """Ask until a reply is good or was asked for often enough; store each that is whole."""
+        """Ask until a reply is good or the tries are spent; store each complete reply."""
         # Another process may have answered it since.
         job.before = self.llm._stored(job.request, job.key)
         if job.before is not None:
@@ -283,7 +283,7 @@ class _Run:
         return f"{NO_REPLY}: {why}"
 
     async def _reserve(self, request: Request) -> int | str:
-        """Wait until a request may be sent; returns its tokens at most, or why it may not be."""
+        """Wait until a request may be sent; return its most tokens, or why it may not be."""
         config, llm = self.config, self.llm
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         most = config.max_tokens_total
@@ -357,7 +357,7 @@ def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def _stoppable(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Let SIGTERM end the work: an exception of its handler may be lost within the loop."""
+    """Let SIGTERM end the work: the loop may swallow an exception of its handler."""
     handler = signal.getsignal(signal.SIGTERM)
     main = threading.current_thread() is threading.main_thread()
     if not main or not callable(handler):

@@ -107,7 +107,7 @@ def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None
 
 
 def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
-    """Remove what models put around a text: fences, tags of the prompt, preambles and quotes."""
+    """Remove the wrapping of a model's text: fences, tags of the prompt, preambles and quotes."""
     text = text.strip()
     for _ in range(MOST_LAYERS):
         before = text
@@ -153,7 +153,7 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the JSON objects of a reply in the order in which they are believed."""
+    """Yield the JSON objects of a reply, the most credible first."""
     fenced = [part for part in text.split(FENCE)[1:-1] if "{" in part and _INFO.match(part)]
     candidates = [_INFO.sub("", part, count=1) for part in fenced[: -MOST_BRACES - 1 : -1]]
     candidates.insert(0, text)

@@ -1,4 +1,4 @@
-"""Speak with a server through the `openai` package, which asks again what may pass.
+"""Speak with a server through the `openai` package, which retries passing failures.
 
 Replies are bounded, and the key is taken out of whatever comes back.
 """
@@ -88,7 +88,7 @@ class Budget:
 
 
 class Refused(Exception):
-    """Say with what status and words a server refused a request.
+    """Report the status and words with which a server refused a request.
 
     `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
     """
@@ -145,7 +145,7 @@ def short_line(words: str) -> str:
 
 
 def other_shape(content: bytes, what: str) -> Refused:
-    """Say that a reply is not what was asked for, and show how it begins."""
+    """Describe a reply of an unexpected shape, and quote its beginning."""
     start = content[: 4 * _LONGEST_WORDS].decode("utf-8", "replace")
     return Refused(200, f"a reply that is {what}: {start}")
 
@@ -200,7 +200,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
 
 
 def _is_cut(content: bytes) -> bool:
-    """Tell whether a reply ends within its object: it may come whole the next time."""
+    """Tell whether a reply ends within its object: the next one may be complete."""
     try:
         json.loads(content)
     except RecursionError:
@@ -228,7 +228,7 @@ class NoReply(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """Hold what the server replied."""
+    """Hold a server's reply."""
 
     text: str
     finish: str | None
@@ -366,7 +366,7 @@ class Server:
     def _body(
         self, request: Request, strict: bool, again: bool, without: Collection[str]
     ) -> dict[str, Any]:
-        """Write the request as vLLM 0.32 takes it, or as a model does that refuses some of it."""
+        """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
         config = self.config
         temperature, seed = config.temperature, config.seed
         if again:
@@ -424,14 +424,14 @@ class Server:
         return Reply(text, finish, Usage(prompt, completion), tokens)
 
     def _hidden(self, text: str) -> str:
-        """Take the key out of a text: a server may repeat what it was sent."""
+        """Take the key out of a text: a server may echo it."""
         if len(self._key) < _SHORTEST_KEY:
             return text
         return text.replace(self._key, f"<{self.config.key_env}>")
 
 
 def refused_part(error: Refused, known: Collection[str]) -> str | None:
-    """Name what of `OPTIONAL` a refusal is about and is not `known` yet."""
+    """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
     said = f"{error.codes} {error.why}"
     if error.status not in (400, 422) or not _UNWANTED.search(said):
         return None
@@ -453,7 +453,7 @@ def _text(content: object) -> str:
 
 
 def _letters(text: object) -> str:
-    """Write halves of surrogate pairs, which no file holds, as question marks."""
+    """Replace halves of surrogate pairs, which no file can hold, by question marks."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Share what stages need that ask a language model: stored answers, and versions of texts."""
+"""Share code of stages that ask a language model: stored answers, and versions of texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LLMCost:
 
 @dataclass(frozen=True, kw_only=True)
 class LLMStage(Settings):
-    """Ask a language model; what it answered is asked for once.
+    """Ask a language model, each question once.
 
     Args:
         llm: the language model and how it is asked.

@@ -80,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold what came of a request; `failure` says why it is no good, None that it is.
+    """Hold the answer to a request; `failure` says why it is no good, None that it is.
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
     reply as it came. `stored` says that nothing was asked for it now.
@@ -107,7 +107,7 @@ Check = Callable[[Request, Answer], str | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """Count what a run would ask for, before it does.
+    """Count a run's requests before it sends any.
 
     `requests` are to be made, `stored` are answered, `repeated` ask what another one does.
     Tokens are estimated from the length of the texts; of replies they are the most allowed.

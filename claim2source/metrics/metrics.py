@@ -163,7 +163,6 @@ def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str,
 
 
 def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
-    """Convert a run to claim id -> source id -> score, for the claims that have rows."""
     sources = run.vocabulary[run.codes].tolist()
     scores = run.scores.tolist()
     ends = run.offsets.tolist()

@@ -229,7 +229,7 @@ def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
 
 
 def _chunks(repeats: int, width: int) -> Iterator[int]:
-    """Yield sizes of chunks of repeats that keep [rows, width] doubles within `_CHUNK`."""
+    """Split `repeats` into chunks whose [rows, width] doubles stay within `_CHUNK`."""
     step = max(1, _CHUNK // max(width, 1))
     for start in range(0, repeats, step):
         yield min(step, repeats - start)

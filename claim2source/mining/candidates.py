@@ -129,7 +129,7 @@ class Candidates:
     def _fused(
         self, dense: _Lists, sparse: _Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Unite the lists: positions, fused scores (-inf: no entry), in dense, in sparse."""
+        """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
         ended, found = len(self.sources), dense.positions >= 0
         if sparse is None:
             scores = np.where(found, dense.scores, -np.inf)

@@ -117,7 +117,6 @@ def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") 
 
 
 def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
-    """Raise `_Wrong` unless claim, gold and negatives are in the data set."""
     if row.claim not in claims:
         raise _Wrong("claim", f"{row.claim!r} is no training claim")
     golds = claims[row.claim].golds

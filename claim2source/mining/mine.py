@@ -257,7 +257,7 @@ class Miner:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Hold a claim, by its row in the block, one of its golds, and those that are no negatives."""
+    """Hold a claim by its row in the block, one of its golds, and sources that are no negatives."""
 
     row: int
     claim: Claim
@@ -267,7 +267,7 @@ class _Pair:
 
 
 class _Picker:
-    """Choose negatives for blocks of claims; sources are given by position."""
+    """Choose negatives for blocks of claims; sources are positions in the pool."""
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class _Picker:
     def _hard(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
-        """Take for every pair the best sources of its list that are allowed, or any of them."""
+        """Draw each pair's hard negatives from the allowed sources of its list, by `pick`."""
         random = self.config.pick == "random"
         wanted = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
@@ -384,14 +384,13 @@ class _Picker:
         return (self._some(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
 
     def _some(self, pair: _Pair, allowed: Sequence[Negative]) -> list[Negative]:
-        """Draw hard negatives from those that are allowed."""
         order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(len(allowed))
         return [allowed[i] for i in order[: self.config.hard].tolist()]
 
     def _random(
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
     ) -> list[Negative]:
-        """Draw sources from the pool, seeded by the claim: other claims do not change the draw."""
+        """Draw random negatives, seeded by the claim, so that no other claim changes the draw."""
         drawn: list[Negative] = []
         if not self.config.random:
             return drawn
@@ -407,7 +406,7 @@ class _Picker:
         return drawn
 
     def _drawn(self, claim: Claim) -> Iterator[int]:
-        """Shuffle the pool, each claim in an order of its own."""
+        """Shuffle the pool in an order of the claim's own."""
         draw = np.random.default_rng([self.config.seed, _number(claim.id)])
         # Shuffling a huge pool is slow, and the first few sources are nearly always enough.
         first = draw.choice(self.drawable, min(len(self.drawable), FIRST_DRAWN), replace=False)

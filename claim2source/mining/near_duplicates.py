@@ -47,7 +47,7 @@ def same_papers(
 
 
 def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
-    """Find texts whose `jaccard` is above `most`, by position; of equal ones only the first."""
+    """List pairs of texts, by position, whose `jaccard` exceeds `most`; equal texts count once."""
     alike: list[tuple[int, int]] = []
     first: dict[frozenset[str], int] = {}
     for position, words in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Mine hard negatives from any system's ranking: what a re-ranker's first stage finds."""
+"""Mine hard negatives from any system's ranking: the mistakes of a re-ranker's first stage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RankingMiner:
                     yield MinedRow(claim.id, gold, (*hard, *random))
 
     def _limit(self, gold: float | None, last: float) -> float:
-        """Return the highest score of a negative; a gold that is not ranked sets none."""
+        """Return the highest score of a negative: `max_score` alone if the gold is unranked."""
         if gold is None:
             return np.inf if self.config.max_score is None else self.config.max_score
         return float(limits_of(self.config, np.array([gold]), np.array([last]))[0])
@@ -91,7 +91,7 @@ class RankingMiner:
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Take the first sources of the ranks that are allowed, or any of them."""
+        """Draw hard negatives from the allowed sources at the configured ranks, by `pick`."""
         config, counts, pool = self.config, self.counts, frozenset(self._pool)
         allowed = []
         for source, score in ranked[config.first_rank - 1 : config.last_rank]:
@@ -117,7 +117,7 @@ class RankingMiner:
         listed: set[str],
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Draw sources that are not ranked high; random ones are easy by that."""
+        """Draw random sources outside the list of the claim."""
         wanted = self.config.random
         places = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
         for place in places:

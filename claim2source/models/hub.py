@@ -77,7 +77,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
 
 
 class _NotGivenError(UserError):
-    """Report that the hub did not give a model's files."""
+    """Report that the hub did not deliver a model's files."""
 
 
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
@@ -286,7 +286,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find other weights in a folder without safetensors, and say why they are not read."""
+    """Find weights in another format in a folder without safetensors, and why they are refused."""
     if weight_files(folder):
         return None
     adapter = folder / ADAPTER_CONFIG_FILE

@@ -149,7 +149,7 @@ class TrainingRecord:
         write_json(folder / EXPORT_FILE, record | more)
 
     def _plain(self) -> dict[str, Any]:
-        """Return the JSON form, and note where a base lies that is a folder here."""
+        """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
         base = replace(self.base, name=base_record(self.base.name))
         plain = asdict(replace(self, base=base))

@@ -223,7 +223,7 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
 
 
 def _weights(blocks: np.ndarray) -> np.ndarray:
-    """Unpack blocks: their low halves of bytes are the first 16 weights, high ones the others."""
+    """Unpack blocks: the low halves of bytes are the first 16 weights, the high ones the others."""
     pairs = blocks["pairs"]
     whole = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype("<f4") - 8
     return whole * blocks["scale"].astype("<f4")[:, None]

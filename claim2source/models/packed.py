@@ -196,7 +196,7 @@ def _kernel(config: Any) -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather padded positions [n, ..] as tokens [t, ..]; every position at most once."""
+    """Gather padded positions [n, ..] as tokens [t, ..], each position at most once."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:

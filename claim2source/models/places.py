@@ -70,7 +70,7 @@ def find_dataset(record: str | None, checkpoint: Path) -> str | None:
 
 
 def _of_run(checkpoint: Path, group: str, key: str, name: str) -> str | None:
-    """Read a path with this last part from the config of the run that a checkpoint lies in."""
+    """Read a path from the config of a checkpoint's run, if its last part is `name`."""
     settings = run_settings(checkpoint.resolve().parent.parent).get(group)
     value = settings.get(key) if isinstance(settings, dict) else None
     return value if isinstance(value, str) and Path(value).name == name else None

@@ -215,7 +215,7 @@ def _project(
 
 
 def _late(record: SourceModel, place: Path, config: ModelConfig, device: str | None) -> Encoder:
-    """Stand for the model that the file `place` records; whoever loads it compares its hashes."""
+    """Stand for the sources' recorded model until it is needed; loading compares its hashes."""
     from claim2source.models.query_only import LateEncoder
 
     def load() -> Encoder:
@@ -265,7 +265,7 @@ def _load_base(
     config: ModelConfig,
     device: str | None,
 ) -> tuple[Encoder, Path]:
-    """Load the base model recorded in the file `place`, checked by its hash; also its folder."""
+    """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
         why = f"no such folder is known here: {Path(recorded.name).name!r}; put it or a link to it"
         raise InputError.at(place, field="base.name", why=f"{why} beside {place.parent}")

@@ -136,7 +136,7 @@ def read_folder(folder: Path) -> FolderSettings:
 
 
 def _pooling_config(place: Path) -> dict[str, object]:
-    """Read a Pooling module's config: in few words here, otherwise by its class."""
+    """Read a Pooling module's config; its class reads any but the plain form."""
     file = place / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
@@ -150,7 +150,7 @@ def _pooling_config(place: Path) -> dict[str, object]:
 
 
 def _transformer_config(place: Path) -> dict[str, object]:
-    """Read a Transformer module's config: in few words here, otherwise by its class."""
+    """Read a Transformer module's config; its class reads any but the plain form."""
     file = place / "sentence_bert_config.json"
     config = read_object(file) if file.is_file() else {}
     if config and {*config} <= {"max_seq_length", "do_lower_case"}:
@@ -161,7 +161,7 @@ def _transformer_config(place: Path) -> dict[str, object]:
 
 
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
-    """Raise `InputError` for settings of a Transformer module that are not supported."""
+    """Raise `InputError` for unsupported settings of a Transformer module."""
     if place.resolve() != folder.resolve():
         why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
         raise InputError.at(folder / _MODULES, field="path", why=why)
@@ -231,7 +231,7 @@ def _absent_end(folder: Path) -> str:
 
 
 def _read_config(module: Any, place: Path) -> dict[str, object]:
-    """Read a module's config with its class, which translates older spellings."""
+    """Read a module's config by its class, which translates older spellings."""
     file = place / module.config_file_name
     if file.is_file():
         read_object(file)  # whatever its shape or depth, it is said in our words

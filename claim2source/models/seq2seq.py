@@ -130,7 +130,7 @@ class Seq2Seq:
         return folder
 
     def _set_languages(self, name: str) -> int | None:
-        """Tell a model of many languages from which to which; give the first token of English."""
+        """Set a multilingual model's two languages; return the first token of English."""
         if not hasattr(self.tokenizer, "src_lang"):
             return None
         vocabulary = self.tokenizer.get_vocab()

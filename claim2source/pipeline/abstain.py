@@ -62,7 +62,7 @@ def papers_of_claims(
 
 @dataclass(frozen=True, eq=False)
 class PairedResults:
-    """Hold what the stages of a system gave for claims, each once with and once without its papers.
+    """Hold a system's results for claims, each once with and once without its papers.
 
     `stages` has the claims with their papers first; `claims` counts them. `outcomes` are of
     both, in that order.

@@ -1,4 +1,4 @@
-"""Score what systems gave: by language, with intervals, slices, tests and published numbers."""
+"""Score systems' results: by language, with intervals, slices, tests and published numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SUBMITTED = 5
 
 @dataclass(frozen=True)
 class Scoring:
-    """Say what is computed: metrics, those with intervals, and bootstrap draws (0: none)."""
+    """Set the metrics, those with intervals, and the bootstrap draws (0: none)."""
 
     metrics: Sequence[str] = METRICS
     repeats: int = 10_000
@@ -69,7 +69,7 @@ class ScoredSystem:
     scores: Scores | None = None
 
     def with_report(self, **changes: Any) -> ScoredSystem:
-        """Return the same with some of what its report says changed."""
+        """Return the same with some fields of its report changed."""
         return replace(self, report=replace(self.report, **changes))
 
 
@@ -165,7 +165,7 @@ def score_result(
 def score_system(
     name: str, result: SystemResult, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
-    """Score what a system gave, with its stages, choices and cost."""
+    """Score a system's result, with its stages, choices and cost."""
     scored = score_result(name, result.result, dataset, settings)
     return replace(scored, report=with_whole(scored.report, result, dataset))
 
@@ -328,7 +328,7 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
 
 def _remove_others(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
-    """Remove files of languages that an evaluation does not have, where a first line is ours."""
+    """Remove files of languages that an evaluation lacks, if their first line is ours."""
     kept = {name.format(language) for language in dataset.languages}
     for path in sorted(folder.glob(name.format("*"))):
         if path.name in kept or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):

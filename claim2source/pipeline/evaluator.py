@@ -121,7 +121,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return "Claim Source Retrieval"
 
     def _add(self, called: str, result: Run | Result) -> ScoredSystem:
-        """Score a system, called so or, where there is one of that name, with a number."""
+        """Score a system under this name, or the name with a number where it is in use."""
         taken = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
         name = f"{called} ({taken + 1})" if taken else called
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)
@@ -129,7 +129,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return self.systems[name]
 
     def _made(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
-        """Make the report of these systems; `runs` says where those of a system are."""
+        """Make the report of these systems; `runs` is the folder of their runs."""
         reports = {
             name: replace(one.report, runs=runs.format(name)) for name, one in systems.items()
         }
@@ -144,7 +144,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return with_depth_notes(report, systems, self.dataset)
 
     def _write(self, folder: Path) -> None:
-        """Write all runs and the report. Raises `UserError` where one of others is there."""
+        """Write all runs and the report; raise `UserError` for a foreign report there."""
         if folder not in self._written and (folder / FILE).exists():
             made, split = Report.read(folder).provenance, self.dataset.split
             if made.program != PROGRAM or made.data.get(split) != self.dataset.fingerprint:
@@ -161,7 +161,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
 
 
 def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
-    """Read what is tested against: a ranking, or the system of a report's folder."""
+    """Read the baseline of tests: a ranking, or the system of a report's folder."""
     if not isinstance(given, str | Path) or not Path(given).is_dir():
         return "baseline", result_of(given, dataset, "baseline")
     chosen, systems = Report.read(given).chosen, read_reports([Path(given)])

@@ -1,4 +1,4 @@
-"""Plan an evaluation: which systems run over which claim forms, and what each is compared with."""
+"""Plan an evaluation: the systems, their claim forms, and the baseline of each."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Planned:
 
     @property
     def suffix(self) -> str:
-        """Return what its name has after its checkpoint's: empty for a checkpoint alone."""
+        """Return the name's part after its checkpoint's: empty for a checkpoint alone."""
         name = self.checkpoint.name if self.checkpoint is not None else ""
         return self.system.name.removeprefix(name)
 
@@ -163,7 +163,7 @@ def plan(
     vary: Mapping[str, Sequence[Any]] | None = None,
     run: Path | None = None,
 ) -> list[Planned]:
-    """List what is evaluated: systems, checkpoints, `behind` put on each checkpoint, variations.
+    """List the systems to evaluate: systems, checkpoints, `behind` on each of these, variations.
 
     A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
@@ -201,7 +201,7 @@ def plan(
 def _on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
-    """Put a system on a checkpoint, for some languages on another, read as `read_as` says."""
+    """Put a system on a checkpoint, and its `routes` on other models."""
     name = "+".join(filter(None, (checkpoint.name, system.name)))
     system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
     first = replace(system_on.first, name=name)
@@ -281,7 +281,6 @@ def _varied_stages(
 
 
 def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
-    """Set a key of a node; None where it has no such key."""
     if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
         require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
         if isinstance(node, DenseNode):

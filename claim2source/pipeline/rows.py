@@ -69,7 +69,7 @@ _ADVICE = "mend what the reason names and run the same command again; what is do
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold what a system gave over one claim form: a scored system for each stage, by row name.
+    """Hold a system's scores over one claim form: a scored system for each stage, by row name.
 
     The last one is the whole system and has the row's name; the others add the stage's. `notes`
     say what stages did; `parts` tabulate it, of a row that was read from its folder none.
@@ -99,7 +99,7 @@ def run_rows(
     out: Path | None = None,
     program: str = "",
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run and score what is planned; what fails is listed as not run.
+    """Run and score planned systems; list those that fail as not run.
 
     With `out` each row is written to a folder there, and read from it where it was made alike.
     """
@@ -152,7 +152,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
-    """Name stages by their place; a simulated one, and what follows it, says so."""
+    """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
     named = [
         f"{place}. {one.name}" + (f" ({SIMULATED})" if place > real else "")
@@ -162,7 +162,6 @@ def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
 
 
 def _first_simulated(system: System) -> int:
-    """Count the stages before the first simulated one."""
     entries = system.stages
     return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
 
@@ -170,7 +169,7 @@ def _first_simulated(system: System) -> int:
 def _described(
     report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
 ) -> SystemReport:
-    """Say of a row what a report tells beside its scores."""
+    """Fill a row's report with everything beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(place)
     if place == len(system.stages):
@@ -206,7 +205,7 @@ def _described(
 
 
 def _given(value: Any) -> Any:
-    """Drop what was not set, for a reader, and where servers are."""
+    """Drop unset values, and the addresses of servers."""
     if isinstance(value, list):
         return [_given(item) for item in value]
     if not isinstance(value, dict):
@@ -234,7 +233,7 @@ def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
 def _stage_details(
     system: System, names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    """Say and tabulate what each stage after the first did to the golds, and was asked."""
+    """Describe and tabulate the effect of each later stage on the golds, and its cost."""
     notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
     for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
         before, after = results[place].result, results[place + 1].result
@@ -254,7 +253,7 @@ def _stage_details(
 
 
 def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
-    """Say how deep a stage looked, how many claims it read as posted, and what failed."""
+    """Describe a stage's depth, the claims that it read as posted, and its failures."""
     longest = int(np.diff(before.offsets).max(initial=0))
     seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
     lines = [f"{name}: {seen}; what is beyond keeps its place below."]
@@ -328,7 +327,7 @@ def _versions(
 def _row_in(
     out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
-    """Take a row from its folder in `out`, if it was made alike, or make it and write it there."""
+    """Read a row from its folder in `out` if its key is the same, else make and write it."""
     form = planned.system.form_of(planned.form, runner.runtime)
     folder = out / row_name(planned.system.name, form)
     key = _key(runner, scoring, planned.system, form)
@@ -364,7 +363,7 @@ def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) ->
 def _read(
     planned: Planned, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
 ) -> Row | None:
-    """Read a row that was made before; None where it is another or a file is missing."""
+    """Read a finished row; None where its key differs or a file is missing."""
     try:
         report = Report.read(folder)
         stages = {}
@@ -380,7 +379,7 @@ def _read(
 
 
 def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    """Hash all that makes a system's rows: another key, another report."""
+    """Hash everything that makes a system's rows: another key, another report."""
     nodes, data, settings = list(system.first.walk()), runner.reported, runner.settings
     dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
     runs = [node.run for node in nodes if isinstance(node, RunNode)]
@@ -426,7 +425,7 @@ def form_of_failed(
 
 
 def _form_of_files(node: AnyNode) -> ClaimForm | None:
-    """Read the claim form of a node, or the one of all its routes; None where no file tells."""
+    """Read the claim form of a node, or the one that all its routes share; None without one."""
     if node.claims is not None:
         return node.claims
     if isinstance(node, RouteNode):
@@ -441,7 +440,7 @@ def _form_of_files(node: AnyNode) -> ClaimForm | None:
 def not_run_row(
     system: System, form: ClaimForm, error: UserError | MemoryError | RuntimeError
 ) -> NotRun:
-    """Describe a system that raised `error`: what happened, and what to do about it.
+    """Describe a system that raised `error`: the reason and a remedy.
 
     A system's own advice is about weights that are missing; other errors have their own.
     """

@@ -143,7 +143,7 @@ class StyleViews:
         return cls(texts, claims, sources)
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
-        """Say what made the texts, and how they are used."""
+        """Describe the origin of the texts, and their use."""
         notes = []
         for by in dict.fromkeys(one.by for one in self.texts.values()):
             styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
@@ -246,7 +246,7 @@ def _cell(
     options: StyleOptions,
     settings: Scoring,
 ) -> ScoredSystem:
-    """Run and score a cell: of several versions a claim has the mean of its scores."""
+    """Run and score a cell; a claim with several versions has the mean of its scores."""
     dataset, system = runner.reported, row.planned.system
     results = [
         runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))

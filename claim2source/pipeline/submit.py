@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def load_reported(
     dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
 ) -> Dataset:
-    """Load the split to report on, and say what of it cannot be scored, before anything is run."""
+    """Load the split to report on; warn of its unscorable claims before anything runs."""
     reported = load(dataset, split, languages, lenient=lenient)
     for note in unjudged(reported):
         log.warning("%s", note)
@@ -86,7 +86,7 @@ def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
-    """Write a ranking as a lab's files, check them, zip them; return what is to be said of it.
+    """Write a ranking as a lab's files, check them, zip them; return notes on them.
 
     A claim with fewer sources than the lab wants gets further ones of the pool, behind its own.
     Nothing is written where the files are not as the lab wants them.
@@ -133,7 +133,7 @@ def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
 
 
 def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
-    """Turn claim -> id around. Raises `InputError` where two claims have the same id."""
+    """Invert claim -> id. Raises `InputError` where two claims have the same id."""
     claims: dict[str, str] = {}
     for claim, name in written.items():
         if claims.setdefault(name, claim) != claim:
@@ -143,7 +143,7 @@ def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
 
 
 def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
-    """List a claim's first sources, and as many others of the pool as are missing."""
+    """List a claim's first sources, filled up from the pool."""
     ids = run.sources(claim, SUBMITTED)
     others = (source for source in pool if source not in ids)
     ids = [*ids, *(next(others) for _ in range(SUBMITTED - len(ids)))]

@@ -126,13 +126,13 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     @property
     def scoring(self) -> Scoring:
-        """Say what is computed: intervals of MRR@5, or of all metrics that were named."""
+        """Return the scoring: with intervals of MRR@5, or of all metrics that the user named."""
         scored = [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
     def planned(self, forms: Sequence[ClaimForm] = ()) -> list[Planned]:
-        """List what is evaluated over claim forms; none: each system's own. Raises `UserError`."""
+        """List the systems to evaluate over claim forms (none: their own). Raises `UserError`."""
         shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
         files = self.systems or ([] if self.checkpoint else shipped)
         sources = (self.rendering or Rendering()).sources
@@ -221,7 +221,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
-    """Return what the report of the one training run's folder says of the training."""
+    """Return the training that the report of the one training run's folder describes."""
     if len(checkpoints) != 1:
         return None
     folder = Path(checkpoints[0])
@@ -377,7 +377,7 @@ def _pairs_of(
 
 
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
-    """Find the first BM25 over like sources, plain before fitted; where there is none, any."""
+    """Find the first BM25 over like sources, plain before fitted; failing that, any."""
     rich = row.stages[row.name].report.sources != "title_abstract"
     candidates = [
         ((first.bm25.metadata is not rich, first.is_fit), place, one.name)

@@ -70,7 +70,7 @@ def interval_parts(report: Report) -> list[Part]:
 
 
 def choices_parts(report: Report) -> list[Part]:
-    """List what was chosen for systems and by a training, on which claims; show scores on val."""
+    """List the choices for systems and by a training, with their claims; show val scores."""
     lines = []
     trained = report.training.choice if report.training else None
     named = [(system.name, system.choices) for system in report.scored]
@@ -104,7 +104,7 @@ def tests_parts(report: Report) -> list[Part]:
 
 
 def report_parts(report: Report, wide: bool = False) -> list[Part]:
-    """Describe a report: scores, choices, notes, what did not run, tests, published numbers.
+    """Describe a report: scores, choices, notes, rows not run, tests, published numbers.
 
     `wide` has a row for each system, for tables of many; else a row for each language too.
     """

@@ -26,7 +26,7 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 def request_key(
     claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
 ) -> dict[str, Any]:
-    """Describe a search: claims by id, text and what may be ranked, `sources_hash`, depth.
+    """Describe a search: the claims by id, text and candidates, `sources_hash`, depth.
 
     `texts` are JSON values, one for each claim.
     """
@@ -44,7 +44,7 @@ def read_or_search(
     search: Callable[[], Result],
     is_done: Callable[[Result], bool] | None = None,
 ) -> Result:
-    """Read the result kept under `key`, or search and keep what that gives, if it `is_done`.
+    """Read the result stored under `key`, or search and store the result if it `is_done`.
 
     A result that was read is `stored`; its cost is what it took to make.
     """

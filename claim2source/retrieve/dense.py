@@ -46,7 +46,7 @@ class TextEncoder(Protocol):
         store: Store | None,
         progress: str | Progress | None,
     ) -> tuple[np.ndarray, Cost]:
-        """Vectors [texts, dimensions] float32 and what they cost."""
+        """Encode texts as vectors [texts, dimensions] float32; return the cost too."""
         ...
 
     def key(self) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ class DenseIndex:
         return self._built()[1]
 
     def _built(self) -> tuple[VectorIndex, Cost]:
-        """The index of the vectors, and what building it has just cost."""
+        """Return the index of the vectors, and the cost of building it just now."""
         if self._vectors is not None:
             return self._vectors, Cost()
         sources, ids = self._sources, [source.id for source in self._sources]
@@ -176,7 +176,7 @@ class DenseIndex:
     def _encode(
         self, texts: Sequence[str], side: Side, store: Store | None
     ) -> tuple[np.ndarray, Cost]:
-        """Vectors [n, d] as they are searched; the store keeps them at full length."""
+        """Encode texts as vectors [n, d], as searched; the store keeps them at full length."""
         progress = f"{side}s" if self._progress else None
         vectors, cost = self.encoder.encode(texts, side, store=store, progress=progress)
         dimensions = self.config.dimensions
@@ -192,7 +192,7 @@ class DenseIndex:
         return vectors, cost
 
     def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
-        """Vectors [claims, d], those of the last search where they hold all of these."""
+        """Return vectors [claims, d], those of the last search where it had all these texts."""
         if self._last is not None and all(text in self._last[0] for text in texts):
             rows, vectors = self._last
             return vectors[[rows[text] for text in texts]], Cost()
@@ -202,7 +202,7 @@ class DenseIndex:
         return vectors, cost
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank the best `k` sources of every claim, or read what that gave before."""
+        """Rank the best `k` sources of every claim, or read that ranking from the store."""
         started = time.perf_counter()
         reset_peak_memory()
         claims = as_claims(claims)
@@ -234,7 +234,7 @@ class DenseIndex:
         return self._built()[0].rank(claims, vectors, k)
 
     def _key(self, claims: Sequence[Claim], texts: Sequence[str], k: int) -> dict[str, Any] | None:
-        """All that a run depends on, or None without a store and while weights change."""
+        """Describe a run by everything that it depends on; None without a store, or in training."""
         if self._store is None or (stage := self._stage_key(self._store)) is None:
             return None
         if self._sources_hash is None:
@@ -243,7 +243,7 @@ class DenseIndex:
         return {**stage, **request_key(claims, texts, self._sources_hash, k)}
 
     def _stage_key(self, store: Store) -> dict[str, Any] | None:
-        """What a run depends on besides claims and sources; None while weights change."""
+        """Describe the stage without claims and sources; None while weights change."""
         import faiss
 
         encoders = encoder_keys(self.encoder)
@@ -287,7 +287,7 @@ class DenseIndex:
 
     @classmethod
     def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:
-        """Open what `save` wrote; vectors are memory-mapped.
+        """Open a saved index; vectors are memory-mapped.
 
         The first search loads the encoder, and raises `InputError` if it is another one than
         made the vectors, or runs with other versions of its libraries. An index of version

@@ -156,7 +156,7 @@ class VectorIndex:
         return IndexNotes(kind, dimensions, len(rows), recall)
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores, [claims, depth] each."""
+        """Return positions and scores, [claims, depth] each."""
         if self.config.kind != "exact":
             return self._approximate(vectors, depth)
         # One more than wanted shows where FAISS cuts through a tie: there the ids decide.
@@ -171,7 +171,7 @@ class VectorIndex:
         return positions[:, :depth], scores[:, :depth]
 
     def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sources that the index finds, scored by the whole vectors; -1 where it finds too few."""
+        """Search the index, then score its sources by whole vectors; -1 where too few."""
         wanted = min(depth * self.config.refine, len(self.ids))
         if self.config.kind == "hnsw" and self._index is not None:
             # A search compares `effort` sources: it cannot find more than that.
@@ -209,7 +209,7 @@ class VectorIndex:
 
     @classmethod
     def read(cls, folder: IndexFolder, config: IndexConfig) -> VectorIndex:
-        """Open what `write` wrote, memory-mapped. Raises `InputError` where it does not fit."""
+        """Open a written index, memory-mapped. Raises `InputError` where its files do not fit."""
         count, dimensions = folder.count("sources"), folder.count("dimensions")
         ids = folder.strings("ids.jsonl", count)
         vectors = folder.array("vectors.npy", np.float32, count, dimensions)
@@ -256,7 +256,7 @@ def build_index(vectors: np.ndarray, config: IndexConfig) -> Any | None:
 
 
 def _ivf_pq(count: int, dimensions: int, config: IndexConfig) -> str:
-    """Check that the pool is large enough, and give FAISS's name of this index."""
+    """Return FAISS's name of this index, if the pool is large enough for it."""
     parts = config.parts or next(
         n for n in range(max(dimensions // 4, 1), 0, -1) if dimensions % n == 0
     )
@@ -292,7 +292,7 @@ def on_gpu(vectors: np.ndarray, index: Any | None, config: IndexConfig) -> Any |
 
 
 def why_not_on_gpu(dimensions: int, parts: int, code_bits: int) -> str:
-    """Say why FAISS's GPU search does not take these codes, and what it takes; "" if it does."""
+    """Explain why FAISS's GPU search cannot take these codes, and which it takes; "" if it can."""
     if code_bits != _GPU_CODE_BITS:
         return f"index.code_bits {code_bits}: a GPU takes {_GPU_CODE_BITS}"
     fitting = [
@@ -321,7 +321,6 @@ class PassageIndex(VectorIndex):
 
     @cached_property
     def _passages(self) -> dict[str, list[str]]:
-        """Map every source to its passages."""
         found: dict[str, list[str]] = {}
         for passage in self.ids.ids:
             found.setdefault(source_of_passage(passage), []).append(passage)

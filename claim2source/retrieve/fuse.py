@@ -187,7 +187,7 @@ def _owners(run: Run) -> np.ndarray:
 
 
 def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
-    """Place every row's source in a sorted vocabulary, [rows]; -1 where it is not in there."""
+    """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
     places = np.searchsorted(vocabulary, sources)

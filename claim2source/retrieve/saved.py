@@ -52,7 +52,7 @@ class SavedRun:
         self.config = config
 
     def index(self, sources: Sequence[Source]) -> SavedIndex:
-        """Read the files. Raises `InputError` where they rank what is no source."""
+        """Read the files. Raises `InputError` where they rank unknown sources."""
         chosen = self.config.selections
         selections = None if chosen is None else read_selections(chosen)
         known = {source.id for source in sources}
@@ -86,7 +86,7 @@ def complete_run(file: RunFile) -> Run:
 
 
 class SavedIndex:
-    """Look up what files rank for claims."""
+    """Look up the files' rankings of claims."""
 
     def __init__(self, files: dict[str, RunFile]) -> None:
         self.files = files

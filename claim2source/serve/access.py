@@ -1,4 +1,4 @@
-"""Let requests in, or refuse them: host, rate, token, origin, size; add what browsers obey."""
+"""Admit requests or refuse them by host, rate, token, origin and size; add security headers."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _without_port(host: str) -> str:
 
 
 def _network(address: str) -> str:
-    """Name whom an address counts for: IPv6 gives everybody 2 ** 64 of them."""
+    """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

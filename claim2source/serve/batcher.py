@@ -62,7 +62,7 @@ class SearchFailed(NoAnswer):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Hold posts of one asker, and who hears of the parts of the work (in the batcher's thread)."""
+    """Hold one request's posts, and the callback for progress (called in the batcher's thread)."""
 
     posts: Sequence[Post]
     k: int
@@ -95,7 +95,7 @@ class RequestBatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after what is being searched; what waits is given up."""
+        """Finish the running search and stop; waiting requests are cancelled."""
         with self._changed:
             self._closed = True
             for job in self._jobs:
@@ -149,7 +149,7 @@ class RequestBatcher:
                 self._answer(jobs)
 
     def _take(self) -> list[_Job]:
-        """Wait for questions, and take those that are searched together."""
+        """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             taken, left = list[_Job](), deque[_Job]()
@@ -184,7 +184,7 @@ class RequestBatcher:
             job.answers.set_result(own)
 
     def _leave(self, job: _Job) -> None:
-        """Free the places of posts, before their asker knows and may ask for more."""
+        """Free a request's places before its client learns of it and sends the next."""
         with self._changed:
             self._taken -= len(job.posts)
 

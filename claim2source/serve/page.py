@@ -63,7 +63,7 @@ class PaperCard:
 
 
 class Page:
-    """Render the page, and answer what it asks."""
+    """Render the page and answer its forms."""
 
     def __init__(self, finder: Finder, ask: Ask, access: AccessSettings) -> None:
         self.finder, self.ask, self.access = finder, ask, access
@@ -201,7 +201,7 @@ class Page:
         ]
 
     def _marked(self, text: str, terms: set[str]) -> list[Piece]:
-        """Divide a text into words that have a term of the post, and what is between them."""
+        """Divide a text into words that share a term with the post, and the text between them."""
         places = [found.span() for found in WORD.finditer(text)]
         words = self._analyser.texts([text[start:end] for start, end in places])
         pieces, last = list[Piece](), 0
@@ -237,7 +237,7 @@ def question_of(given: Mapping[str, str]) -> Question:
 
 
 def first_of(error: ValidationError) -> str:
-    """Say what is wrong first."""
+    """Describe the first error."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 

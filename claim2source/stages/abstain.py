@@ -154,7 +154,7 @@ class AbstainModel:
         return found
 
     def shares(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
-        """Return the probability by claim that its paper is there, by what stages gave, [claims].
+        """Return the probability that each claim's paper is in the pool, [claims].
 
         It is that of being of these topics at all, times that of the paper where it is.
         """
@@ -175,7 +175,7 @@ class AbstainModel:
 
     @classmethod
     def of_plain(cls, values: Mapping[str, object], path: Path) -> Self:
-        """Read what `plain` gave; `path` is named in errors."""
+        """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 
     def write(self, path: Path) -> None:
@@ -184,7 +184,7 @@ class AbstainModel:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        """Read a written model. Raises `InputError` with the field that is wrong."""
         return validated(cls, json.dumps(read_json(path)), path)
 
 
@@ -210,13 +210,13 @@ class Abstain(Settings):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the model and what the stages before gave."""
+        """Describe the model and the results of the stages before."""
         stages = self._stages
         seen = [[name, [*map(list, one.run)], dict(one.details)] for name, one in stages.items()]
         return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
 
     def with_history(self, stages: Mapping[str, Result]) -> Self:
-        """Return the same stage, which knows what the stages before it gave."""
+        """Return the same stage with the results of the stages before it."""
         copy = replace(self)
         copy.__dict__["_stages"] = dict(stages)
         return copy

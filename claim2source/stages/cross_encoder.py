@@ -63,7 +63,7 @@ class CrossEncoder(LocalReranker):
         return load_cross_encoder(folder, settings, self.prompt_settings[0])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turn what the network gives for some pairs into their scores, [rows].
+        """Turn the network's output for some pairs into their scores, [rows].
 
         Of two logits, of irrelevant and relevant, these are the log-odds.
         """
@@ -112,7 +112,7 @@ class CrossEncoder(LocalReranker):
 
 
 def _part(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
-    """Take rows of a padded feature and leave out the padding that none of them needs."""
+    """Take rows of a padded feature, without the padding that none of them needs."""
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Re-rank by what a language model finds of the post in each source: facts, entities, relevance.
+"""Re-rank by a language model's judgements of each source: facts, entities, relevance.
 
 `attribution` (companion paper): the share of the post's atomic facts that a source supports, fused
 with the score of the stage before. `entities` (2026 companion paper): how many of the post's
@@ -51,7 +51,7 @@ MOST_RELEVANT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class VersionedScores(LLMScores):
-    """Ask several times; sources are ranked by the mean of what was found.
+    """Ask several times; rank sources by the mean of the answers.
 
     Args:
         versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
@@ -121,7 +121,7 @@ class Attribution(VersionedScores):
         return self.facts_prompt, self.support_prompt
 
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
-        """Judge every fact of every version by every source, and fuse what is supported."""
+        """Judge every fact of every version by every source; fuse the shares of supported facts."""
         facts, prompt = self._facts(lists, cost), read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
@@ -264,7 +264,7 @@ def score_of(answer: Answer) -> float:
 
 
 def means(found: Sequence[Sequence[float]]) -> np.ndarray:
-    """Average what was found for each source; NaN where nothing was."""
+    """Average each source's values; NaN for a source without any."""
     return np.array([np.mean(own) if own else np.nan for own in found])
 
 

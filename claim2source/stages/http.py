@@ -93,7 +93,7 @@ class Http(Reranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the server's model and what it is asked."""
+        """Describe the server's model and the form of the requests."""
         return {
             "reranker": "http",
             "format": _FORMAT,
@@ -157,7 +157,7 @@ class _Wave:
     async def _fill(
         self, claim: str, texts: Sequence[str], is_first: bool = False, *, once: bool = False
     ) -> list[float | str]:
-        """Score a claim's texts, in halves where the whole fails; a text says why there is none."""
+        """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
         try:
             found: list[float | str] = list(await self._ask(claim, texts, once))
         except NoReply as error:

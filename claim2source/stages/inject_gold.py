@@ -30,7 +30,7 @@ class InjectGold(Settings):
     depth: Annotated[int, Between(1, DEEPEST)] = 500
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Put every claim's golds among its first `depth` sources; notes name what was added."""
+        """Put every claim's golds among its first `depth` sources; notes name those added."""
         started = time.perf_counter()
         ranked, notes = {}, {}
         for claim in claims:
@@ -47,7 +47,7 @@ class InjectGold(Settings):
 
 
 def _falling(scores: Collection[float], count: int) -> list[float]:
-    """Give `count` places their scores, each below the last, so that no tie is ordered by id."""
+    """Return `count` strictly falling scores, so that no tie is ordered by id."""
     found: list[float] = []
     for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
         last = np.float32(found[-1]) if found else np.float32(np.inf)

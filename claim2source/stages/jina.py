@@ -59,7 +59,7 @@ class Jina(LocalReranker):
         return model
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
-        """Score pairs claim by claim, in blocks; what fails is scored again in halves."""
+        """Score pairs claim by claim, in blocks; score a failed block again in halves."""
         for claim, rows in rows_by_claim(pairs).items():
 
             def score(places: Sequence[int], claim: str = claim) -> np.ndarray:

@@ -32,7 +32,7 @@ from claim2source.stages.similarities import Models, Scorer, ViewConfig
 
 @dataclass(frozen=True)
 class LearnedView:
-    """Hold a view of a learned fusion: its settings, what made its vectors, its weight.
+    """Hold a view of a learned fusion: its settings, its encoder's hash, its weight.
 
     `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
     scores are divided by.
@@ -53,7 +53,7 @@ class LearnedView:
 
 @dataclass(frozen=True)
 class FittedOn:
-    """Say what a fusion was fitted on: claims with a gold among `depth` candidates, their papers.
+    """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
 
     `candidates` is the system whose first sources they are, `held_out` says of which claims the
     scores of trained models were taken.
@@ -103,7 +103,7 @@ class LearnedFusion:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        """Read a written fusion. Raises `InputError` with the field that is wrong."""
         if not path.exists():
             raise InputError.at(path, why="no such file: train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
@@ -147,7 +147,7 @@ class Learned(WithRuntime):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
+        """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
         pool = self.__dict__.get("_pool")
         made = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
         return asdict(self.fusion) | made | ({} if pool is None else {"pool": pool})

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim by a language model's answers: what such stages share."""
+"""Rank the first sources of every claim by a language model's answers: shared by such stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from claim2source.text.views import SourceForm, render_claim, render_source
 
 @dataclass
 class Listed:
-    """Hold a claim, its first sources as texts, and what was found for them."""
+    """Hold a claim, its first sources as texts, and their scores."""
 
     claim: Claim
     before: Mapping[str, float]
@@ -35,7 +35,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class LLMScores(LLMStage, ABC):
-    """Rank the first sources of every claim by what a language model answers.
+    """Rank the first sources of every claim by a language model's answers.
 
     Args:
         depth: how many of the first sources it sees; what is beyond keeps its place below them.
@@ -53,7 +53,7 @@ class LLMScores(LLMStage, ABC):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe what a result depends on besides the settings: the prompts' words."""
+        """Describe the prompts' words: a result depends on them beside the settings."""
         read = [read_prompt(name) for name in self.prompts]
         return {"prompts": [content_hash([repr(_without_path(one))]) for one in read]}
 
@@ -62,7 +62,7 @@ class LLMScores(LLMStage, ABC):
         """Give every list its scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew; what fails keeps its order."""
+        """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
         started = time.perf_counter()
         known = {source.id: source for source in sources}
         lists, spent = [], LLMCost()

@@ -123,7 +123,7 @@ class LocalReranker(Reranker):
 
     @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
-        """Find the model's files, what identifies them, and how to load them."""
+        """Find the model's files, their identity, and how to load them."""
         name, revision, labels, adapter = self.model, self.revision, 1, None
         if self.trained is not None:
             place, manifest = self.trained
@@ -170,7 +170,7 @@ class LocalReranker(Reranker):
 
 
 def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
-    """Return what a checkpoint says of a setting. Raises `ConfigError` where a stage contradicts.
+    """Return a checkpoint's setting. Raises `ConfigError` where a stage contradicts it.
 
     A stage that leaves the setting at its default does not contradict.
     """
@@ -213,7 +213,7 @@ def load_cross_encoder(
     *,
     trains: bool = False,
 ) -> CrossEncoder:
-    """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
+    """Load a cross-encoder that returns raw logits. Raises `UserError` for any other model.
 
     `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
     `trains` may begin without a head: that is random then. The activation that its files name is
@@ -334,7 +334,7 @@ def first_token_alone(model: Any) -> None:
 def load_causal(
     folder: Path, settings: LoadSettings
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a generative model and its tokenizer. Raises `UserError` for what is none."""
+    """Load a generative model and its tokenizer. Raises `UserError` for any other model."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

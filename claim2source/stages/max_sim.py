@@ -63,7 +63,7 @@ class EncoderReranker(Reranker):
         return resolve(self.config, self.runtime.device).encoder
 
     def described(self, kind: str) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes, as what a score of this kind depends on."""
+        """Describe the encoder and its prefixes, on which a score of this kind depends."""
         encoder = self.encoder
         sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
         template = encoder.settings.template
@@ -81,7 +81,7 @@ class Cosine(EncoderReranker):
 
     @property
     def label(self) -> str:
-        """Name the model and what is done with it."""
+        """Name the model and its score."""
         return f"cosine of {self.model}"
 
     @cached_property
@@ -105,7 +105,7 @@ class MaxSim(EncoderReranker):
 
     @property
     def label(self) -> str:
-        """Name the model and what is done with it."""
+        """Name the model and its score."""
         return f"MaxSim of {self.model}"
 
     @property

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim anew by scores of pairs: what all re-rankers share."""
+"""Rank the first sources of every claim anew by scores of pairs: shared by all re-rankers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Hold the raw scores of some pairs, by their places in what was asked.
+    """Hold the raw scores of some pairs, by their positions in the request.
 
     A pair that could not be scored has NaN, and its reason in `why`.
     """
@@ -321,7 +321,7 @@ def _keys(pairs: Sequence[Pair]) -> list[bytes]:
 def _write(
     space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
 ) -> None:
-    """Store the scores that are numbers; a pair that failed is asked again."""
+    """Store the finite scores; a pair that failed is scored again next time."""
     good = [place for place in fresh if np.isfinite(scores[place])]
     space.put([keys[place] for place in good], scores[good][:, None])
 
@@ -343,7 +343,7 @@ def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
 def scored_alone(
     rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
 ) -> Iterator[Scored]:
-    """Score a batch with `score`; what fails in it, or is no number, is scored again in parts.
+    """Score a batch with `score`; where it fails, or gives no number, score its parts.
 
     A pair that fails alone has NaN and the error.
     """

@@ -1,4 +1,4 @@
-"""Score candidates by single similarities of claim and source: what a learned fusion weighs."""
+"""Score candidates by single similarities of claim and source: the views of a learned fusion."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def _lacks(source: Source, part: PartOfSource) -> bool:
 
 
 def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
-    """Write a claim as its bigrams or pieces of words, which are then compared as words."""
+    """Write a claim as its bigrams or pieces of words, to be compared as words."""
     parts = claim_parts(claim, view.claims)
     text = " ".join(_grams([part.text], view, part.language)[0] for part in parts)
     return replace(claim, text=text, lang="en", translation=None)

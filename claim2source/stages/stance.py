@@ -156,7 +156,7 @@ class Stance(RewritingStage):
 
     @cached_property
     def scorer(self) -> Cosine | NLI | None:
-        """Make what scores pairs; None where a language model does."""
+        """Make the scorer of pairs; None where a language model judges them."""
         kind = _SCORERS.get(self.by)
         if kind is None:
             return None

@@ -92,7 +92,7 @@ class Poll:
         self.closed |= close
 
     def lead(self) -> tuple[int | None, float]:
-        """Return what has most votes and its lead over all others; None where several have."""
+        """Return the option with most votes and its lead over all others; None for a tie."""
         first, second = np.sort(self.votes)[::-1][:2]
         lead = float(first - second)
         # Sums of probabilities in different orders are not exact.
@@ -236,7 +236,7 @@ class Verifier(LLMStage):
         )
 
     def _take(self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]) -> None:
-        """Ask in rounds, each of as many votes as can settle nothing earlier."""
+        """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
         while True:
             asks: dict[str, Ask] = {}
             for poll in polls:
@@ -521,7 +521,7 @@ def _to_first(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, 
 
 
 def _reordered(ranked: Sequence[tuple[str, float]], rows: Sequence[int]) -> list[tuple[str, float]]:
-    """Give the first scores to the same sources in another order; those beyond keep theirs."""
+    """Give the first scores to the same sources in another order; later ones keep theirs."""
     beyond = list(ranked[len(rows) :])
     below = np.float32(beyond[0][1]) if beyond else np.float32(-np.inf)
     scores = []

@@ -112,7 +112,7 @@ class YesNo(LocalReranker):
         return load_causal(folder, settings)
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
-        """Write a pair's prompt: what is before the instruction, what holds texts, the end."""
+        """Write a pair's prompt: head before the instruction, body with the texts, end."""
         _, instruction, template = self.prompt_settings
         told = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
@@ -162,7 +162,7 @@ class YesNo(LocalReranker):
         return found[0], found[1]
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
-        """Score pairs claim by claim, so that what their prompts share is read once."""
+        """Score pairs claim by claim, so that the shared start of their prompts is read once."""
         order = [row for rows in rows_by_claim(pairs).values() for row in rows]
         shared = _Prefixes(self.network[0], self.answers)
         for start in range(0, len(order), CHUNK):

@@ -233,7 +233,7 @@ def choose(
 
 
 def _why(best: Settings, top: float, score: float, error: float) -> str:
-    """Say why another than the best setting was taken; `best` is what differs among settings."""
+    """Explain the choice of a setting that is not the best; `best` holds those that differ."""
     named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
         f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
@@ -328,7 +328,7 @@ def choose_fielded(
 def _try_fielded(
     claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
 ) -> dict[str, np.ndarray]:
-    """Score every setting for claims: average precision of the first sources, [settings] each."""
+    """Score all settings: average precision by claim id, [settings] each."""
     ids, tried = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
     analyses = _by_analysis(settings, "k1", "b", "boost")
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
@@ -356,7 +356,7 @@ def choose_of_grid(
     weighing: Weighing,
     rule: Rule,
 ) -> tuple[Any, Choice]:
-    """Choose one of a grid's settings; the record has what differs among those that were tried.
+    """Choose one of a grid's settings; the record holds the settings that differ in the grid.
 
     Distance from the first one, the default, is in steps of the grid.
     """
@@ -386,7 +386,7 @@ def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
 
 
 def _by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
-    """Group settings that differ in some weights alone: the first and all of each group."""
+    """Group settings that differ in these weights alone: the first and all of each group."""
     groups: dict[str, list[Setting]] = {}
     for one in settings:
         values = {k: v for k, v in asdict(one).items() if k not in weights}  # type: ignore[call-overload]

@@ -75,7 +75,7 @@ class SelectionData:
 def carve(
     whole: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
 ) -> SelectionData:
-    """Carve val out of a split; what is left of it may be trained on.
+    """Carve val out of a split; the rest may be trained on.
 
     `mix` is the share of claims of seen papers to choose for; none: what is expected.
     """
@@ -151,11 +151,11 @@ class HeldOut:
         return other
 
     def shared(self, key: object) -> dict[str, np.ndarray]:
-        """Return what is known of claims, by id, that depends on no other claim; folds share it."""
+        """Return the values per claim, by id, that depend on no other claim; folds share them."""
         return self._shared.setdefault(repr(key), {})
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """Return what was made for a key of the same content, else make it."""
+        """Return the value made for a key of the same content, else make it."""
         text = repr(key)
         if text not in self._made:
             self._made[text] = make()
@@ -163,7 +163,7 @@ class HeldOut:
         return made
 
     def train(self, split: str | None = None) -> Dataset:
-        """Load the claims for what has no weights: all of train, or of the split that is named.
+        """Load the claims for parts without weights: all of train, or of the split that is named.
 
         Raises `NothingToChooseOn` where it is the reported one, is not there, or has no golds.
         """
@@ -204,7 +204,7 @@ class HeldOut:
         return self.once(models, lambda: known_to_none([self._unknown_to(one) for one in models]))
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that a model, and what it was trained from, held out."""
+        """Find the claims that a model and its base held out."""
         selection = self._held_out_by(manifest)
         base = None if manifest is None else manifest_of_base(manifest)
         if base is None:
@@ -221,7 +221,7 @@ class HeldOut:
         return known_to_none([selection, known])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that the last training of a model held out; all of train without one."""
+        """Find the claims that a model's last training held out; all of train without one."""
         data, choosing = DataRecord() if manifest is None else manifest.data, self.choosing
         trained = manifest is not None and manifest.weights.kind != "base"
         if trained and None not in (choosing.split, data.train_split):
@@ -241,7 +241,7 @@ class HeldOut:
         return replace(selection, train=train, note=note)
 
     def carved(self, data: DataRecord) -> SelectionData:
-        """Carve val out of train as a training did; what its manifest does not say is as usual.
+        """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
 
         `train` is what is left, in the languages of the training.
         """
@@ -258,7 +258,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Hold what a system is fitted with: claims held out, the claim form, the reported languages.
+    """Hold the input of fitting a system: claims held out, the claim form, the reported languages.
 
     `form` is none where every part is run with its own.
     """
@@ -309,7 +309,7 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
 
 
 def _trained(name: str) -> Iterator[tuple[str, Trained]]:
-    """Find the manifests of a model and of what it was made from, where it was trained by us."""
+    """Find the manifests of a model and of its bases, as far as they were trained here."""
     waiting, known = [name], set()
     while waiting:
         place = waiting.pop()
@@ -326,7 +326,7 @@ def _trained(name: str) -> Iterator[tuple[str, Trained]]:
 
 
 def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
-    """Say that a model was trained on claims of val, and what to do; None where it was not."""
+    """Report that a model was trained on claims of val, and a remedy; None where it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None

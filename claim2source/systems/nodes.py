@@ -44,7 +44,7 @@ _DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Hold what all nodes have: the name and label of the system that it is, and its claim form.
+    """Hold the fields that all nodes share: the system's name and label, and its claim form.
 
     `unsupported` says why it cannot run, `advice` what to do where weights are missing.
     """
@@ -93,7 +93,7 @@ class Node:
         return self.claims or form or "original"
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose what is to be chosen, off the reported claims; `train_split` names train."""
+        """Choose the open settings, off the reported claims; `train_split` names train."""
         self.require_supported()
         return self, []
 
@@ -112,7 +112,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class GridNode(Node):
-    """Hold what all BM25s have: a `grid`, of which settings are chosen on all of train."""
+    """Share a `grid` between BM25 nodes; its settings are chosen on all of train."""
 
     grid: Grid = ()
     fitted: bool = False
@@ -195,7 +195,7 @@ class FieldedNode(GridNode):
         return FieldedIndex(sources, self.fielded)
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none: with what is changed."""
+        """Return the label of a node without one of its own: with its changed settings."""
         if self.grid:
             return "fielded-bm25-tuned"
         given, plain = asdict(self.fielded), asdict(FieldedConfig())
@@ -392,7 +392,7 @@ class HybridNodeIndex(Unwritten):
     def score_missing(
         self, claims: Sequence[Claim], first: Result, second: Result
     ) -> tuple[Result, Result]:
-        """Score with each part what only the other ranks."""
+        """Score with each part the sources that only the other ranks."""
         return (
             score_missing(self.sparse, claims, first.run, second.run),
             score_missing(self.dense, claims, second.run, first.run),
@@ -526,7 +526,7 @@ AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 
 def _unnamed(node: AnyNode) -> AnyNode:
-    """Leave of a node what its rankings depend on; routes are known by their parts' names."""
+    """Reduce a node to the settings that its rankings depend on; routes keep parts' names."""
     bare = replace(node, name="", label=None, unsupported=None, advice=None)
     if isinstance(bare, HybridNode):
         return replace(bare, sparse=_unnamed(bare.sparse), dense=_unnamed(bare.dense))
@@ -568,7 +568,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
 
 
 def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
-    """Rebuild a tree with every node changed, the parts before what they are parts of."""
+    """Rebuild a tree with every node changed, parts before the nodes that hold them."""
     if isinstance(node, HybridNode):
         sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
         node = replace(node, sparse=sparse, dense=dense)

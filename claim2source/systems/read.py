@@ -49,7 +49,7 @@ _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passa
 
 @dataclass(frozen=True)
 class SystemEntry(Settings):
-    """Describe one system: what retrieves, and the stages that follow.
+    """Describe one system: its retrieval, and the stages that follow.
 
     Args:
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
@@ -193,7 +193,7 @@ def _entries(path: Path) -> dict[str, SystemEntry]:
 
 
 def _is_old(path: Path) -> bool:
-    """Tell whether a file that cannot be read has a system in the grammar of 0.2."""
+    """Tell whether an unreadable file has a system in the grammar of 0.2."""
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -220,7 +220,7 @@ def _is_old(path: Path) -> bool:
 
 
 class _Reader:
-    """Make systems of entries; those that others name are made once."""
+    """Make systems of entries; a system that several entries name is made once."""
 
     def __init__(self, entries: Mapping[str, tuple[SystemEntry, Path]]) -> None:
         self.entries = entries
@@ -312,7 +312,7 @@ class _Reader:
         return replace(_leaf(kind, given[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared(self, name: str, key: str) -> AnyNode:
-        """Return the first stage of a system, with what the system says of it."""
+        """Return a system's first stage with its name, label, claim form and advice."""
         system = self.system(name)
         if system.stages:
             raise ConfigError(key, name, "a system without stages")
@@ -372,7 +372,7 @@ def _leaf(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
 
 
 def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
-    """Read settings, of which lists are values to choose from; `k1: fit` stands for the usual."""
+    """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
     given = dict(_mapping(value, key))
     lists = dict(usual) if given.get("k1") == FIT else {}
     lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}

@@ -152,7 +152,7 @@ _RUNTIME = (
 
 
 def is_simulated(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage, and what follows it, is in no test: made up, or handed the golds."""
+    """Tell whether a stage makes its row, and the rows after it, no part of any test."""
     return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
 
 
@@ -169,7 +169,7 @@ class UsesRuntime(Protocol):
 
 @runtime_checkable
 class UsesHistory(Protocol):
-    """Fit stages that read what all stages before them gave."""
+    """Fit stages that read the results of all stages before them."""
 
     def with_history(self, stages: Mapping[str, Result]) -> Stage:
         """Return the same stage, which knows these results by the stages' names."""
@@ -225,7 +225,7 @@ def models_of(stage: Stage) -> list[str]:
 def with_history(
     stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
 ) -> Stage:
-    """Tell a stage what the stages before it gave, if it reads that."""
+    """Give a stage the results of the stages before it, if it reads them."""
     inner = _inner(stage)
     if not isinstance(inner, UsesHistory):
         return stage
@@ -269,7 +269,7 @@ def apply_stage(
     progress: bool = False,
     earlier: Run | None = None,
 ) -> Result:
-    """Apply a stage to a result, or read from the store what that gave before.
+    """Apply a stage to a result, or read its stored result.
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
@@ -402,7 +402,7 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
 
 
 def _when(given: Any, place: int) -> WhenConfig:
-    """Read for which claims a stage is asked."""
+    """Read the setting that limits a stage to some claims."""
     key = f"stages.{place}.{WHEN}"
     if not isinstance(given, Mapping):
         raise ConfigError(key, given, "such as {margin_below: 0.2}")

@@ -45,7 +45,7 @@ DEPTH = 100
 
 @dataclass(frozen=True)
 class StageResult:
-    """Hold what one stage of a system gave."""
+    """Hold one stage's result."""
 
     name: str
     result: Result
@@ -53,7 +53,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class SystemResult:
-    """Hold what a system gave for one claim form: a result for each stage, the last its own.
+    """Hold a system's results for one claim form, one for each stage, the last its own.
 
     `cost` is that of all stages; `parameters` counts the weights of its dense models,
     `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).

@@ -124,7 +124,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _kind(mark: re.Match[str]) -> tuple[str, bool]:
-    """Name the thought that a mark belongs to, and tell whether it ends it."""
+    """Name the thought that a mark belongs to, and tell whether the mark ends it."""
     found = {group: text for group, text in mark.groupdict().items() if text}
     name = (found.get("name") or found.get("name_b") or "").casefold()
     around = _AROUND.fullmatch(name)

@@ -228,7 +228,7 @@ def _flat(text: str) -> str:
 
 
 def _tag(name: str, values: Sequence[str]) -> str:
-    """Name a tag that no value forges: `tweet`, or the first of `tweet-2`, ... that none has."""
+    """Name a tag that no value can forge: `tweet`, or the first of `tweet-2`, ... that none has."""
     base = tag = name.replace("_", "-")
     # All numbers that values give it are found at once: there may be many.
     letters = "".join(f"[{re.escape(c)}{_OTHER}]" for c in base)
@@ -242,7 +242,7 @@ def _tag(name: str, values: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Write a text as a reader sees it who tells no `＜` from `<` and sees no invisible marks."""
+    """Normalise a text so that look-alikes of `<` and invisible marks cannot hide a tag."""
     shown = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
     unseen = ("Cf", "Mn", "Me", "Cc")
     seen = (c for c in shown if c.isspace() or unicodedata.category(c) not in unseen)
@@ -251,7 +251,7 @@ def _plain(text: str) -> str:
 
 
 def _ascii(c: str) -> str:
-    """Write a letter of another script as one that may be any, a digit or dash as ours."""
+    """Map a letter of another script to a wildcard; digits and dashes to ours."""
     if c.isascii():
         return c
     digit = unicodedata.decimal(c, -1)

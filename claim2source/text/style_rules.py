@@ -193,6 +193,6 @@ def _capital(text: str) -> str:
 
 
 def _lowered(text: str) -> str:
-    """Lower a sentence's first letter, unless its first word is an acronym or a name."""
+    """Lower a sentence's first letter, unless it begins an acronym or a name."""
     first = text.split(" ", 1)[0]
     return text if any(map(str.isupper, first[1:])) else text[:1].lower() + text[1:]

@@ -59,7 +59,7 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
 
 @said_once()
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for what FILE names and is not there, before training."""
+    """Raise `UserError` before training for systems or files of FILE that do not exist."""
     if config.after is None:
         return
     found = read_after(config, config.after)
@@ -105,7 +105,7 @@ def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
 
 
 def _tried(what: str, work: Callable[[], str]) -> bool:
-    """Print what `work` returns; log its failure and return False."""
+    """Print the result of `work`; log its failure and return False."""
     try:
         say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it

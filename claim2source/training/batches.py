@@ -140,7 +140,7 @@ class BatchSampler:
         return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
     def _even(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Part rows into as many as all processes get equally, and those that are left."""
+        """Divide rows into the most that all processes can share equally, and the rest."""
         most = len(rows) - len(rows) % self.world_size
         return rows[:most], rows[most:]
 
@@ -215,7 +215,7 @@ class BatchSampler:
         return used
 
     def _turns(self, rows: Sequence[int], used: np.ndarray) -> tuple[int, ...]:
-        """Look up how often each row's pair was used before, and count this use."""
+        """Look up how often each row's pair was used, and count this use."""
         turns = []
         for row in rows:
             turns.append(int(used[row % self.pairs]))
@@ -223,12 +223,11 @@ class BatchSampler:
         return tuple(turns)
 
     def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
-        """Divide a batch among the processes, by rank."""
         return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
 
 
 class BatchLoader(Generic[Made]):
-    """Feed Lightning what `make` makes of a sampler's plans, an epoch at a time.
+    """Feed Lightning the batches that `make` builds from a sampler's plans, one epoch at a time.
 
     The next `AHEAD` batches are made in a thread, of one epoch only: before the next one negatives
     may be mined again. Its state is the place in an epoch: the batches given, not those made.
@@ -258,7 +257,7 @@ class BatchLoader(Generic[Made]):
         return self._plans.whole
 
     def __iter__(self) -> Iterator[Made]:
-        """Give the batches that are left of the epoch. Raises what `make` raised for the next."""
+        """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
         first, self._first = self._first, 0
         plans = self._plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")

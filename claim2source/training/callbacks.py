@@ -127,11 +127,11 @@ class WandbTables(pl.Callback):
         self._shown: Path | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Show what the training begins with."""
+        """Log the first negatives."""
         self._show(module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Show what was mined again."""
+        """Log the negatives that were mined again."""
         self._show(module)
 
     def _show(self, module: pl.LightningModule) -> None:
@@ -156,7 +156,7 @@ class Remine(pl.Callback):
         self.session, self.config, self.base, self.train = session, config, base, train
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Mine where it is due after the epoch before, and train on what was mined."""
+        """Mine where it is due after the last epoch, and train on the new negatives."""
         assert isinstance(module, RetrieverModule)
         epoch, encoder, session = trainer.current_epoch, self.base.encoder, self.session
         if not mines_after(self.config.optimisation, epoch):
@@ -191,12 +191,12 @@ class GatherWeights(pl.Callback):
         self._current = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Gather for what is done before an epoch, such as mining; not before the first."""
+        """Gather for work before an epoch, such as mining; not before the first."""
         if trainer.current_epoch:
             self._gather(module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Gather for what is done after an epoch."""
+        """Gather for work after an epoch."""
         self._current = False
         self._gather(module)
 
@@ -353,7 +353,7 @@ class StateFile(CheckpointIO):
         self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
 
     def wait(self) -> None:
-        """Wait until what was saved is written. Raises what went wrong."""
+        """Wait until the last save is on disk. Raises its error."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
@@ -412,7 +412,7 @@ class KeepState(Checkpoint):
         self.close_epoch(trainer)
 
     def close_epoch(self, trainer: pl.Trainer) -> None:
-        """Do what is done at an epoch's end, where the epoch was left open."""
+        """Run the end of an epoch that was left open."""
         if self.epoch_open:
             for monitoring in (False, True):  # Lightning's order
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
@@ -445,7 +445,7 @@ class KeepState(Checkpoint):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add what Lightning does not hold."""
+        """Add the state that Lightning does not hold."""
         assert isinstance(module, TrainingModule)
         ours = RunState(
             batches_done=module.batches_done,
@@ -465,7 +465,7 @@ class KeepState(Checkpoint):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take up what was added."""
+        """Restore the state that was added."""
         assert isinstance(module, TrainingModule)
         ours = RunState(**checkpoint[OURS])
         module.batches_done, module.steps_done = ours.batches_done, ours.steps_done

@@ -131,7 +131,7 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
 
 
 def _check_experts(model: Any, config: RunConfig) -> None:
-    """Raise `ConfigError` where adapters lie on a mixture's experts: they know no dropout."""
+    """Raise `ConfigError` for adapters on a mixture's experts: they cannot have dropout."""
     import torch
 
     with torch.device("meta"):
@@ -207,7 +207,7 @@ def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 
 def _freeze_below(model: torch.nn.Module, kept: int) -> None:
-    """Freeze what is before the last `kept` layers; no gradient goes through it."""
+    """Freeze all weights before the last `kept` layers; no gradient goes through them."""
     first = next(layers_of(model)[-kept].parameters())
     for parameter in model.parameters():
         if parameter is first:

@@ -267,7 +267,7 @@ class RunConfig(Settings):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """Return the settings for a report, without what is of one machine or process."""
+        """Return the settings for a report, without those of one machine or process."""
         return {key: value for key, value in as_plain(self).items() if key not in _OF_ONE_MACHINE}
 
     @property
@@ -277,7 +277,7 @@ class RunConfig(Settings):
 
     @property
     def unsharded(self) -> str | None:
-        """Say what to take in place of a strategy that shards, where the training cannot."""
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
         return None
 
     @property
@@ -388,7 +388,7 @@ class FinetuneConfig(RunConfig):
 
     @property
     def unsharded(self) -> str | None:
-        """Say what to take in place of a strategy that shards, where the training cannot."""
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
         if self.tuning == "qlora":
             return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
         if self.teacher is not None:
@@ -410,7 +410,7 @@ class FinetuneConfig(RunConfig):
 
 
 def _files_of(after: Path | None) -> list[tuple[str, str]]:
-    """List the files and folders that the file `after` names; what is wrong in it is said later."""
+    """List the files and folders that the file `after` names; its errors are reported later."""
     try:
         values = read_yaml(after) if after is not None else None
     except InputError:

@@ -242,7 +242,7 @@ class TrainingPairs:
         self.papers = self._papers([s for s in self.dataset.sources if s.id in used])
 
     def _papers(self, sources: Sequence[Source]) -> dict[str, int]:
-        """Number the papers of sources: those of one text, and near-duplicates, have one number."""
+        """Number the papers of sources: equal texts and near-duplicates share a number."""
         texts = [self.source_tokens[source.id] for source in sources]
         first: dict[Tokens, str] = {}
         same = [
@@ -259,11 +259,10 @@ class TrainingPairs:
         return {self.papers[gold] for gold in self.golds[claim] if gold in self.papers}
 
     def _scores(self, claim: str) -> Mapping[str, float]:
-        """Look up the teacher's scores of a claim's candidates."""
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
-        """Put the negatives that the teacher scores first: only sources in the batch teach."""
+        """Put the negatives with teacher scores first: only sources in the batch teach."""
         scored = self._scores(row.claim)
         # The sort is stable: of either kind the hardest stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
@@ -288,7 +287,7 @@ class TrainingPairs:
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
     def taught_sentences(self) -> list[str]:
-        """Say what the teacher teaches by a pair's own sources in the first epoch."""
+        """Describe how many of a pair's own sources the teacher scores in the first epoch."""
         if self.teacher is None:
             return []
         taught: list[int] = []

@@ -176,7 +176,7 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
 
 
 def lost_connection(error: Exception) -> str | None:
-    """Say that another process is gone, where that is what an exchange's error means."""
+    """Describe an exchange's error that means a lost process; None for any other."""
     text = str(error)
     broken = isinstance(error, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError)
     if not broken and not any(sign in text for sign in _BROKEN):
@@ -214,7 +214,7 @@ def barrier(world: World) -> None:
 
 @contextlib.contextmanager
 def together(world: World) -> Iterator[None]:
-    """Run the body on every process and wait for all; what the user must correct ends them all.
+    """Run the body on every process and wait for all; a `UserError` of one ends them all.
 
     One process raises it, the others end with the same exit code and no second line.
     """
@@ -352,7 +352,7 @@ class Sharded(ModelParallelStrategy):
         return moved_weights(self.model, everywhere=False)
 
     def teardown(self) -> None:
-        """End, as other strategies do, what writes the state."""
+        """End the writer of states, as other strategies do."""
         super().teardown()
         self.checkpoint_io.teardown()
 

@@ -34,7 +34,7 @@ from claim2source.training.session import Session, open_session, saved_state
 
 @dataclass(frozen=True)
 class Setup:
-    """Hold what a training begins with, loaded and checked.
+    """Hold a training's inputs, loaded and checked.
 
     `config` has numbers in place of `auto`, and what a resumed run was begun with; `state` is what
     is resumed from.

@@ -268,7 +268,7 @@ class LossesConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTargets:
-    """Hold what the losses compare the vectors with, for this process's n claims and m sources.
+    """Hold the losses' targets for this process's n claims and m sources.
 
     `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
     the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. The

@@ -126,7 +126,7 @@ class Memory:
 
     @property
     def fixed(self) -> float:
-        """Add what does not depend on the texts."""
+        """Add the parts that do not depend on the texts."""
         return self.weights + self.states
 
     @property
@@ -136,7 +136,7 @@ class Memory:
 
     @classmethod
     def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
-        """Estimate what a config needs where so many tokens are in the forward pass at once.
+        """Estimate a config's memory with this many tokens in the forward pass at once.
 
         The model is still without adapters.
         """
@@ -168,7 +168,7 @@ class Memory:
 
 
 def _outside_layers(model: PreTrainedModel) -> int:
-    """Count the weights that `ModelShape.linear` leaves out: embeddings, norms, biases, pooler."""
+    """Count the weights that `ModelShape.linear` omits: embeddings, norms, biases, pooler."""
     inside = {
         id(module.weight)
         for name, module in model.named_modules()
@@ -178,7 +178,7 @@ def _outside_layers(model: PreTrainedModel) -> int:
 
 
 def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
-    """Count what a layer keeps of a token until its gradients are known, in bytes.
+    """Count the bytes that a layer keeps of a token until its gradients are known.
 
     Without dropout LoRA's adapters keep each input once. Dropout keeps a mask and an output for
     every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
@@ -288,7 +288,7 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
 def plan_memory(
     config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float
 ) -> MemoryPlan:
-    """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
+    """Replace `auto` by values that fit `device` bytes; texts have at most `longest` tokens.
 
     The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
     computes the forward pass once more; both, which compute it twice more. Where nothing fits,
@@ -321,7 +321,7 @@ def plan_memory(
 def plan_memory_here(
     config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
 ) -> MemoryPlan:
-    """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
+    """Replace `auto` by values that fit the model's device, shared by `processes` if it is the CPU.
 
     Raises `ConfigError` where something was left to the device, and nothing fits.
     """

@@ -69,7 +69,7 @@ def report_run(
 def training_report(
     run: RunFolder, config: RunConfig, epoch: int, choice: Choice, losses: Sequence[float]
 ) -> TrainingReport:
-    """Describe how a run went and what it chose."""
+    """Describe a run's course and its choice."""
     return TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),
@@ -191,7 +191,7 @@ def run_text(report: Report) -> str:
 
 
 def _val_lines(training: TrainingReport) -> list[str]:
-    """Show both parts of val for every epoch, where it has both, and why what was chosen."""
+    """Tabulate both parts of val by epoch, where it has both, and explain the choice."""
     lines = []
     if all(entry.parts for entry in training.history):
         columns = ["macro MRR@5 on val", *(f"{part} papers" for part in PARTS), TO_CHOOSE_BY]

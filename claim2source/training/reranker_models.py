@@ -1,4 +1,4 @@
-"""Load re-rankers to train, one class a kind: how pairs become logits, and what is saved."""
+"""Load re-rankers to train, one class a kind: from pairs to logits, and the files to save."""
 
 from __future__ import annotations
 

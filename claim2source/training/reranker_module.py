@@ -224,7 +224,7 @@ class RerankerModule(TrainingModule):
         return largest > 1
 
     def loss_of_batch(self, ready: ReadyGroups) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         part_of = {chunk[0]: part for chunk, part in zip(ready.chunks, ready.parts, strict=True)}
 
         def encode(rows: Sequence[int]) -> Tensor:
@@ -251,7 +251,7 @@ class RerankerModule(TrainingModule):
         return run(ready.chunks, encode, loss_of), ready.plan
 
     def _count(self, part: Features) -> None:
-        """Count the tokens that are read, and their padding."""
+        """Count the real tokens and the padding."""
         masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
         self.window.real += sum(int(mask.sum()) for mask in masks)
         self.window.padded += sum(mask.numel() for mask in masks)
@@ -270,7 +270,7 @@ class RerankerModule(TrainingModule):
     def summary(
         self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
     ) -> list[str]:
-        """Say what is trained on, and what is left out."""
+        """Describe the training data, and the pairs that are left out."""
         claims, pairs = data.train.claims, self.pairs
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         lines = [
@@ -374,7 +374,7 @@ class PipelineOnVal(pl.Callback):
             record_epoch(trainer, module, self.session, scores)
 
     def _reranked(self) -> Result:
-        """Re-rank val with the weights as they are, a share in every process."""
+        """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.reranker.model
         mine = val.claims[world.rank :: world.size]
         part = self._first.restricted([claim.id for claim in mine])
@@ -395,7 +395,7 @@ class PipelineOnVal(pl.Callback):
         return bool(several) and all(alike)
 
     def _score(self, folder: Path, result: Result) -> ValScores:
-        """Score a ranking of val, and note it in a checkpoint's manifest."""
+        """Score a ranking of val, and write the score to a checkpoint's manifest."""
         scores = pipeline_scores(result, self.data, self.config)
         manifest = RerankerManifest.read(folder)
         replace(manifest, scores=scores.by_split()).write(folder)
@@ -403,7 +403,7 @@ class PipelineOnVal(pl.Callback):
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
-    """Score a ranking of val; what is chosen by is `choose_by`."""
+    """Score a ranking of val; `choose_by` is the metric of the choice."""
     one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
     ids, metric = data.weighing.claim_ids, config.choose_by
     values = evaluate(result.run, data.val.qrels, [metric], ids)[metric]

@@ -126,7 +126,7 @@ class RunFolder:
         return run
 
     def begin(self, config: RunConfig) -> None:
-        """Make the folder, or clear what a killed process left in it; move a replaced run aside."""
+        """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
         place = _resolved(self.path)
         if self.replaces:
             thrown_away = _is_thrown_away(place)
@@ -252,7 +252,7 @@ def resumable(config: RunConfig) -> bool:
 
 @dataclass(frozen=True)
 class _RunFile:
-    """Hold what `run.json` says."""
+    """Hold the fields of `run.json`."""
 
     chosen: str | None
     history: tuple[Epoch, ...]
@@ -280,7 +280,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _is_nothing(path: Path) -> bool:
-    """Tell whether a file is what a killed process of ours left, not a user's."""
+    """Tell whether a file is the leftover of a killed process, not a user's."""
     return is_leftover(path) or path.name == LOCK_FILE
 
 
@@ -322,7 +322,7 @@ def _begun(file: Path) -> dict[str, object]:
 
 
 def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
-    """List key, old and new value of changed settings that a resumed run may not change."""
+    """List key, old and new value of changed settings that a resumed run must not change."""
     old, new, default = map(_leaves, (_begun(file), as_plain(config), as_plain(type(config)())))
     return [
         (key, was, new.get(key))

@@ -145,7 +145,7 @@ def _trial(
     packed: bool,
     half: bool,
 ) -> Trial:
-    """Train some steps of a copy, on the same texts, without dropout."""
+    """Train a copy for some steps, on the same texts, without dropout."""
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
     own = Encoder(model, encoder.tokenizer, encoder.settings, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)

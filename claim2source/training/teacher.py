@@ -57,7 +57,7 @@ class Teacher:
     sha256: str = ""
 
     def sentences(self) -> list[str]:
-        """Say how many training claims are scored, and by what the scores are divided."""
+        """Describe how many training claims are scored, and the divisor of the scores."""
         said = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
         if self.spread is not None:
             said += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
@@ -282,7 +282,7 @@ class SourceTeacher:
             self._place(train, store, untrained, begun)
 
     def _place(self, train: Dataset, store: Store, untrained: Identity, folder: Path) -> None:
-        """Give the projection its first weights, and name those of the student."""
+        """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():
             known = load_projection(folder, projection.in_features)

@@ -133,7 +133,7 @@ def _check_part(name: str, part: object) -> None:
 
 
 def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
-    """Make the trainer. Raises `ConfigError` for what Lightning refuses."""
+    """Make the trainer. Raises `ConfigError` for arguments that Lightning refuses."""
     import pytorch_lightning as pl
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 

@@ -98,13 +98,13 @@ def _entries(
 
 
 def _title(source: str, sources: Mapping[str, Source]) -> str:
-    """Name a source by its title, else by how its abstract begins."""
+    """Name a source by its title, else by the first words of its abstract."""
     known = sources.get(source)
     return f"{known.title or known.abstract[:120]} ({source})" if known else source
 
 
 def _arrow(before: int, after: int) -> str:
-    """Say that a source rose or fell; it has rank 0 where it is absent."""
+    """Draw an arrow for a source that rose or fell; rank 0 stands for absent."""
     old, new = before or float("inf"), after or float("inf")
     return "" if old == new else "↑" if new < old else "↓"
 
@@ -125,6 +125,6 @@ def _outcome(before: int, after: int) -> str:
 
 
 def _moved(entry: ClaimEntry) -> float:
-    """Measure by how much the reciprocal rank of the gold changed."""
+    """Return the change of the gold's reciprocal rank."""
     values = [1 / rank if rank else 0.0 for rank in entry.golds]
     return max(values) - min(values) if values else 0.0

@@ -38,7 +38,7 @@ MOST_CLAIMS = 1_000
 
 
 def require_page(out: Path, reports: Sequence[Path], dataset: str | None) -> None:
-    """Raise `UserError` where the page would replace an input, or what is not ours."""
+    """Raise `UserError` where the page would replace an input or another program's file."""
     inputs = [file for path in reports for file in files_of_report(path)]
     refuse_input(out, inputs + (files_of(dataset) if dataset else []), "--html")
     require_output_file(out, GENERATOR, option="--html")
@@ -129,7 +129,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
 
 
 def _moved(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
-    """Say how many golds all the stages promoted and demoted, then each of several."""
+    """Count the golds that all stages together promoted and demoted, then each one alone."""
     names = list(runs)
     steps = [(names[0], names[-1]), *(pairwise(names) if len(names) > 2 else ())]
     said = []

@@ -74,7 +74,7 @@ class Spot(NamedTuple):
 
 
 class _Drawing:
-    """Hold a figure of so many units high, and what its marks say as tooltips."""
+    """Hold a figure of `height` units, and the tooltips of its marks."""
 
     def __init__(self, height: float, label: str) -> None:
         from matplotlib.figure import Figure
@@ -170,7 +170,7 @@ class _Drawing:
 
 
 def _plain_attributes(element: ElementTree.Element) -> None:
-    """Turn a style, which the page's policy forbids, into attributes, with the page's colours."""
+    """Turn a style, which the page's policy forbids, into attributes with the page's colours."""
     for declaration in element.attrib.pop("style", "").split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name and name != "font-family":
@@ -301,7 +301,7 @@ def _filled(
     draw: Callable[[str, int | None], Any],
     room: float,
 ) -> str:
-    """Draw every system, those that are not `shown` behind and in grey, and name the others."""
+    """Draw every system, those not `shown` behind and in grey, and name the others."""
     marks = {}
     for name in sorted(names, key=lambda name: name in shown):
         marks[name] = draw(name, shown.index(name) if name in shown else None)
@@ -310,7 +310,7 @@ def _filled(
 
 
 def _framed(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
-    """Begin a plot with room for names at its right; return the room's width too."""
+    """Begin a plot with room for names at its right; return that room's width too."""
     room = max((_text_width(_short(name)) for name in names), default=0) + 44
     drawing = _Drawing(max(280.0, _LINE * len(names) + 60), f"{y} by {x}")
     axes = drawing.axes(62, 14, WIDTH - room - 82, drawing.height - 60)

@@ -52,7 +52,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold what the sections show.
+    """Hold the input of the sections.
 
     `subset`: only these languages are shown, while the costs in the reports are of all of them.
     `reports` are the reports, by name.
@@ -232,7 +232,7 @@ def _chosen(compared: Compared) -> Section:
 
 
 def _twins(compared: Compared) -> Section:
-    """Show how many golds tie with a source of the same text, and what that costs."""
+    """Count golds that tie with a source of the same text, and their cost in scores."""
     scored, title = compared.scored, "Twins"
     found = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
@@ -329,7 +329,7 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 
 def _styles(compared: Compared) -> Section:
-    """Show the reports' grids of text styles: a heat map of each system, and tables."""
+    """Draw the reports' grids of text styles: a heat map of each system, and tables."""
     found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
     grids = {name: grid for name, grid in found.items() if grid is not None}
     numbers: dict[str, TextTable] = {}
@@ -366,7 +366,7 @@ def _marked(cell: GridCell) -> str:
 
 
 def _left_out(compared: Compared) -> Section:
-    """List what did not run, what failed and what the reports say of themselves."""
+    """List systems that did not run, failures, and the reports' own notes."""
     reports = compared.reports.values()
     failed: list[list[Cell]] = [
         [name, reason, claims]

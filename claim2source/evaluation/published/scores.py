@@ -54,7 +54,7 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem], named: Mapping[str
 def _beside(
     table: Table, row: str, column: Column, bounded: _Bounded, same: bool
 ) -> PublishedScore:
-    """Set our score and its bounds beside a cell; other claims than the paper's: no difference."""
+    """Set our score beside a cell; no difference where the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
     inside = "unknown"

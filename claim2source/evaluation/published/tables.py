@@ -22,7 +22,7 @@ _STRICT: Any = {"extra": "forbid"}
 
 @dataclass(frozen=True)
 class Column:
-    """Describe one column of a table; what is set for the table holds for its columns too.
+    """Describe one column of a table; the table's settings hold for its columns too.
 
     Args:
         name: as the paper prints it.
@@ -54,7 +54,7 @@ class Column:
 
     @property
     def factor(self) -> float:
-        """Return what a score of ours is multiplied by to be in the paper's unit."""
+        """Return the factor that turns our score into the paper's unit."""
         return 100.0 if self.unit == "%" else 1.0
 
     def text(self, value: Value) -> str:

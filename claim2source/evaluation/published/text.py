@@ -26,7 +26,7 @@ CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class PublishedTables:
-    """Hold tables of the papers, our scores for their cells, and what is in none of them."""
+    """Hold tables of the papers, our scores for their cells, and our systems without a row."""
 
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
@@ -177,7 +177,7 @@ def notes(table: Table, cells: Cells) -> list[Part]:
 
 
 def used_systems(cells: Cells) -> list[Part]:
-    """Tabulate which of our systems are in which rows, and what they cost."""
+    """Tabulate our systems in each row, and their costs."""
     found = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
     rows = [
         [row, name, str(folder), *cost_cells(ours.system.report.cost)]

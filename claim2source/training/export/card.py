@@ -94,7 +94,6 @@ def write_card(
 
 
 def _results(card: Card) -> list[EvalResult]:
-    """List the scores as the hub's `model-index` has them."""
     from huggingface_hub import EvalResult
 
     if (report := card.report) is None:

@@ -47,7 +47,7 @@ def export_reranker(
     model: ModelConfig | None = None,
     card: Card | None = None,
 ) -> list[str]:
-    """Write a tuned re-ranker as a plain model with its card; returns what to say of it as lines.
+    """Write a tuned re-ranker as a plain model with its card; return notes on it.
 
     An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.

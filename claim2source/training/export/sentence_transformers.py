@@ -37,7 +37,7 @@ def export(
     name: str | None = None,
     card: Card | None = None,
 ) -> list[str]:
-    """Write a checkpoint at a scale as a plain model with its card; returns what to say of it.
+    """Write a checkpoint at a scale as a plain model with its card; return notes on it.
 
     `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
     own. `name` is what the export says it was made of. Raises `UserError` where
@@ -218,7 +218,7 @@ def load_export(kind: type, folder: Path, **settings: object) -> Any:
 
 
 def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
-    """Say how vectors differ by more than rounding; empty where they do not."""
+    """Describe a difference of vectors beyond rounding; empty where there is none."""
     from torch.nn.functional import cosine_similarity, normalize
 
     if found.shape != expected.shape:
@@ -279,5 +279,5 @@ def write_modules(
 
 
 def _masks_prefix(settings: EncoderSettings) -> bool:
-    """Tell whether the prefix is left out of the pooling, which only a mean can do."""
+    """Tell whether the pooling leaves out the prefix, which only a mean can do."""
     return settings.pooling == "mean" and not settings.template.pool_prefix

@@ -392,7 +392,6 @@ def _plain(name: str) -> str:
 
 
 def _save(folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype) -> None:
-    """Write weights and config as a model of this kind."""
     import torch
 
     kind = getattr(torch, dtype)
