@@ -125,7 +125,7 @@ def rewrite(config: RewriteConfig) -> None:
         for style in config.chosen:
             texts = originals(data, style.side, config.claims)
             rewrites = [] if config.dry_run else rewrite_by_rules(style, texts)
-            _finish(config, data, style, texts, rewrites, None)
+            _write_texts(config, data, style, texts, rewrites, None)
         return
     every: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
@@ -139,26 +139,24 @@ def rewrite(config: RewriteConfig) -> None:
                 continue
             answers = _ask(llm, style, texts, requests)
             rewrites = [
-                _rewritten(style, texts[place // config.versions], request, answer)
+                _record_of(style, texts[place // config.versions], request, answer)
                 for place, (request, answer) in enumerate(zip(requests, answers, strict=True))
             ]
-            _finish(config, data, style, texts, rewrites, prompt)
+            _write_texts(config, data, style, texts, rewrites, prompt)
             every += answers
     require_answers(every, "texts")
 
 
 def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
-    """Read the prompts, and check their variables before any work."""
     found = {}
     for style in config.chosen:
         prompt = read_prompt(config.prompt or str(style.prompt))
-        prompt.check_variables(_values(style, Original("", "")))
+        prompt.check_variables(_variable_values(style, Original("", "")))
         found[style.name] = prompt
     return found
 
 
-def _values(style: Style, text: Original) -> dict[str, str]:
-    """Map a prompt's variables to values: the text, and the language to answer in."""
+def _variable_values(style: Style, text: Original) -> dict[str, str]:
     language = language_name(text.language or detect(text.text) or "en")
     return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
 
@@ -166,10 +164,9 @@ def _values(style: Style, text: Original) -> dict[str, str]:
 def _requests(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[Request]:
-    """Request all versions of a text, one after another."""
     found = []
     for text in texts:
-        messages = prompt.messages(_values(style, text))
+        messages = prompt.messages(_variable_values(style, text))
         made = f"{prompt.name} {prompt.version}"
         found += [Request(text.id, messages, made, sample=n) for n in range(versions)]
     return found
@@ -186,7 +183,7 @@ def _ask(
     return llm.answer(requests, check, f"{style.name} ({style.what})")
 
 
-def _rewritten(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
+def _record_of(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
     """Make an answer's record: a text that only misses the style's form stays, with the reason."""
     reply = answer.text
     if answer.failure is not None:
@@ -208,7 +205,6 @@ def _made(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | N
 
 
 def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prompt]) -> None:
-    """Raise `UserError` where the folder holds a style that was made in another way."""
     there = read_made(config.out)
     for style in config.chosen:
         new, old = _made(config, data, style, prompts.get(style.name)), there.get(style.name)
@@ -223,7 +219,7 @@ def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prom
                 )
 
 
-def _finish(
+def _write_texts(
     config: RewriteConfig,
     data: Dataset,
     style: Style,
@@ -231,7 +227,6 @@ def _finish(
     rewrites: Sequence[Rewrite],
     prompt: Prompt | None,
 ) -> None:
-    """Write a style, and print its measures of quality."""
     if config.dry_run:
         say(f"{style.name}: {len(texts)} texts to rewrite by rules")
         return

@@ -110,7 +110,7 @@ def translate(config: TranslateConfig) -> None:
         if config.out is not None and not config.dry_run:
             _write(config, folder, [])
         return
-    for line in _counts(texts):
+    for line in _count_lines(texts):
         say(line)
     if config.seq2seq.name is not None:
         if config.dry_run:
@@ -124,13 +124,12 @@ def translate(config: TranslateConfig) -> None:
                 say(str(llm.plan(requests)))
                 return
             answers = _ask(llm, texts, requests)
-            results = [_judged(*pair) for pair in zip(texts, answers, strict=True)]
+            results = [_classify(*pair) for pair in zip(texts, answers, strict=True)]
     _write(config, folder, results)
     require_answers(answers, "texts")
 
 
 def _checked_folder(config: TranslateConfig) -> Path:
-    """Find the data set; raise `UserError` where it or the output does not fit."""
     if config.out is not None:
         require_writable(config.out, "folder")
     folder = folder_of(config.dataset)
@@ -169,8 +168,7 @@ def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> lis
     return llm.answer(requests, check, "translations")
 
 
-def _judged(text: Foreign, answer: Answer) -> Translated:
-    """Sort an answer into translations, doubtful ones and failures."""
+def _classify(text: Foreign, answer: Answer) -> Translated:
     if answer.failure is None:
         return Translated(text, answer.text)
     if not answer.is_asked:
@@ -195,7 +193,6 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
 
 
 def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    """Write the translations and the report, and print the counts."""
     texts = [one.text for one in results]
     english = {
         (one.text.id, one.text.part): one.english
@@ -238,8 +235,7 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
     return {"texts": len(results), "counts": dict(kinds), "problems": problems}
 
 
-def _counts(texts: Sequence[Foreign]) -> list[str]:
-    """Count the translated texts by language."""
+def _count_lines(texts: Sequence[Foreign]) -> list[str]:
     said = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),

@@ -83,23 +83,21 @@ def _system(given: Values) -> dict[str, Any]:
         return dict(given)
     stages = list(given.get("stages") or [])
     own = stages.pop(0) if stages and "retrieve" in stages[0] else None
-    made = _of_stages(given, own) if own is not None else _of_keys(given)
+    made = _stages_to_node(given, own) if own is not None else _keys_to_node(given)
     rest = {key: value for key, value in given.items() if key not in (*FIRST, *made, "stages")}
     return {**made, **rest, **({"stages": stages} if stages else {})}
 
 
-def _of_stages(given: Values, own: Values) -> dict[str, Any]:
-    """Turn the first stage, and routes over it, into nodes."""
+def _stages_to_node(given: Values, own: Values) -> dict[str, Any]:
     if "rendering" in given:
         own = {"rendering": given["rendering"], **own}
     routes = {lang: _route(own, one) for lang, one in (given.get("routes") or {}).items()}
-    made: dict[str, Any] = {"retrieve": _of_stage(own)}
+    made: dict[str, Any] = {"retrieve": _stage_to_entry(own)}
     made |= {"depth": own["depth"]} if own.get("depth") else {}
     return made | ({"routes": routes} if routes else {})
 
 
-def _of_keys(given: Values) -> dict[str, Any]:
-    """Turn the keys of a first stage into a node."""
+def _keys_to_node(given: Values) -> dict[str, Any]:
     tuned = bool(given.get("tune"))
     if given.get("routes") is not None:
         routes = dict(given["routes"])
@@ -119,7 +117,7 @@ def _of_keys(given: Values) -> dict[str, Any]:
     return {"retrieve": node | {key: given[key] for key in BESIDE if key in given}}
 
 
-def _of_stage(own: Values) -> Any:
+def _stage_to_entry(own: Values) -> Any:
     name = own["retrieve"]
     checkpoint = own.get("model") or own.get("checkpoint") or "checkpoint"
     dense = {"dense": checkpoint} | {key: own[key] for key in BESIDE if key in own}
@@ -138,7 +136,7 @@ def _route(own: Values, given: Any) -> Any:
     if isinstance(given, list):
         return [_route(own, one) for one in given]
     part = given["retrieve"]
-    return _of_stage({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
+    return _stage_to_entry({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
 
 
 if __name__ == "__main__":

@@ -534,12 +534,12 @@ class Report:
             raw["headline"] = {name: raw.pop(name) for name in named}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
-        for key, text in report._places():
+        for key, text in report._file_names():
             if reason := why_not_inside(text):
                 raise InputError.at(path, field=key, why=f"{shown(text)} {reason}")
         return report
 
-    def _places(self) -> Iterator[tuple[str, str]]:
+    def _file_names(self) -> Iterator[tuple[str, str]]:
         """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):

@@ -172,7 +172,7 @@ def _write(
     if not parts:
         raise InputError.at(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
-        notes = notes + _translate(claims, Path(translations), problems)
+        notes = notes + _add_translations(claims, Path(translations), problems)
     problems.raise_if_any()
     splits = []
     for split, own in claims.items():
@@ -255,7 +255,9 @@ def _gold(row: Row, required: bool) -> str | None:
     return ids[0] if ids else None
 
 
-def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Problems) -> list[str]:
+def _add_translations(
+    claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
+) -> list[str]:
     """Put translations into the claims; returns notes on claims still without one."""
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
@@ -330,7 +332,6 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
-    """Read the papers of the collection pickle, in order; bad rows are added to `problems`."""
     table = read_frame(path)
     for column in COLUMNS:
         if column not in table:

@@ -88,7 +88,7 @@ def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterat
             wanted = list(dict.fromkeys(columns.values()))
             for batch in file.iter_batches(_BATCH, columns=wanted):
                 table = Table.from_batches([batch])
-                values = {name: _texts(table.column(name)).to_pylist() for name in wanted}
+                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in wanted}
                 for place in range(len(table)):
                     number += 1
                     yield number, {field: values[name][place] for field, name in columns.items()}
@@ -110,7 +110,7 @@ def _why_not_cells(kind: pa.DataType, field: str) -> str:
     return ""
 
 
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Write days and times as text: those beyond Python's years have none."""
     import pyarrow as pa
 

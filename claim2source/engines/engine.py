@@ -362,7 +362,7 @@ class Engine(PaperTable):
                 self._table.create_index(column, config=terms)
         found = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if papers >= self.exact_below:
-            found = self._divide(papers, names, say)
+            found = self._build_partitions(papers, names, say)
         elif "vector" in names:
             self._table.drop_index(names["vector"])
         lengths = self._table.search().select(["length"]).to_batches(65_536)
@@ -375,10 +375,9 @@ class Engine(PaperTable):
             )
         return {"papers": papers, "average_length": average, "names": weight, **found}
 
-    def _divide(
+    def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Divide the vectors into partitions, and choose how many of them are searched."""
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
@@ -440,7 +439,7 @@ class Engine(PaperTable):
         self.refresh()
         asked, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
-        by_vectors = partial(self._by_vectors, vectors)
+        by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
         first, second = lexical.search(asked, depth), dense.search(asked, depth)
         failures = tuple(Failure(c.id, NO_TERM) for c in asked if not first.sources(c.id, 1))
@@ -464,7 +463,7 @@ class Engine(PaperTable):
             for claim in claims
         }
 
-    def _by_vectors(
+    def _search_by_vectors(
         self, known: dict[str, np.ndarray], claims: Sequence[Claim], where: Where, k: int
     ) -> Mapping[str, Hits]:
         """Search by the claims' vectors; encode those that `known` lacks, and add them to it."""
@@ -499,7 +498,7 @@ class _Part:
         raise UserError("a part of an index is not written alone: copy its folder")
 
 
-def open_engine(place: str | Path, version: int | None = None) -> Engine:
+def open_index(place: str | Path, version: int | None = None) -> Engine:
     """Open the index in a folder or bucket, or an older state of it.
 
     Raises `UserError` where there is none, or its files are damaged.
@@ -511,7 +510,7 @@ def open_engine(place: str | Path, version: int | None = None) -> Engine:
         >>> folder = tempfile.mkdtemp() + "/idx"
         >>> grow_engine(folder, c2s.load("demo", "dev").sources[:20]).papers
         20
-        >>> len(open_engine(folder).search("masks", k=5).sources("0"))
+        >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """
     return Engine.open(place, version=version)

@@ -103,7 +103,7 @@ def fill_by_ray(
     if own:
         address = address or os.environ.get("RAY_ADDRESS") or None
         try:
-            _look_for(address)
+            _require_listener(address)
             ray.init(
                 address=address,
                 include_dashboard=None if address else False,
@@ -147,7 +147,7 @@ def fill_by_ray(
             ray.shutdown()
 
 
-def _look_for(address: str | None) -> None:
+def _require_listener(address: str | None) -> None:
     """Raise OSError where nothing listens at HOST:PORT: Ray would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and port.isdecimal():

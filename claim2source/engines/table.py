@@ -131,7 +131,6 @@ class PaperTable:
         return [scores[rows == row] for row in range(len(queries))]
 
     def _vectors(self) -> Iterator[np.ndarray]:
-        """Yield all vectors, [n, d] float16."""
         query = self._table.search().select(["vector"]).limit(None)
         for batch in query.to_batches(65_536):
             yield vectors_of(batch["vector"])

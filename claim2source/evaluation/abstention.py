@@ -344,7 +344,6 @@ class _Order:
 
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Integrate y over x from (0, 0) by trapezoids, row by row."""
     left, before = (np.pad(one, ((0, 0), (1, 0)))[:, :-1] for one in (x, y))
     found: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
     return found

@@ -59,7 +59,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
     ]
     for section in _SECTIONS:
         found = [
-            [*([name] if len(reports) > 1 else []), *map(_said, row)]
+            [*([name] if len(reports) > 1 else []), *map(_recorded, row)]
             for name, own in rows[section.title].items()
             for row in own
         ]
@@ -71,14 +71,14 @@ def checklist(reports: Mapping[str, Report]) -> str:
     return f"{render(parts, 'markdown')}\n"
 
 
-def _said(cell: Cell) -> Cell:
+def _recorded(cell: Cell) -> Cell:
     return NOT_RECORDED if cell is None or cell == "" else cell
 
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
     """Answer a question: recorded by all reports, by some, in part, or not at all."""
     values = {
-        name: [_said(cell) for row in own for cell in row[section.labels :]]
+        name: [_recorded(cell) for row in own for cell in row[section.labels :]]
         for name, own in rows.items()
         if own
     }
@@ -127,16 +127,16 @@ def _prompts(report: Report) -> list[Row]:
             if isinstance(prompt, Mapping) and "sha256" in prompt:
                 made = map(prompt.get, ("name", "version", "sha256"))
                 rows.append([name, f"{stage.name}: {key}", *made])
-    return rows + _unsaid(report, 3)
+    return rows + _unrecorded(report, 3)
 
 
-def _unsaid(report: Report, columns: int) -> list[Row]:
+def _unrecorded(report: Report, columns: int) -> list[Row]:
     """List stages and texts that may come of a language model whose settings no report holds."""
     silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
-    return [[*one, *[None] * columns] for one in (*silent, *_made_texts(report))]
+    return [[*one, *[None] * columns] for one in (*silent, *_generated_texts(report))]
 
 
-def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
+def _generated_texts(report: Report) -> Iterator[tuple[str, str]]:
     """Yield texts that a language model may have written in advance."""
     for system in report.systems.values():
         if system.claims in _TRANSLATED:
@@ -152,13 +152,12 @@ def _decoding(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         llm = stage.settings.get("llm")
         if isinstance(llm, Mapping):
-            said = [_plain(llm[key]) if key in llm else None for key in _DECODING]
+            said = [_setting_text(llm[key]) if key in llm else None for key in _DECODING]
             rows.append([name, stage.name, *said])
-    return rows + _unsaid(report, len(_DECODING))
+    return rows + _unrecorded(report, len(_DECODING))
 
 
-def _plain(value: Any) -> Cell:
-    """Write a setting; null is one that is left to the server."""
+def _setting_text(value: Any) -> Cell:
     return "not set" if value is None else str(value)
 
 
@@ -177,7 +176,7 @@ def _seeds(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
-    seeds |= {f"{name}, {what}": None for name, what in _unsaid(report, 0)}
+    seeds |= {f"{name}, {what}": None for name, what in _unrecorded(report, 0)}
     return [[what, None if seed is None else str(seed)] for what, seed in seeds.items()]
 
 
@@ -186,7 +185,7 @@ def _training(report: Report) -> list[Row]:
         return []
     rows: list[Row] = [["chosen", report.training.chosen_name]]
     settings = _flat(report.training.settings)
-    rows += [[key, _plain(value)] for key, value in settings.items()]
+    rows += [[key, _setting_text(value)] for key, value in settings.items()]
     return rows if settings else [*rows, ["settings", None]]
 
 
@@ -248,7 +247,7 @@ def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key} {_plain(value)}" for key, value in _flat(settings).items())
+    return "; ".join(f"{key} {_setting_text(value)}" for key, value in _flat(settings).items())
 
 
 _NO_LLM = "No stage asks a language model, and none made a text."

@@ -209,7 +209,7 @@ def leaderboard(
     which the first is shown. A checkpoint's score on val stands beside it where its report says it.
     """
     languages = scored.dataset.languages
-    on_val = {name: _on_val(system.report, scored.metric) for name, system in systems.items()}
+    on_val = {name: _val_score(system.report, scored.metric) for name, system in systems.items()}
     val = ["val"] if any(score is not None for score in on_val.values()) else []
     pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
     against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
@@ -237,8 +237,7 @@ def leaderboard(
     return TextTable(columns, rows), TextTable(head, costs)
 
 
-def _on_val(system: SystemReport, metric: str) -> float | None:
-    """Return the score on all of val that a report states, where it is of this metric."""
+def _val_score(system: SystemReport, metric: str) -> float | None:
     table = system.val.get("val", {}) if metric == MAIN_METRIC else {}
     return table.get(MACRO, {}).get(metric)
 

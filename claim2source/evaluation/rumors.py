@@ -86,7 +86,9 @@ def score_rumors(
         by_rumor[MAP][at], by_rumor[RECALL][at] = scores[MAP], scores[RECALL]
     nothing = np.array([float(not top.sources(claim, 1)) for claim in ids])
     by_rumor[MAP_TASK] = np.where(np.isnan(by_rumor[MAP]), nothing, by_rumor[MAP])
-    measures: dict[str, _Measure] = {name: partial(_mean, by_rumor[name]) for name in RANKING}
+    measures: dict[str, _Measure] = {
+        name: partial(_weighted_mean, by_rumor[name]) for name in RANKING
+    }
     if has_verdicts(verdicts):
         actual = [str(rumor.label) for rumor in rumors.rumors]
         said = [str(verdicts.get(claim)) for claim in ids]
@@ -120,7 +122,7 @@ def macro_f1(
     return float(_macro_f1(actual, said, every, np.ones((1, len(actual))))[0])
 
 
-def _mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Average the values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
     known = ~np.isnan(values)
     counts = times @ known

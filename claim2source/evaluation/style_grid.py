@@ -274,7 +274,6 @@ def _theirs(cell: GridCell) -> str:
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
-    """Name the source of the published cells, and explain their marks."""
     shown = [one for one in map(_published, grid.report.systems.values()) if one is not None]
     if not shown:
         return []

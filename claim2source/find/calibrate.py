@@ -98,7 +98,9 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     removed = papers_of_claims(dataset.with_claims(claims))
     found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     bare = replace(
-        found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
+        found,
+        lexical=_without_sources(found.lexical, removed),
+        dense=_without_sources(found.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
@@ -122,14 +124,14 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     chosen = fit_abstention(asked, seed=seed, said=said)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
-    groups = [_dealt(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
+    groups = [_deal_folds(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
     for one in range(FOLDS):
-        shares[fold == one] = questions.shares(_fit(questions, design, penalty, fold != one))[
+        shares[fold == one] = questions.shares(_fit_model(questions, design, penalty, fold != one))[
             fold == one
         ]
-    model = _fit(questions, design, penalty, np.ones(len(fold), bool))
+    model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
     tenths = tenths_of(shares, questions.here, questions.first)
     return replace(
         model, threshold=NOT_HERE, fitted=chosen.model.fitted, papers=papers, tenths=tenths
@@ -157,7 +159,9 @@ def measured_line(model: AbstainModel) -> str:
     return f"held out, the paper was there of {', of '.join(parts)}"
 
 
-def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
+def _fit_model(
+    questions: Questions, design: Design, penalty: float, rows: np.ndarray
+) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
     asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
     those = rows[:claims]
@@ -173,15 +177,13 @@ def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray)
     )
 
 
-def _dealt(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal groups to folds; return the fold of each row."""
+def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     names, number = np.unique(groups, return_inverse=True)
     found: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
     return found
 
 
-def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    """Remove sources from the claims' rankings; order and scores of the others stay."""
+def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
     rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)

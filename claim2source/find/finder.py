@@ -218,7 +218,7 @@ class Finder:
         found = self.engine.find(claims, max(k, self._depth), where)
         papers = self.engine.fetch(_ids(found, claims))
         stages = self._staged(claims, found, papers)
-        present = self._present(claims, stages)
+        present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
         shown = {
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
@@ -229,7 +229,9 @@ class Finder:
         verdicts, measured = self._verdicts(claims, stages, present)
         listed_papers = list({one for ids in shown.values() for one in ids})
         matching = MatchingWords(self.engine.manifest.bm25, [papers[one] for one in listed_papers])
-        of = IndexState(self.engine.version, self.engine.manifest.model_hash, self._settings(where))
+        of = IndexState(
+            self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
+        )
         scores = [(name, result.run) for name, result in stages.named]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
@@ -253,7 +255,7 @@ class Finder:
                     matches,
                     verdicts.get(claim.id) == "not here",
                     present.get(claim.id),
-                    _reasoning(stages, claim),
+                    _verifier_notes(stages, claim),
                     verdicts.get(claim.id, ""),
                     of,
                     measured.get(verdicts.get(claim.id, "")),
@@ -311,7 +313,7 @@ class Finder:
         pool = list(self._pool.values())
         self.stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self.stages]
 
-    def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
+    def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
         """Return the probability that each post's paper is in the index."""
         own = [result for name, result in stages.named if name == _ABSTAIN]
         if own:
@@ -357,7 +359,6 @@ class Finder:
         return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
-        """List reasons to trust an answer less than its verdict says."""
         manifest, fitted = self.engine.manifest, self.abstain
         name = "" if manifest.model is None else manifest.model.name
         if claim.lang != "en" and not claim.translation and name in ENGLISH:
@@ -371,8 +372,7 @@ class Finder:
                 "its abstention was fitted: fit it again (index --claims)"
             )
 
-    def _settings(self, where: Where) -> dict[str, object]:
-        """List the settings that an answer depends on, beside the index."""
+    def _answer_settings(self, where: Where) -> dict[str, object]:
         given = {name: value for name, value in asdict(where).items() if value is not None}
         stages = [name for name, _ in self.stages]
         return {
@@ -440,8 +440,7 @@ def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:
     return list(dict.fromkeys(one for run in runs for c in claims for one in run.sources(c.id)))
 
 
-def _reasoning(stages: _Stages, claim: Claim) -> str:
-    """Join the verifiers' notes on a claim."""
+def _verifier_notes(stages: _Stages, claim: Claim) -> str:
     notes = [
         result.notes.get(claim.id, "")
         for name, result in stages.named

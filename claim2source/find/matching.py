@@ -32,7 +32,7 @@ class MatchingWords:
     def of(self, claim: Claim, paper: str) -> Words:
         """List the words of a claim, and of a paper, that match, each once in text order."""
         if claim not in self._claims:
-            self._claims[claim] = self._analysed(claim)
+            self._claims[claim] = self._analyse(claim)
         words, sought, own = self._claims[claim]
         theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
         known = {term for word in theirs for term in self._terms[word]}
@@ -45,17 +45,16 @@ class MatchingWords:
             for word, terms in zip(words, own, strict=True)
             if terms & known or names & {*plain_words(word)}
         ]
-        return _distinct(mine), _distinct(theirs)
+        return _distinct_words(mine), _distinct_words(theirs)
 
-    def _analysed(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
-        """Return a claim's words, its terms, and the terms of each word."""
+    def _analyse(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
         texts = [claim.text, claim.translation or ""]
         words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
         sought = set(self._analyser.claim(claim))
         return words, sought, [sought & {*terms} for terms in self._analyser.texts(words)]
 
 
-def _distinct(words: list[str]) -> tuple[str, ...]:
+def _distinct_words(words: list[str]) -> tuple[str, ...]:
     """Drop words that differ from an earlier one in capitals alone."""
     first: dict[str, str] = {}
     for word in words:

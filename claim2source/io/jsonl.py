@@ -139,7 +139,7 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
 
 
 class _Repeated(Exception):
-    """Name the key that an object has twice."""
+    """Report a key that an object has twice."""
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:

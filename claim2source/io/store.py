@@ -146,7 +146,7 @@ class EmbeddingSpace:
         self._table.add_arrays(keys, 0)
 
     def _read(self, path: Path) -> np.ndarray:
-        mark = _mark(path)
+        mark = _file_stamp(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")
             digest = (shard.metadata() or {}).get("sha256")
@@ -249,7 +249,7 @@ def _mapped(path: Path) -> np.ndarray:
     return np.memmap(str(path), _FLOAT32, mode="r", offset=offset, shape=shape)
 
 
-def _mark(path: Path) -> str:
+def _file_stamp(path: Path) -> str:
     """Give a text that changes when a file is written again: its size, time and inode."""
     status = path.stat()
     # The version of what is checked: 0.1.0 did not look for vectors that are not finite.

@@ -135,12 +135,12 @@ class Tracker:
 
     def log(self, values: Mapping[str, object]) -> None:
         """Log numbers and tables (`as_wandb`)."""
-        self._do(lambda run: run.log(dict(values)))
+        self._try(lambda run: run.log(dict(values)))
 
     def define_steps(self, step: str) -> None:
         """Draw every metric over the metric `step`."""
-        self._do(lambda run: run.define_metric(step))
-        self._do(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
+        self._try(lambda run: run.define_metric(step))
+        self._try(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
 
     def close(self) -> None:
         """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
@@ -178,7 +178,7 @@ class Tracker:
         settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits)  # type: ignore[arg-type]
         return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
 
-    def _do(self, work: Callable[[Any], object]) -> None:
+    def _try(self, work: Callable[[Any], object]) -> None:
         """Do something with the run; where that fails, once more with an offline one."""
         if self._run is None:
             return

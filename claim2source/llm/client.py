@@ -92,7 +92,7 @@ class LLM:
             key = key_of(request, self.config)
             if key in found:
                 repeated += 1
-            elif self._is_done(request, self._stored(request, key), None):
+            elif self._is_done(request, self._stored_reply(request, key), None):
                 stored += 1
             else:
                 found[key] = request
@@ -124,7 +124,7 @@ class LLM:
             )
         return answers
 
-    def _stored(self, request: Request, key: str) -> Stored | None:
+    def _stored_reply(self, request: Request, key: str) -> Stored | None:
         """Look up a stored reply; older stores hold some that were cut off."""
         found = self.answers.get(key)
         unfinished = found is not None and why_unfinished(request, found.raw, found.finish)
@@ -163,7 +163,7 @@ class _Run:
         first = dict(zip(reversed(keys), reversed(requests), strict=True))
         jobs = deque[_Job]()
         for key in dict.fromkeys(keys):
-            job = _Job(key, first[key], self.llm._stored(first[key], key))
+            job = _Job(key, first[key], self.llm._stored_reply(first[key], key))
             if job.before is not None:
                 self.found[key] = job.before
             if not self._is_done(job):
@@ -206,7 +206,7 @@ class _Run:
     async def _settle(self, job: _Job) -> None:
         """Ask until a reply is good or the tries are spent; store each complete reply."""
         # Another process may have answered it since.
-        job.before = self.llm._stored(job.request, job.key)
+        job.before = self.llm._stored_reply(job.request, job.key)
         if job.before is not None:
             self.found[job.key] = job.before
         while not self._is_done(job):

@@ -344,7 +344,7 @@ class Server:
         return found, content
 
     def _shown(self, refused: Refused) -> Refused:
-        return Refused(refused.status, short_line(self._hidden(refused.why)), refused.codes)
+        return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
         """Say which key of the config a server does not take."""
@@ -399,7 +399,7 @@ class Server:
     def _reply(self, request: Request, found: Any) -> Reply:
         choice = found["choices"][0]
         text = _text(choice["message"].get("content"))
-        text = self._hidden(_letters(text))
+        text = self._without_key(_without_surrogates(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is no text")
@@ -411,19 +411,19 @@ class Server:
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
-                _letters(token["token"]),
+                _without_surrogates(token["token"]),
                 _logprob(token["logprob"]),
                 {
-                    _letters(t["token"]): _logprob(t["logprob"])
+                    _without_surrogates(t["token"]): _logprob(t["logprob"])
                     for t in token.get("top_logprobs") or ()
                 },
             )
             for token in logprobs
         )
-        finish = finish and short_line(self._hidden(finish))
+        finish = finish and short_line(self._without_key(finish))
         return Reply(text, finish, Usage(prompt, completion), tokens)
 
-    def _hidden(self, text: str) -> str:
+    def _without_key(self, text: str) -> str:
         """Take the key out of a text: a server may echo it."""
         if len(self._key) < _SHORTEST_KEY:
             return text
@@ -452,7 +452,7 @@ def _text(content: object) -> str:
     return content or ""
 
 
-def _letters(text: object) -> str:
+def _without_surrogates(text: object) -> str:
     """Replace halves of surrogate pairs, which no file can hold, by question marks."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 

@@ -215,7 +215,6 @@ def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[
 
 
 def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int]:
-    """Return strata renumbered from 0, and their number; a single one for None."""
     if strata is None:
         return np.zeros(claims, dtype=np.int64), 1
     if np.shape(strata) != (claims,):

@@ -41,12 +41,12 @@ def same_papers(
         ([source.abstract for source in sources], max_text),
     ):
         if most is not None:
-            alike = _alike([distinct_words(text) for text in texts], most)
+            alike = _similar_pairs([distinct_words(text) for text in texts], most)
             pairs += [(sources[one].id, sources[other].id) for one, other in alike]
     return pairs
 
 
-def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
+def _similar_pairs(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
     """List pairs of texts, by position, whose `jaccard` exceeds `most`; equal texts count once."""
     alike: list[tuple[int, int]] = []
     first: dict[frozenset[str], int] = {}

@@ -70,9 +70,9 @@ class RankingMiner:
                         continue
                 limit = self._limit(scored.get(gold), min(scored.values(), default=0.0))
                 draw = pair_draw(config.seed, claim.id, gold)
-                hard = list(self._hard(ranked, golds, alike, limit, draw))
+                hard = list(self._hard_negatives(ranked, golds, alike, limit, draw))
                 listed = first.union(negative.source for negative in hard)
-                random = list(self._random(golds, alike, listed, draw))
+                random = list(self._random_negatives(golds, alike, listed, draw))
                 counts.count(len(hard), len(random), config)
                 if hard or random:
                     yield MinedRow(claim.id, gold, (*hard, *random))
@@ -83,7 +83,7 @@ class RankingMiner:
             return np.inf if self.config.max_score is None else self.config.max_score
         return float(limits_of(self.config, np.array([gold]), np.array([last]))[0])
 
-    def _hard(
+    def _hard_negatives(
         self,
         ranked: Sequence[tuple[str, float]],
         golds: frozenset[str],
@@ -110,14 +110,13 @@ class RankingMiner:
             order = draw.permutation(len(allowed)).tolist()
         yield from (allowed[i] for i in order[: config.hard])
 
-    def _random(
+    def _random_negatives(
         self,
         golds: frozenset[str],
         alike: GoldDuplicates,
         listed: set[str],
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Draw random sources outside the list of the claim."""
         wanted = self.config.random
         places = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
         for place in places:

@@ -215,14 +215,14 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
             if is_packed:
                 blocks = np.frombuffer(content, _BLOCK, size // 32, start)
                 for first in range(0, len(blocks), _BLOCKS):
-                    file.write(_weights(blocks[first : first + _BLOCKS]).tobytes())
+                    file.write(_unpacked_weights(blocks[first : first + _BLOCKS]).tobytes())
             elif start:
                 file.write(content[start : start + 4 * size].tobytes())
             else:
                 file.write(bytes(4 * size))
 
 
-def _weights(blocks: np.ndarray) -> np.ndarray:
+def _unpacked_weights(blocks: np.ndarray) -> np.ndarray:
     """Unpack blocks: the low halves of bytes are the first 16 weights, the high ones the others."""
     pairs = blocks["pairs"]
     whole = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype("<f4") - 8

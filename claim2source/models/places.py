@@ -52,7 +52,7 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
     if not record.startswith(LOCAL):
         return record
     name = Path(record).name
-    places = [_of_run(checkpoint, group, "name", name)]
+    places = [_path_in_run_config(checkpoint, group, "name", name)]
     try:
         places.append(_note(sha256).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -66,10 +66,10 @@ def find_dataset(record: str | None, checkpoint: Path) -> str | None:
     """Find the data set of a record in the config of the checkpoint's run; else return it."""
     if not record or os.path.isabs(record):
         return record
-    return _of_run(checkpoint, "data", "dataset", record) or record
+    return _path_in_run_config(checkpoint, "data", "dataset", record) or record
 
 
-def _of_run(checkpoint: Path, group: str, key: str, name: str) -> str | None:
+def _path_in_run_config(checkpoint: Path, group: str, key: str, name: str) -> str | None:
     """Read a path from the config of a checkpoint's run, if its last part is `name`."""
     settings = run_settings(checkpoint.resolve().parent.parent).get(group)
     value = settings.get(key) if isinstance(settings, dict) else None

@@ -113,7 +113,7 @@ def resolve(
         # Only claims were trained: its base encodes the sources.
         place = files / EXPORT_FILE
         if export.source_model is not None:
-            encoder.source_encoder = _late(export.source_model, place, config, device)
+            encoder.source_encoder = _late_encoder(export.source_model, place, config, device)
         else:
             encoder.source_encoder = _load_base(export.base, place, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
@@ -179,7 +179,7 @@ def _checkpoint(
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         encoder.name = base.name
         if manifest.source_model is not None:
-            _project(encoder, folder, manifest, config, device)
+            _add_projection(encoder, folder, manifest, config, device)
         elif weights.trained == "query_only":
             encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
@@ -197,11 +197,11 @@ def _checkpoint(
             encoder.source_encoder = base_encoder(encoder, untrained)
     if manifest.source_model is not None:
         encoder.weights = weights.identity(encoder.weights or {})
-        _project(encoder, folder, manifest, config, device)
+        _add_projection(encoder, folder, manifest, config, device)
     return Resolved(encoder, base, files, manifest)
 
 
-def _project(
+def _add_projection(
     encoder: Encoder, folder: Path, manifest: Manifest, config: ModelConfig, device: str | None
 ) -> None:
     """Map the claims' vectors into the space of the sources' encoder, which loads when needed."""
@@ -211,10 +211,12 @@ def _project(
     assert manifest.source_model is not None
     check_hash(folder / PROJECTION, manifest.weights.projection)
     encoder.dense = load_projection(folder, encoder.width).to(encoder.device)
-    encoder.source_encoder = _late(manifest.source_model, folder / FILE, config, device)
+    encoder.source_encoder = _late_encoder(manifest.source_model, folder / FILE, config, device)
 
 
-def _late(record: SourceModel, place: Path, config: ModelConfig, device: str | None) -> Encoder:
+def _late_encoder(
+    record: SourceModel, place: Path, config: ModelConfig, device: str | None
+) -> Encoder:
     """Stand for the sources' recorded model until it is needed; loading compares its hashes."""
     from claim2source.models.query_only import LateEncoder
 

@@ -161,7 +161,6 @@ def _transformer_config(place: Path) -> dict[str, object]:
 
 
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
-    """Raise `InputError` for unsupported settings of a Transformer module."""
     if place.resolve() != folder.resolve():
         why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
         raise InputError.at(folder / _MODULES, field="path", why=why)

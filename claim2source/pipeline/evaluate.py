@@ -304,7 +304,7 @@ def add_tests(
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
     """Write a TREC run for each language into a folder; earlier ones of others are removed."""
-    _remove_others(folder, "{}.trec", dataset, " claim2source\n")
+    _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
     for language, part in by_language(run, dataset):
         write_trec_run(part, folder / f"{language}.trec")
 
@@ -314,7 +314,9 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
     Earlier ones of other languages are removed.
     """
-    _remove_others(folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n")
+    _remove_old_languages(
+        folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
+    )
     for language, part in by_language(run, dataset):
         write_submission(
             part,
@@ -327,7 +329,7 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
 
 
-def _remove_others(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
+def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
     """Remove files of languages that an evaluation lacks, if their first line is ours."""
     kept = {name.format(language) for language in dataset.languages}
     for path in sorted(folder.glob(name.format("*"))):

@@ -112,7 +112,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def report(self) -> Report:
         """Return all calls so far as one report, the last one on top, tested against the first."""
         if self._report is None:
-            self._report = self._made(self.systems)
+            self._report = self._make_report(self.systems)
         return self._report
 
     @property
@@ -128,8 +128,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self._report = None
         return self.systems[name]
 
-    def _made(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
-        """Make the report of these systems; `runs` is the folder of their runs."""
+    def _make_report(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
         reports = {
             name: replace(one.report, runs=runs.format(name)) for name, one in systems.items()
         }
@@ -155,9 +154,9 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
             own = folder / name
             if own not in self._written:
                 write_runs(system.run, self.dataset, own / "runs")
-                self._made({name: system}, "runs").write(own)
+                self._make_report({name: system}, "runs").write(own)
                 self._written.add(own)
-        self._made(self.systems, "{}/runs").write(folder)
+        self._make_report(self.systems, "{}/runs").write(folder)
 
 
 def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:

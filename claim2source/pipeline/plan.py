@@ -201,7 +201,6 @@ def plan(
 def _on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
-    """Put a system on a checkpoint, and its `routes` on other models."""
     name = "+".join(filter(None, (checkpoint.name, system.name)))
     system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
     first = replace(system_on.first, name=name)

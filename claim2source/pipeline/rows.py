@@ -111,7 +111,7 @@ def run_rows(
             if out is None:
                 rows[place] = run_row(one, runner, scoring)
             else:
-                rows[place] = _row_in(out, one, runner, scoring, program)
+                rows[place] = _read_or_run(out, one, runner, scoring, program)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
             form = form_of_failed(one.system, runner.runtime, one.form)
@@ -140,7 +140,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     for place, stage in enumerate(stage_names):
         name = row if place == last else f"{row}: {stage}"
         one = score_result(name, results[place].result, dataset, scoring)
-        report = _described(one.report, planned, result, place, runner)
+        report = _fill_report(one.report, planned, result, place, runner)
         report = replace(report, stage="" if place == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
@@ -166,7 +166,7 @@ def _first_simulated(system: System) -> int:
     return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
 
 
-def _described(
+def _fill_report(
     report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
 ) -> SystemReport:
     """Fill a row's report with everything beside its scores."""
@@ -199,19 +199,19 @@ def _described(
         else result.sources,
         simulated=place > _first_simulated(system),
         choices=result.choices if place == 0 else report.choices,
-        settings=_given(as_plain(system)),
+        settings=_without_unset(as_plain(system)),
         runs=f"runs/{place}",
     )
 
 
-def _given(value: Any) -> Any:
+def _without_unset(value: Any) -> Any:
     """Drop unset values, and the addresses of servers."""
     if isinstance(value, list):
-        return [_given(item) for item in value]
+        return [_without_unset(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: _given(item)
+        key: _without_unset(item)
         for key, item in value.items()
         if item not in (None, "", [], False) and key not in ("url", "key_env")
     }
@@ -233,14 +233,13 @@ def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
 def _stage_details(
     system: System, names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    """Describe and tabulate the effect of each later stage on the golds, and its cost."""
     notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
     for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
         before, after = results[place].result, results[place + 1].result
         depth = getattr(stage, "depth", 0)
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
-        notes += _stage_lines(name, depth, before.run, after)
+        notes += _stage_notes(name, depth, before.run, after)
         if work := verified(after, moved.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
@@ -252,8 +251,7 @@ def _stage_details(
     return notes, parts
 
 
-def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
-    """Describe a stage's depth, the claims that it read as posted, and its failures."""
+def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
     seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
     lines = [f"{name}: {seen}; what is beyond keeps its place below."]
@@ -272,10 +270,10 @@ def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str
     return lines
 
 
-def _each_version(stage: Stage) -> Iterator[Stage]:
+def _single_versions(stage: Stage) -> Iterator[Stage]:
     """Yield the stages that rank by one version alone; none where there is one only."""
     if isinstance(stage, Conditional):
-        yield from (replace(stage, stage=version) for version in _each_version(stage.stage))
+        yield from (replace(stage, stage=version) for version in _single_versions(stage.stage))
     elif isinstance(stage, VersionedScores):
         yield from stage.each_version()
 
@@ -297,7 +295,7 @@ def _versions(
         return []
     scores: dict[tuple[str, str], list[float]] = {}
     for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
-        for version in _each_version(stage) if is_answered(results[place + 1].result) else ():
+        for version in _single_versions(stage) if is_answered(results[place + 1].result) else ():
             result = apply_stage(
                 version,
                 data.claims,
@@ -324,21 +322,21 @@ def _versions(
     return [head, TextTable([*columns, *numbers], rows)]
 
 
-def _row_in(
+def _read_or_run(
     out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
     """Read a row from its folder in `out` if its key is the same, else make and write it."""
     form = planned.system.form_of(planned.form, runner.runtime)
     folder = out / row_name(planned.system.name, form)
-    key = _key(runner, scoring, planned.system, form)
-    row = _read(planned, form, folder, key, runner.reported.languages)
+    key = _row_key(runner, scoring, planned.system, form)
+    row = _read_row(planned, form, folder, key, runner.reported.languages)
     if row is None:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(planned, runner, scoring)
         keyed = {name: one.with_report(key=key) for name, one in row.stages.items()}
         row = replace(row, stages=keyed)
-        _write(row, runner.reported, folder, runner.settings.dataset, program)
+        _write_row(row, runner.reported, folder, runner.settings.dataset, program)
     within = {
         name: one.with_report(runs=f"{folder.name}/{one.report.runs}")
         for name, one in row.stages.items()
@@ -346,7 +344,7 @@ def _row_in(
     return replace(row, stages=within)
 
 
-def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
+def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report."""
     for one in row.stages.values():
         write_runs(one.run, dataset, folder / one.report.runs)
@@ -360,7 +358,7 @@ def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) ->
     report.write(folder)
 
 
-def _read(
+def _read_row(
     planned: Planned, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
 ) -> Row | None:
     """Read a finished row; None where its key differs or a file is missing."""
@@ -378,7 +376,7 @@ def _read(
     return Row(planned, form, stages, report.notes) if stages else None
 
 
-def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
+def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
     """Hash everything that makes a system's rows: another key, another report."""
     nodes, data, settings = list(system.first.walk()), runner.reported, runner.settings
     dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
@@ -388,7 +386,7 @@ def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm
         "format": _FORMAT,
         "system": as_plain(system),
         # A stage may read a model in a folder, where another may lie by now.
-        "weights": {name: _weights(name) for name in (*dense, *system.models())},
+        "weights": {name: _model_identity(name) for name in (*dense, *system.models())},
         "runs": [file_hash(path) if path.is_file() else None for path in files],
         "claims": form,
         "split": data.split,
@@ -404,7 +402,7 @@ def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm
     return content_hash(parts)
 
 
-def _weights(model: str) -> Mapping[str, Any] | None:
+def _model_identity(model: str) -> Mapping[str, Any] | None:
     """Identify a folder's content; a hub's model is identified by its revision."""
     folder = Path(local_name(model))
     if not folder.is_dir():

@@ -67,8 +67,8 @@ def require_submittable(
     ):
         if not good:
             raise ConfigError("submit", str(file), allowed)
-    for written in _parts(dataset, year).values():
-        _claim_of(written, year)
+    for written in _ids_by_file(dataset, year).values():
+        _claims_by_id(written, year)
 
 
 def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
@@ -98,13 +98,13 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     named, short = [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for part, written in _parts(dataset, year).items():
+        for part, written in _ids_by_file(dataset, year).items():
             path = Path(folder) / (f"predictions_{part}.tsv" if part else "predictions.tsv")
-            claim_of = _claim_of(written, year)
+            claim_of = _claims_by_id(written, year)
             own = runs[part]
             short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in written)
             whole = Run.from_lists(
-                {claim: _filled(own, claim, pool) for claim in written}, pool=run.pool
+                {claim: _fill_up(own, claim, pool) for claim in written}, pool=run.pool
             )
             write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
             check_submission(path, year, claim_of, set(pool), SUBMITTED)
@@ -120,7 +120,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     return notes
 
 
-def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
+def _ids_by_file(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     """Map the claims of each file, by its language, to the lab's own ids."""
     if year == 2025:
         prefix = f"{dataset.split}-"
@@ -132,7 +132,7 @@ def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     return parts
 
 
-def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
+def _claims_by_id(written: dict[str, str], year: Year) -> dict[str, str]:
     """Invert claim -> id. Raises `InputError` where two claims have the same id."""
     claims: dict[str, str] = {}
     for claim, name in written.items():
@@ -142,8 +142,7 @@ def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
     return claims
 
 
-def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
-    """List a claim's first sources, filled up from the pool."""
+def _fill_up(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
     ids = run.sources(claim, SUBMITTED)
     others = (source for source in pool if source not in ids)
     ids = [*ids, *(next(others) for _ in range(SUBMITTED - len(ids)))]

@@ -314,7 +314,7 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     pairs: Pairs = {}
     untested: list[str] = []
     for row in rows:
-        for family, pair in _pairs_of(row, rows, untested):
+        for family, pair in _tests_of(row, rows, untested):
             known = pairs.setdefault(family, [])
             known += [pair] if pair not in known and pair[0] != pair[1] else []
     families = [Family(name, tuple(found)) for name, found in pairs.items() if found]
@@ -323,10 +323,9 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     return families, notes
 
 
-def _pairs_of(
+def _tests_of(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the tests of one system over one claim form: family, system and baseline."""
     for before, after in zip(row.tested, row.tested[1:], strict=False):
         yield "Each stage against the one before", (after, before)
     if len(row.tested) > 2:

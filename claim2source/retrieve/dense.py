@@ -222,7 +222,7 @@ class DenseIndex:
             )
             return Result(run, cost=cost, index=notes)
 
-        return read_or_search(self._store, self._key(claims, texts, k), search)
+        return read_or_search(self._store, self._run_key(claims, texts, k), search)
 
     def answer(self, claims: Sequence[Claim], k: int) -> Run:
         """Rank as `search` does, with nothing of claims kept or read: this can be timed."""
@@ -233,7 +233,9 @@ class DenseIndex:
         """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
         return self._built()[0].rank(claims, vectors, k)
 
-    def _key(self, claims: Sequence[Claim], texts: Sequence[str], k: int) -> dict[str, Any] | None:
+    def _run_key(
+        self, claims: Sequence[Claim], texts: Sequence[str], k: int
+    ) -> dict[str, Any] | None:
         """Describe a run by everything that it depends on; None without a store, or in training."""
         if self._store is None or (stage := self._stage_key(self._store)) is None:
             return None

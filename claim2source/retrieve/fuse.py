@@ -146,7 +146,7 @@ class Fusion:
         vocabulary = np.unique(np.concatenate(sources))
         owners = [_owners(run) for run in runs]
         keys = [
-            owner * len(vocabulary) + _places(run, vocabulary)
+            owner * len(vocabulary) + _positions(run, vocabulary)
             for run, owner in zip(runs, owners, strict=True)
         ]
         values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
@@ -186,7 +186,7 @@ def _owners(run: Run) -> np.ndarray:
     return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
 
 
-def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
+def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
     """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
@@ -200,7 +200,7 @@ def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
     found = np.zeros(len(pairs))
     for run in runs:
-        places = _places(run, vocabulary)
+        places = _positions(run, vocabulary)
         keys = _owners(run) * len(vocabulary) + places
         at = np.searchsorted(pairs, keys)
         hit = (places >= 0) & (at < len(pairs))

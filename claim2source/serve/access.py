@@ -73,7 +73,7 @@ class Rate:
 
     def wait(self, address: str) -> int:
         """Count a request; return the seconds to wait if it is one too many, else 0."""
-        key, now = _network(address), self.clock()
+        key, now = _client_of(address), self.clock()
         left, at = self._left.pop(key, (float(self.rate), now))
         left = min(self.rate, left + (now - at) * self.rate / 60)
         seconds = 0 if left >= 1 else ceil((1 - left) * 60 / self.rate - 1e-6)
@@ -185,7 +185,7 @@ def _without_port(host: str) -> str:
     return (name if name and port.isdigit() else host).lower()
 
 
-def _network(address: str) -> str:
+def _client_of(address: str) -> str:
     """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
     try:
         found = ipaddress.ip_address(address)

@@ -144,11 +144,11 @@ class RequestBatcher:
 
     def _work(self) -> None:
         while not self._closed:
-            jobs = self._take()
+            jobs = self._next_jobs()
             if jobs:  # all of them may have been given up
                 self._answer(jobs)
 
-    def _take(self) -> list[_Job]:
+    def _next_jobs(self) -> list[_Job]:
         """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -173,17 +173,17 @@ class RequestBatcher:
                     self._answer([job])
                 return
             complain(error)
-            self._leave(jobs[0])
+            self._free_places(jobs[0])
             jobs[0].answers.set_exception(
                 SearchFailed("the search failed; the server's log says why")
             )
             return
         for job in jobs:
             own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
-            self._leave(job)
+            self._free_places(job)
             job.answers.set_result(own)
 
-    def _leave(self, job: _Job) -> None:
+    def _free_places(self, job: _Job) -> None:
         """Free a request's places before its client learns of it and sends the next."""
         with self._changed:
             self._taken -= len(job.posts)

@@ -190,17 +190,17 @@ class Page:
         return [
             PaperCard(
                 match,
-                self._marked(heading(match.paper), terms),
+                self._highlight(heading(match.paper), terms),
                 about(match.paper),
                 scores_of(match),
-                self._marked(match.sentence, terms),
-                self._marked(match.paper.source.abstract, terms),
+                self._highlight(match.sentence, terms),
+                self._highlight(match.paper.source.abstract, terms),
                 as_bibtex([replace(answer, matches=(match,))]),
             )
             for match in answer.matches
         ]
 
-    def _marked(self, text: str, terms: set[str]) -> list[Piece]:
+    def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
         """Divide a text into words that share a term with the post, and the text between them."""
         places = [found.span() for found in WORD.finditer(text)]
         words = self._analyser.texts([text[start:end] for start, end in places])

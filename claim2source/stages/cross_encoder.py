@@ -97,7 +97,9 @@ class CrossEncoder(LocalReranker):
             longest = max(lengths[row] for row in rows)
             kept = slice(padded - longest, None) if left else slice(0, longest)
             index = torch.tensor(rows)
-            batch = {key: _part(value, index, kept, padded) for key, value in features.items()}
+            batch = {
+                key: _feature_rows(value, index, kept, padded) for key, value in features.items()
+            }
             batch = {
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
@@ -111,7 +113,7 @@ class CrossEncoder(LocalReranker):
                 yield Scored([chunk[row] for row in found.places], found.scores, why, found.tokens)
 
 
-def _part(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
+def _feature_rows(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
     """Take rows of a padded feature, without the padding that none of them needs."""
     import torch
 

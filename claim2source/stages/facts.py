@@ -122,7 +122,7 @@ class Attribution(VersionedScores):
 
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Judge every fact of every version by every source; fuse the shares of supported facts."""
-        facts, prompt = self._facts(lists, cost), read_prompt(self.support_prompt)
+        facts, prompt = self._split_posts(lists, cost), read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
         rates: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
@@ -146,7 +146,7 @@ class Attribution(VersionedScores):
             one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
             one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
-    def _facts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
+    def _split_posts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
         prompt = read_prompt(self.facts_prompt)
         tasks: list[Task[tuple[int, str]]] = []

@@ -144,7 +144,7 @@ class _Wave:
         async def part(rows: Sequence[int]) -> None:
             async with gate:
                 texts = [self.pairs[row].source for row in rows]
-                found = await self._fill(self.pairs[rows[0]].claim, texts, self.is_first)
+                found = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
                 why = {r: one for r, one in zip(rows, found, strict=True) if isinstance(one, str)}
                 scores = [math.nan if isinstance(one, str) else one for one in found]
                 self.scored.append(Scored(rows, np.array(scores, np.float32), why))
@@ -154,7 +154,7 @@ class _Wave:
         if self.halved:
             log.warning("%s: %d documents were cut for it", self.settings.label, self.halved)
 
-    async def _fill(
+    async def _score_texts(
         self, claim: str, texts: Sequence[str], is_first: bool = False, *, once: bool = False
     ) -> list[float | str]:
         """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
@@ -173,19 +173,19 @@ class _Wave:
             if half and (is_too_long or error.passes or is_refused):
                 # Not asked again and again: the whole request was.
                 return [
-                    *await self._fill(claim, texts[:half], once=True),
-                    *await self._fill(claim, texts[half:], once=True),
+                    *await self._score_texts(claim, texts[:half], once=True),
+                    *await self._score_texts(claim, texts[half:], once=True),
                 ]
             if not half and is_too_long and len(texts[0]) > _SHORTEST:
                 self.halved += 1
-                return await self._fill(claim, [texts[0][: len(texts[0]) // 2]], once=once)
+                return await self._score_texts(claim, [texts[0][: len(texts[0]) // 2]], once=once)
             return [f"status {error.status}: {error.why}"] * len(texts)
         for place, score in enumerate(found):
             if isinstance(score, float) and not math.isfinite(score):
                 alone = len(texts) == 1
                 found[place] = "no score in the reply"
                 if not alone:
-                    (found[place],) = await self._fill(claim, [texts[place]], once=True)
+                    (found[place],) = await self._score_texts(claim, [texts[place]], once=True)
         return found
 
     async def _ask(self, claim: str, texts: Sequence[str], once: bool) -> list[float]:

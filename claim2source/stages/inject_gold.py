@@ -39,15 +39,16 @@ class InjectGold(Settings):
             missing = [gold for gold in claim.golds if gold not in first][: self.depth]
             order = [*first[: self.depth - len(missing)], *missing]
             order += [source for source in before if source not in order]
-            ranked[claim.id] = list(zip(order, _falling(before.values(), len(order)), strict=True))
+            ranked[claim.id] = list(
+                zip(order, _falling_scores(before.values(), len(order)), strict=True)
+            )
             if missing:
                 notes[claim.id] = f"gold added: {', '.join(missing)}"
         cost = Cost(time.perf_counter() - started, len(claims))
         return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
 
 
-def _falling(scores: Collection[float], count: int) -> list[float]:
-    """Return `count` strictly falling scores, so that no tie is ordered by id."""
+def _falling_scores(scores: Collection[float], count: int) -> list[float]:
     found: list[float] = []
     for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
         last = np.float32(found[-1]) if found else np.float32(np.inf)

@@ -249,12 +249,12 @@ class Reranker(WithRuntime, ABC):
                     bar.update(len(places))
                     late = time.monotonic() - written >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
-                        _write(space, keys, scores, new)
+                        _store_scores(space, keys, scores, new)
                         new, written = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
-                    _write(space, keys, scores, new)
+                    _store_scores(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {place: why.get(place, NOT_A_NUMBER) for place in failed}
@@ -318,7 +318,7 @@ def _keys(pairs: Sequence[Pair]) -> list[bytes]:
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
 
 
-def _write(
+def _store_scores(
     space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
 ) -> None:
     """Store the finite scores; a pair that failed is scored again next time."""

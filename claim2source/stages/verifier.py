@@ -218,7 +218,7 @@ class Verifier(LLMStage):
         known = {source.id: source for source in sources if source.id in wanted}
         if any(not poll.closed for poll in polls):
             with self.asking() as llm:
-                self._take(llm, polls, known)
+                self._collect_votes(llm, polls, known)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}
         for poll in polls:
@@ -235,7 +235,9 @@ class Verifier(LLMStage):
             details={poll.claim.id: poll.details() for poll in polls},
         )
 
-    def _take(self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]) -> None:
+    def _collect_votes(
+        self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]
+    ) -> None:
         """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
         while True:
             asks: dict[str, Ask] = {}
@@ -318,7 +320,7 @@ class Verifier(LLMStage):
         reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
         why = f": {reason}" if reason else ""
         how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
-        return _to_first(kept, leader), how + why
+        return _move_to_front(kept, leader), how + why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,7 +513,7 @@ def _cut(source: Source, share: float) -> Source:
     return replace(source, abstract=f"{words} .." if words else "")
 
 
-def _to_first(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
+def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
     """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
     first, last = np.float32(ranked[0][1]), np.float32(ranked[-1][1])
     raised = first + (first - last if first > last else np.float32(1))

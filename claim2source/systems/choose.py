@@ -228,11 +228,13 @@ def choose(
         best_score=scores[first],
         error=error[chosen],
         compared=len(tried),
-        why="" if chosen == first else _why(varied, top, scores[chosen], error[chosen]),
+        why=""
+        if chosen == first
+        else _reason_for_choice(varied, top, scores[chosen], error[chosen]),
     )
 
 
-def _why(best: Settings, top: float, score: float, error: float) -> str:
+def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` holds those that differ."""
     named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
@@ -319,13 +321,13 @@ def choose_fielded(
     weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
     known = {} if known is None else known
     claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
-    known |= _try_fielded(claims, data, settings) if claims else {}
+    known |= _fielded_scores(claims, data, settings) if claims else {}
     values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
     tried = dict(zip(settings, values, strict=True))
     return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 
 
-def _try_fielded(
+def _fielded_scores(
     claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
 ) -> dict[str, np.ndarray]:
     """Score all settings: average precision by claim id, [settings] each."""

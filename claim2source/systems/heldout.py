@@ -15,6 +15,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
+from claim2source.datasets.grouping import plain_text
 from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
@@ -235,10 +236,24 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
+            known = _claims_of(data, _Training(self.dataset, train.split))
+            if known is not None:
+                return self._without(train, known)
             note = "the val carved here is not the one training held out: the data differ"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
+
+    def _without(self, train: Dataset, known: Sequence[Claim]) -> SelectionData:
+        """Leave the claims of train that a training on other data did not see, by their text."""
+        texts = {plain_text(claim.text) for claim in known}
+        unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
+        if len(unknown) == len(train.claims):
+            return SelectionData(train, train)
+        val = self._with_golds(train.with_claims(unknown, "val"))
+        trained_on = len(train.claims) - len(unknown)
+        note = f"without the {trained_on} claims of {train.split} that training on other data saw"
+        return SelectionData(train, val, note)
 
     def carved(self, data: DataRecord) -> SelectionData:
         """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
@@ -288,6 +303,12 @@ class TrainedOn(Protocol):
     def train_split(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class _Training:
+    dataset: str
+    train_split: str
+
+
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:
     """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
 
@@ -297,18 +318,18 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
     say what it was trained on gets a warning.
     """
     for name in dict.fromkeys(names):
-        for place, manifest in _trained(name):
+        for place, manifest in _trained_bases(name):
             if manifest.data.dataset is None:
                 log.warning(
                     "%s: %s does not say which claims it was trained on; val may have some of them",
                     *(key, place),
                 )
-            elif why := _why_known(manifest, val, data):
+            elif why := _reason_known(manifest, val, data):
                 which = "it" if place == name else f"it was made from {place}, which"
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
 
-def _trained(name: str) -> Iterator[tuple[str, Trained]]:
+def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
     waiting, known = [name], set()
     while waiting:
@@ -325,7 +346,7 @@ def _trained(name: str) -> Iterator[tuple[str, Trained]]:
             waiting.append(manifest.source_model.name)
 
 
-def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
+def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
     """Report that a model was trained on claims of val, and a remedy; None where it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:

@@ -227,10 +227,9 @@ class DenseNode(Node):
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the checkpoint's own."""
-        return self.claims or form or self._own(runtime).claims
+        return self.claims or form or self._own_rendering(runtime).claims
 
-    def _own(self, runtime: SystemRuntime) -> Rendering:
-        """Return a checkpoint's own rendering, else the node's."""
+    def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
         self.require_supported()
         if self.rendering is not None:
             own = runtime.pool.load(self.model).rendering_for(self.rendering)
@@ -247,7 +246,7 @@ class DenseNode(Node):
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
             encoder,
-            rendering=replace(self._own(runtime), claims=self.form_of(form, runtime)),
+            rendering=replace(self._own_rendering(runtime), claims=self.form_of(form, runtime)),
             store=runtime.store,
             index=self.vectors,
             passages=self.passages,
@@ -257,7 +256,7 @@ class DenseNode(Node):
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read."""
-        return self._own(runtime).sources
+        return self._own_rendering(runtime).sources
 
     def own_label(self) -> str:
         """Return the model's name."""

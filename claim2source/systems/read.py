@@ -96,9 +96,7 @@ class SystemEntry(Settings):
 
 
 @dataclass(frozen=True)
-class _Beside(Settings):
-    """Hold the settings of a dense node beside its model."""
-
+class _DenseSettings(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
@@ -193,7 +191,6 @@ def _entries(path: Path) -> dict[str, SystemEntry]:
 
 
 def _is_old(path: Path) -> bool:
-    """Tell whether an unreadable file has a system in the grammar of 0.2."""
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -295,7 +292,7 @@ class _Reader:
             if given not in self.entries:
                 known = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
                 raise ConfigError(key, given, f"{known}, or the name of a system")
-            return self._shared(given, key)
+            return self._shared_node(given, key)
         if not isinstance(given, Mapping):
             raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
         kind, *others = [kind for kind in KINDS if kind in given] or [""]
@@ -309,10 +306,9 @@ class _Reader:
             return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
         for name, one in beside.items():
             raise ConfigError(f"{key}.{name}", one, "none here")
-        return replace(_leaf(kind, given[kind], f"{key}.{kind}"), claims=claims)
+        return replace(_leaf_node(kind, given[kind], f"{key}.{kind}"), claims=claims)
 
-    def _shared(self, name: str, key: str) -> AnyNode:
-        """Return a system's first stage with its name, label, claim form and advice."""
+    def _shared_node(self, name: str, key: str) -> AnyNode:
         system = self.system(name)
         if system.stages:
             raise ConfigError(key, name, "a system without stages")
@@ -346,7 +342,7 @@ class _Reader:
 def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
     missing = settings.get("name", CHECKPOINT) == CHECKPOINT
-    others = make(_Beside, beside, key)
+    others = make(_DenseSettings, beside, key)
     return DenseNode(
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
         sources_form=others.sources,
@@ -357,13 +353,12 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     )
 
 
-def _leaf(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
-    """Make a node that has no settings beside its own."""
+def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
     if kind == "bm25":
-        bm25, grid = _of_grid(BM25Config, value, key, BM25_GRID)
+        bm25, grid = _read_grid(BM25Config, value, key, BM25_GRID)
         return BM25Node(bm25=bm25, grid=grid)
     if kind == "fielded":
-        fielded, grid = _of_grid(FieldedConfig, value, key, FIELDED_GRID)
+        fielded, grid = _read_grid(FieldedConfig, value, key, FIELDED_GRID)
         return FieldedNode(fielded=fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
     if not {one.name for one in fields(SavedRunConfig)} & set(settings):  # files by language
@@ -371,7 +366,7 @@ def _leaf(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
     return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
 
-def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
+def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
     given = dict(_mapping(value, key))
     lists = dict(usual) if given.get("k1") == FIT else {}

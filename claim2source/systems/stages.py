@@ -396,13 +396,12 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
         stage: Stage = make(kind, settings, f"stages.{place}.")
         if WHEN in entry:
-            stage = Conditional(stage, _when(entry[WHEN], place))
+            stage = Conditional(stage, _read_condition(entry[WHEN], place))
         stages.append((f"{kinds[0]} {name}", stage))
     return stages
 
 
-def _when(given: Any, place: int) -> WhenConfig:
-    """Read the setting that limits a stage to some claims."""
+def _read_condition(given: Any, place: int) -> WhenConfig:
     key = f"stages.{place}.{WHEN}"
     if not isinstance(given, Mapping):
         raise ConfigError(key, given, "such as {margin_below: 0.2}")

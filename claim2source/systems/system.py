@@ -276,7 +276,7 @@ class SystemIndex:
         cost = result.cost
         for _, one in after:
             cost = cost.over_same(one.cost)
-        models = _models(system.first, dict.fromkeys(claim.lang for claim in claims))
+        models = _dense_models(system.first, dict.fromkeys(claim.lang for claim in claims))
         main = system.first.main_model
         return SystemResult(
             system.name,
@@ -385,12 +385,11 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
 
-def _models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
-    """List the dense models that rank claims of these languages."""
+def _dense_models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
     if isinstance(node, RouteNode):
         parts = [node.candidates(language)[0] for language in languages]
         distinct = [part for i, part in enumerate(parts) if part not in parts[:i]]
-        return [model for part in distinct for model in _models(part, languages)]
+        return [model for part in distinct for model in _dense_models(part, languages)]
     if isinstance(node, HybridNode):
-        return _models(node.dense, languages)
+        return _dense_models(node.dense, languages)
     return [] if node.main_model is None else [node.main_model]

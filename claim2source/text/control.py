@@ -109,7 +109,7 @@ def without_thoughts(text: str) -> str:
             text = text[ends[-1] :] if ends else ""
     kept, start, inside = list[str](), 0, ""
     for mark in _MARK.finditer(text):
-        kind, closes = _kind(mark)
+        kind, closes = _thought_kind(mark)
         if not inside and closes:
             kept.clear()
         elif not inside:
@@ -123,7 +123,7 @@ def without_thoughts(text: str) -> str:
     return "" if inside else "".join([*kept, text[start:]])
 
 
-def _kind(mark: re.Match[str]) -> tuple[str, bool]:
+def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
     """Name the thought that a mark belongs to, and tell whether the mark ends it."""
     found = {group: text for group, text in mark.groupdict().items() if text}
     name = (found.get("name") or found.get("name_b") or "").casefold()

@@ -99,12 +99,12 @@ def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
             wandb=wandb_mode(config.wandb.mode),
         )
 
-    if not _tried("the evaluation", evaluated):
+    if not _print_result("the evaluation", evaluated):
         return ()
-    return (folder, folder / PAGE) if _tried("the page", page) else (folder,)
+    return (folder, folder / PAGE) if _print_result("the page", page) else (folder,)
 
 
-def _tried(what: str, work: Callable[[], str]) -> bool:
+def _print_result(what: str, work: Callable[[], str]) -> bool:
     """Print the result of `work`; log its failure and return False."""
     try:
         say(f"\n{work()}")

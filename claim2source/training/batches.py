@@ -129,17 +129,17 @@ class BatchSampler:
         if self.config.order == "language":
             rest = [np.empty(0, dtype=np.int64)]
             for part in rows.values():
-                shuffled, left = self._even(draw.permutation(part))
+                shuffled, left = self._even_share(draw.permutation(part))
                 batches += self._deal(shuffled, draw)
                 rest.append(left)
             # No pair is left out for being of a small language.
-            batches += self._deal(self._even(np.concatenate(rest))[0], draw)
+            batches += self._deal(self._even_share(np.concatenate(rest))[0], draw)
         else:
             together = draw.permutation(np.concatenate(list(rows.values())))
-            batches = self._deal(self._even(together)[0], draw)
+            batches = self._deal(self._even_share(together)[0], draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
-    def _even(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Divide rows into the most that all processes can share equally, and the rest."""
         most = len(rows) - len(rows) % self.world_size
         return rows[:most], rows[most:]
@@ -184,7 +184,7 @@ class BatchSampler:
         """Plan this process's batches of one epoch, from number `first`."""
         used = self._used_before(epoch)
         for index, batch in enumerate(self.epoch_batches(epoch)):
-            shares = self._split(batch)
+            shares = self._split_by_rank(batch)
             turns = [self._turns(rows, used) for rows in shares]
             if index < first:
                 continue
@@ -203,14 +203,13 @@ class BatchSampler:
         self._used = epoch + 1, used
 
     def _used_before(self, epoch: int) -> np.ndarray:
-        """Count the uses of every pair before an epoch, since its negatives were mined."""
         used = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
         if mined < epoch and self._used is not None and self._used[0] == epoch:
             return self._used[1].copy()
         for earlier in range(mined, epoch):
             for batch in self.epoch_batches(earlier):
-                for rows in self._split(batch):
+                for rows in self._split_by_rank(batch):
                     self._turns(rows, used)
         return used
 
@@ -222,7 +221,7 @@ class BatchSampler:
             used[row % self.pairs] += 1
         return tuple(turns)
 
-    def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    def _split_by_rank(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
 
 

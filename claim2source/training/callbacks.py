@@ -347,7 +347,7 @@ class StateFile(CheckpointIO):
     ) -> None:
         """Begin to write a checkpoint, once the one before is written."""
         self.wait()
-        snapshot = apply_to_collection(checkpoint, Tensor, _copied)
+        snapshot = apply_to_collection(checkpoint, Tensor, _cpu_copy)
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "state")
         self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
@@ -379,7 +379,7 @@ class StateFile(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _cpu_copy(tensor: Tensor) -> Tensor:
     """Copy a tensor to the CPU: a GPU has no room for another optimizer state."""
     tensor = tensor.detach()
     return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()

@@ -199,7 +199,9 @@ class TrainingPairs:
         teacher: TeacherScores | None = None,
         mining: MiningConfig | None = None,
         aligned: AlignedTexts | None = None,
+        length: int | None = None,
     ) -> None:
+        self.length = length
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
@@ -211,7 +213,7 @@ class TrainingPairs:
         wanted = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in wanted]
         self.languages = {claim.id: claim.lang for claim in claims}
-        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim")
+        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
@@ -237,11 +239,11 @@ class TrainingPairs:
             negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
             used.update(negative.source for negative in negatives)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
-        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
+        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source", self.length)
         self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
-        self.papers = self._papers([s for s in self.dataset.sources if s.id in used])
+        self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in used])
 
-    def _papers(self, sources: Sequence[Source]) -> dict[str, int]:
+    def _paper_numbers(self, sources: Sequence[Source]) -> dict[str, int]:
         """Number the papers of sources: equal texts and near-duplicates share a number."""
         texts = [self.source_tokens[source.id] for source in sources]
         first: dict[Tokens, str] = {}
@@ -258,12 +260,12 @@ class TrainingPairs:
         """List the papers of the claim's golds (see `papers`)."""
         return {self.papers[gold] for gold in self.golds[claim] if gold in self.papers}
 
-    def _scores(self, claim: str) -> Mapping[str, float]:
+    def _scores_of(self, claim: str) -> Mapping[str, float]:
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
         """Put the negatives with teacher scores first: only sources in the batch teach."""
-        scored = self._scores(row.claim)
+        scored = self._scores_of(row.claim)
         # The sort is stable: of either kind the hardest stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
         return replace(row, negatives=tuple(ordered))
@@ -275,7 +277,8 @@ class TrainingPairs:
         own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
         forms = [form for form in FORMS if form != own]
         renderings = [replace(self.rendering, claims=form) for form in forms]
-        tokens = [self.encoder.tokenize(r.claim_texts(claims), "claim") for r in renderings]
+        texts = [rendering.claim_texts(claims) for rendering in renderings]
+        tokens = [self.encoder.tokenize(form, "claim", self.length) for form in texts]
         return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}
 
     def __len__(self) -> int:
@@ -293,7 +296,7 @@ class TrainingPairs:
         taught: list[int] = []
         untaught = 0
         for row in self.rows:
-            scored = self._scores(row.claim)
+            scored = self._scores_of(row.claim)
             own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
             count = sum(source in scored for source in own)
             untaught += row.positive not in scored
@@ -337,7 +340,7 @@ class TrainingPairs:
         wanted = self.negatives
         if not self.rotate or len(row.negatives) <= wanted:
             return list(row.negatives[:wanted])
-        scored = self._scores(row.claim)
+        scored = self._scores_of(row.claim)
         known = [negative for negative in row.negatives if negative.source in scored]
         if len(known) >= wanted:
             return in_turn(known, wanted, turn)
@@ -358,7 +361,7 @@ class TrainingPairs:
         columns = [source for part in by_rank for source in part]
         place = {source: column for column, source in enumerate(columns)}
         positives = torch.tensor([place[row.positive] for row in own])
-        masked = self._masked(own, columns)
+        masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
         shown = [
             (i, forms[plan.epoch % len(forms)])
@@ -367,7 +370,7 @@ class TrainingPairs:
         ]
         owners = torch.tensor([i for i, _ in shown], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
-        texts, aligned = self._aligned(own, plan)
+        texts, aligned = self._aligned_texts(own, plan)
         return TrainBatch(
             plan=plan,
             claims=[self.claim_tokens[row.claim] for row in own],
@@ -378,7 +381,7 @@ class TrainingPairs:
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
             views=[tokens for _, tokens in shown],
             owners=owners,
-            teacher=None if self.teacher is None else self._teacher(own, place, masked),
+            teacher=None if self.teacher is None else self._teacher_scores(own, place, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
             keep_weights=None if base is None else self._keep_weights(own),
@@ -386,7 +389,7 @@ class TrainingPairs:
             aligned=aligned,
         )
 
-    def _aligned(
+    def _aligned_texts(
         self, own: Sequence[MinedRow], plan: BatchPlan
     ) -> tuple[list[Tokens], Tensor | None]:
         """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
@@ -397,17 +400,19 @@ class TrainingPairs:
         texts, vectors = self.aligned.batch(plan.epoch, plan.index * shares + plan.rank)
         return texts, torch.cat((self.base.claims([row.claim for row in own]), vectors))
 
-    def _masked(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
+    def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] where the source is the paper of one of the claim's golds."""
         papers = [self.papers[source] for source in columns]
         golds = [self.gold_papers(row.claim) for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
 
-    def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
+    def _teacher_scores(
+        self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor
+    ) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""
         teacher = torch.full((len(own), len(place)), torch.nan)
         for i, row in enumerate(own):
-            for source, score in self._scores(row.claim).items():
+            for source, score in self._scores_of(row.claim).items():
                 if source in place:
                     teacher[i, place[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.

@@ -409,8 +409,6 @@ def backward_pass(strategy: Strategy, output: Tensor, last: bool) -> Iterator[No
 
 
 class _LeaveReducer(_ForwardRedirection):
-    """Call the training step through DDP without preparing its reducer."""
-
     def __init__(self) -> None:
         self.synchronises = True
 

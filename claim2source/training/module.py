@@ -191,7 +191,7 @@ class TrainingModule(pl.LightningModule):
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
                 del passed, loss
-                start = self._again(start, why)
+                start = self._retry_smaller(start, why)
                 passed, _ = self._forward(start.collated)
                 loss = passed.loss * share
 
@@ -203,10 +203,10 @@ class TrainingModule(pl.LightningModule):
                 return self.loss_of_batch(collated)
             except torch.OutOfMemoryError as error:
                 why = str(error)
-            self._start = self._again(self._start, why)
+            self._start = self._retry_smaller(self._start, why)
             collated = self._start.collated
 
-    def _again(self, start: StepStart, why: str) -> StepStart:
+    def _retry_smaller(self, start: StepStart, why: str) -> StepStart:
         """Return to the start of a step, with smaller chunks; `UserError` for none smaller."""
         if self.trainer.world_size > 1:
             self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
@@ -282,7 +282,6 @@ class TrainingModule(pl.LightningModule):
         raise UserError(why)
 
     def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
-        """Average the terms of the loss over all processes."""
         values = torch.stack([terms[name].float() for name in sorted(terms)])
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(values)

@@ -40,11 +40,11 @@ def system_hash(system: System, folder: Path | None = None) -> str:
     """
     with local_models(folder):
         models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-        weights = [_weights(local_model(model).name) for model in models]
+        weights = [_weights_hash(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        named = list(_strings(list(system.stages)))
+        named = list(_texts_in(list(system.stages)))
         files = [file_hash(one) for one in named if Path(one).is_file()]
-        behind = [one for one in map(_weights, named) if one is not None]
+        behind = [one for one in map(_weights_hash, named) if one is not None]
         # Of a checkpoint the weights say more than its place.
         places = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
         settings = repr(system)
@@ -53,7 +53,7 @@ def system_hash(system: System, folder: Path | None = None) -> str:
         return content_hash([settings, weights, files, behind])
 
 
-def _weights(name: str) -> str | None:
+def _weights_hash(name: str) -> str | None:
     """Hash a checkpoint's manifest, or the weights in a folder; None for other names."""
     try:
         folder = checkpoint_folder(name)
@@ -64,13 +64,12 @@ def _weights(name: str) -> str | None:
         return None  # a run that has not ended
 
 
-def _strings(value: object) -> Iterator[str]:
-    """List the texts in a setting, at any depth."""
+def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(one)
+            yield from _texts_in(one)
 
 
 class FirstStage:

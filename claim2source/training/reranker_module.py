@@ -230,7 +230,7 @@ class RerankerModule(TrainingModule):
         def encode(rows: Sequence[int]) -> Tensor:
             part = part_of[rows[0]]
             if torch.is_grad_enabled():
-                self._count(part)
+                self._count_tokens(part)
             return self.reranker.logits(_moved(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
@@ -250,8 +250,7 @@ class RerankerModule(TrainingModule):
         run = whole_forward if self.chunk_size is None else chunked_forward
         return run(ready.chunks, encode, loss_of), ready.plan
 
-    def _count(self, part: Features) -> None:
-        """Count the real tokens and the padding."""
+    def _count_tokens(self, part: Features) -> None:
         masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
         self.window.real += sum(int(mask.sum()) for mask in masks)
         self.window.padded += sum(mask.numel() for mask in masks)
@@ -344,12 +343,12 @@ class PipelineOnVal(pl.Callback):
 
     def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the re-ranker before training."""
-        result = self._reranked()
+        result = self._rerank_val()
         if not self.world.is_first:
             return
         folder = self.run.checkpoint(0)
         self.reranker.save(folder, self.manifest, base=True)
-        scores = self._score(folder, result)
+        scores = self._score_val(folder, result)
         self.run.record(scores.epoch(0, None))
         say(f"before training: val MRR@5  {scores}")
         small = why_too_small(self.data.val)
@@ -366,14 +365,14 @@ class PipelineOnVal(pl.Callback):
                 data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
                 self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
         with module.stop.after_step(waits=False):
-            result = self._reranked()
+            result = self._rerank_val()
             if self._has_collapsed(result):
                 module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
             if self.world.is_first:
-                scores = self._score(folder, result)
+                scores = self._score_val(folder, result)
             record_epoch(trainer, module, self.session, scores)
 
-    def _reranked(self) -> Result:
+    def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.reranker.model
         mine = val.claims[world.rank :: world.size]
@@ -385,7 +384,7 @@ class PipelineOnVal(pl.Callback):
         return join_results(gather_values(found, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
-        """Tell whether no claim of val has sources with different scores."""
+        """Tell whether every claim of val has equal scores for all its sources."""
         run, depth = result.run, self.config.first.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
@@ -394,8 +393,7 @@ class PipelineOnVal(pl.Callback):
         alike = (claim in failed or are_alike(row) for claim, row in several.items())
         return bool(several) and all(alike)
 
-    def _score(self, folder: Path, result: Result) -> ValScores:
-        """Score a ranking of val, and write the score to a checkpoint's manifest."""
+    def _score_val(self, folder: Path, result: Result) -> ValScores:
         scores = pipeline_scores(result, self.data, self.config)
         manifest = RerankerManifest.read(folder)
         replace(manifest, scores=scores.by_split()).write(folder)

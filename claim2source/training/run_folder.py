@@ -191,7 +191,7 @@ class RunFolder:
         """
         share = config.held_out_seen
         if self.resumes and config.data.val_seen_share is None:
-            begun = _leaves(_begun(self.path / CONFIG_FILE))[_SEEN_SHARE]
+            begun = _flattened(_begun_settings(self.path / CONFIG_FILE))[_SEEN_SHARE]
             share = begun if isinstance(begun, int | float) else share
         return replace(config, data=replace(config.data, val_seen_share=share))
 
@@ -247,13 +247,15 @@ def score_to_choose_by(entry: Epoch) -> float:
 def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
     file = config.out / CONFIG_FILE
-    return is_run(config.out) and _NEWEST in _leaves(_begun(file)) and not _changes(file, config)
+    return (
+        is_run(config.out)
+        and _NEWEST in _flattened(_begun_settings(file))
+        and not _changes(file, config)
+    )
 
 
 @dataclass(frozen=True)
 class _RunFile:
-    """Hold the fields of `run.json`."""
-
     chosen: str | None
     history: tuple[Epoch, ...]
 
@@ -290,7 +292,6 @@ def _is_thrown_away(path: Path) -> bool:
 
 
 def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
-    """Raise `ConfigError` for an input that would move away with the run that is replaced."""
     for key, value in config.inputs:
         if value is None or not Path(value).exists():
             continue
@@ -300,15 +301,14 @@ def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
 
 def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
-    if _NEWEST not in _leaves(_begun(file)):
+    if _NEWEST not in _flattened(_begun_settings(file)):
         why = "is of an earlier version, whose runs cannot go on; begin again with --overwrite"
         raise InputError.at(file, why=why)
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
-def _begun(file: Path) -> dict[str, object]:
-    """Read the settings that a run was begun with."""
+def _begun_settings(file: Path) -> dict[str, object]:
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -323,7 +323,9 @@ def _begun(file: Path) -> dict[str, object]:
 
 def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     """List key, old and new value of changed settings that a resumed run must not change."""
-    old, new, default = map(_leaves, (_begun(file), as_plain(config), as_plain(type(config)())))
+    old, new, default = map(
+        _flattened, (_begun_settings(file), as_plain(config), as_plain(type(config)()))
+    )
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
@@ -336,10 +338,9 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
     ]
 
 
-def _leaves(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten nested settings to dotted keys."""
+def _flattened(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        flat |= _flattened(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat

@@ -94,13 +94,13 @@ def check_training(
     texts = [cut.tokenize(list(part)[:CLAIMS], side) for part, side in _sides(claims, golds)]
     half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
     try:
-        plain = _trial(cut, texts, config, packed=False, half=False)
+        plain = _train_copy(cut, texts, config, packed=False, half=False)
         found = []
         if cut.packs:
-            packed = _trial(cut, texts, config, packed=True, half=False)
+            packed = _train_copy(cut, texts, config, packed=True, half=False)
             found.append(_compared("packed against padded texts", packed, plain, _SAME))
         if half:
-            used = _trial(cut, texts, config, packed=cut.packs, half=True)
+            used = _train_copy(cut, texts, config, packed=cut.packs, half=True)
             found.append(_compared("bfloat16 against float32", used, plain, _IN_16_BITS))
     finally:
         restore_random_state(state)
@@ -137,7 +137,7 @@ def cut_encoder(encoder: Encoder) -> Encoder:
     return Encoder(model, encoder.tokenizer, replace(encoder.settings, dtype="float32"), None)
 
 
-def _trial(
+def _train_copy(
     encoder: Encoder,
     texts: Sequence[Sequence[Tokens]],
     config: FinetuneConfig,

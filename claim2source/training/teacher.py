@@ -279,9 +279,11 @@ class SourceTeacher:
                     self.aligned = AlignedTexts(*of, seed, progress=turn)
             barrier(world)
         if begun is not None:
-            self._place(train, store, untrained, begun)
+            self._begin_projection(train, store, untrained, begun)
 
-    def _place(self, train: Dataset, store: Store, untrained: Identity, folder: Path) -> None:
+    def _begin_projection(
+        self, train: Dataset, store: Store, untrained: Identity, folder: Path
+    ) -> None:
         """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():

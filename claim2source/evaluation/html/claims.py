@@ -65,7 +65,7 @@ def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]
         for entry in _entries(runs, dataset, places, _OF_STAGE, arrows=True)
         for golds in [dataset.qrels.golds(entry.claim.id)]
     ]
-    return sorted(entries, key=_moved, reverse=True)
+    return sorted(entries, key=_rank_change, reverse=True)
 
 
 def _entries(
@@ -92,19 +92,17 @@ def _entries(
             texts = [
                 f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
             ]
-            candidates.append(Candidate(_title(source, sources), source in golds, texts))
+            candidates.append(Candidate(_source_title(source, sources), source in golds, texts))
         found.append(ClaimEntry(place, claims[name], first, candidates))
     return found
 
 
-def _title(source: str, sources: Mapping[str, Source]) -> str:
-    """Name a source by its title, else by the first words of its abstract."""
+def _source_title(source: str, sources: Mapping[str, Source]) -> str:
     known = sources.get(source)
     return f"{known.title or known.abstract[:120]} ({source})" if known else source
 
 
 def _arrow(before: int, after: int) -> str:
-    """Draw an arrow for a source that rose or fell; rank 0 stands for absent."""
     old, new = before or float("inf"), after or float("inf")
     return "" if old == new else "↑" if new < old else "↓"
 
@@ -124,7 +122,7 @@ def _outcome(before: int, after: int) -> str:
     return SAME if before == after else ROSE if not before or after < before else FELL
 
 
-def _moved(entry: ClaimEntry) -> float:
+def _rank_change(entry: ClaimEntry) -> float:
     """Return the change of the gold's reciprocal rank."""
     values = [1 / rank if rank else 0.0 for rank in entry.golds]
     return max(values) - min(values) if values else 0.0

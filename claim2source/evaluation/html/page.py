@@ -115,7 +115,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     page = rendered(
         title=f"{title}: claims through {len(runs)} stages",
         subtitle="",
-        verdict=_moved(runs, dataset),
+        verdict=_move_lines(runs, dataset),
         sections=[],
         claims=shown,
         claims_note=f"{len(shown)} of {len(claims)} claims, those whose gold moved most first.",
@@ -128,8 +128,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     write_text(out, page)
 
 
-def _moved(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
-    """Count the golds that all stages together promoted and demoted, then each one alone."""
+def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
     names = list(runs)
     steps = [(names[0], names[-1]), *(pairwise(names) if len(names) > 2 else ())]
     said = []

@@ -129,7 +129,7 @@ class _Drawing:
         )
         # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
         for text, name in zip(found.get_texts(), marks, strict=True):
-            text.set(text=_short(name), gid=f"mark-{len(self.tips)}")
+            text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
             self.tips.append(printable_line(name))
 
     def svg(self) -> str:
@@ -151,7 +151,7 @@ class _Drawing:
             for style in defs.findall("style"):
                 defs.remove(style)
         parts = list(root.iter())
-        used = {value for part in parts for value in map(_reference, part.attrib.values())}
+        used = {value for part in parts for value in map(_referenced_id, part.attrib.values())}
         for element in parts:
             name = element.get("id", "")
             if name not in used:
@@ -183,8 +183,7 @@ def _plain_attributes(element: ElementTree.Element) -> None:
         element.set("d", " ".join(element.attrib["d"].split()))
 
 
-def _reference(value: str) -> str:
-    """Return the id that an attribute refers to, as #id or url(#id)."""
+def _referenced_id(value: str) -> str:
     return value.removeprefix("url(").removesuffix(")").removeprefix("#") if "#" in value else ""
 
 
@@ -213,7 +212,7 @@ def interval_plot(
     names = [name for name in systems if any(name in group for group in panels.values())]
     ends = [end for group in panels.values() for bar in group.values() for end in bar[:3]]
     low, high = min(0.0, *ends), max(0.01, *ends)
-    left = 12 + max(_text_width(_short(name)) for name in names)
+    left = 12 + max(_text_width(_shortened(name)) for name in names)
     across = (WIDTH - left) / min(len(panels), _MOST_PANELS)
     tall = _LINE * len(names)
     down, rows = tall + 60, math.ceil(len(panels) / _MOST_PANELS)
@@ -221,12 +220,12 @@ def interval_plot(
     for n, (group, found) in enumerate(panels.items()):
         column, row = n % _MOST_PANELS, n // _MOST_PANELS
         axes = drawing.axes(left + column * across + 14, row * down + 26, across - 34, tall)
-        axes.set_title(_short(group), pad=6)
+        axes.set_title(_shortened(group), pad=6)
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many numbers as do not touch.
         axes.xaxis.set_major_locator(MaxNLocator(max(1, int((across - 34) / 44))))
-        axes.set_yticks(range(len(names)), [_short(n) if column == 0 else "" for n in names])
+        axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
         axes.tick_params(axis="y", labelcolor=_INK)
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.grid(axis="x")
@@ -255,7 +254,7 @@ def line_plot(
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     shown = [name for name in lines if named is None or name in named]
-    drawing, axes, room = _framed(shown, x, y)
+    drawing, axes, room = _begin_plot(shown, x, y)
     if log:
         values = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xscale("log")
@@ -270,7 +269,7 @@ def line_plot(
         across, up = zip(*points, strict=True)
         return drawing.mark(axes, place, tip, across, up)
 
-    return _filled(drawing, lines, shown, draw, room)
+    return _draw_systems(drawing, lines, shown, draw, room)
 
 
 @_styled
@@ -279,7 +278,7 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     shown = [name for name, spot in spots.items() if spot.named]
-    drawing, axes, room = _framed(shown, x, y)
+    drawing, axes, room = _begin_plot(shown, x, y)
     axes.set_xscale("log")
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
@@ -291,10 +290,10 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
         tip = f"{name}: {bar.value:.4f}, {at:g} {x}"
         return drawing.dot(axes, place, tip, at, bar.value, bar, upright=True)
 
-    return _filled(drawing, spots, shown, draw, room)
+    return _draw_systems(drawing, spots, shown, draw, room)
 
 
-def _filled(
+def _draw_systems(
     drawing: _Drawing,
     names: Iterable[str],
     shown: Sequence[str],
@@ -309,9 +308,9 @@ def _filled(
     return drawing.svg()
 
 
-def _framed(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
+def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
     """Begin a plot with room for names at its right; return that room's width too."""
-    room = max((_text_width(_short(name)) for name in names), default=0) + 44
+    room = max((_text_width(_shortened(name)) for name in names), default=0) + 44
     drawing = _Drawing(max(280.0, _LINE * len(names) + 60), f"{y} by {x}")
     axes = drawing.axes(62, 14, WIDTH - room - 82, drawing.height - 60)
     axes.set(xlabel=x, ylabel=y)
@@ -326,7 +325,7 @@ def _whole(value: float) -> str:
     return f"{value:.{max(1, -math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
 
 
-def _short(name: str) -> str:
+def _shortened(name: str) -> str:
     """Cut the middle out of a long name: beginnings and ends tell names apart."""
     name = printable_line(name)
     if _letters(name) <= _NAME:

@@ -127,7 +127,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _representations(compared),
         _styles(compared),
         _cost(compared),
-        _left_out(compared),
+        _gaps(compared),
     ]
     return [section for section in sections if section.svg or section.tables]
 
@@ -232,7 +232,6 @@ def _chosen(compared: Compared) -> Section:
 
 
 def _twins(compared: Compared) -> Section:
-    """Count golds that tie with a source of the same text, and their cost in scores."""
     scored, title = compared.scored, "Twins"
     found = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
@@ -365,8 +364,7 @@ def _marked(cell: GridCell) -> str:
     return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
 
 
-def _left_out(compared: Compared) -> Section:
-    """List systems that did not run, failures, and the reports' own notes."""
+def _gaps(compared: Compared) -> Section:
     reports = compared.reports.values()
     failed: list[list[Cell]] = [
         [name, reason, claims]

@@ -44,14 +44,14 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem], named: Mapping[str
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
                 same = _same_claims(column, system)
-                if (bounded := _bounded(column, system, same)) is not None:
-                    cell = _beside(table, row.name, column, bounded, same)
+                if (bounded := _bounded_score(column, system, same)) is not None:
+                    cell = _published_score(table, row.name, column, bounded, same)
                     cells[row.name, column.name] = OurScore(cell, system)
                     break
     return cells
 
 
-def _beside(
+def _published_score(
     table: Table, row: str, column: Column, bounded: _Bounded, same: bool
 ) -> PublishedScore:
     """Set our score beside a cell; no difference where the claims are not the paper's."""
@@ -67,7 +67,7 @@ def _beside(
     )
 
 
-def _bounded(column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
+def _bounded_score(column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
     """Return a report's score for a column and its bounds, in the paper's unit; None without it."""
     report, metric = system.report, str(column.metric)
     if metric == "seconds":

@@ -85,7 +85,6 @@ def export(
 
 
 def _check_base(scaled: ScaledCheckpoint) -> str:
-    """Hash the base's weights again. Raises `UserError` where they changed."""
     folder = scaled.base_folder
     if folder is None:
         return "not read: the checkpoint holds every weight"
@@ -218,7 +217,6 @@ def load_export(kind: type, folder: Path, **settings: object) -> Any:
 
 
 def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
-    """Describe a difference of vectors beyond rounding; empty where there is none."""
     from torch.nn.functional import cosine_similarity, normalize
 
     if found.shape != expected.shape:
