@@ -18,7 +18,7 @@ from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.evaluation.abstention import (
     MOST_RISK,
     Outcomes,
@@ -165,7 +165,7 @@ def measured_index(config: AbstainConfig, index: str) -> str:
 
     Raises `UserError` where none is fitted, or the index has no paper of the claims.
     """
-    engine = open_engine(index)
+    engine = open_index(index)
     if engine.manifest.abstain is None:
         raise UserError(f"{index}: no abstention is fitted: index --claims DATASET does that")
     engine.device = config.device

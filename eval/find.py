@@ -24,7 +24,7 @@ from claim2source.core.config import (
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
-from claim2source.engines import Where, open_engine
+from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
-    engine = open_engine(config.index or "", config.at)
+    engine = open_index(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     # A post or file that cannot be read is known before a model is.
     posts = chain([next(posts)], posts)

@@ -28,7 +28,7 @@ from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
-from claim2source.engines import Engine, is_engine, open_engine
+from claim2source.engines import Engine, is_engine, open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import (
     BATCH,
@@ -153,7 +153,7 @@ def write_index(config: IndexProgramConfig) -> None:
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
     if config.source is None:
-        engine = open_engine(config.out)
+        engine = open_index(config.out)
         try:
             if config.undo:
                 say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")

@@ -25,7 +25,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import InputError, Stopped, UserError, run_program
 from claim2source.core.terminal import say
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.store import Store
 from claim2source.io.text_files import read_lines
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
     token = token_of(config)
-    engine = open_engine(config.index or "")
+    engine = open_index(config.index or "")
     listening = listen(config)
     try:
         import uvicorn

@@ -163,7 +163,8 @@ def plan(
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    planned = plan_memory(config, model, config.model.max_length or positions, device)
+    longest = config.trained_length(config.model.max_length or positions)
+    planned = plan_memory(config, model, longest, device)
     config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
@@ -188,7 +189,9 @@ def plan(
         views = 2 if config.losses.consistency.weight else 1
         read = pairs * train.epochs
         both = train.train == "both"
-        texts = [(read * views, claim), (read * (1 + train.negatives) if both else 0, source)]
+        short = [min(length, train.max_length or length) for length in (claim, source)]
+        counts = read * views, read * (1 + train.negatives) if both else 0
+        texts = list(zip(counts, short, strict=True))
         kind: Tuning = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         again = sum((n * shape.forward([length]) for n, length in texts), 0.0)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Union
 
 from claim2source.core.files import content_hash
 
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+
+Table = Union["pandas.DataFrame", "datasets.Dataset", Sequence[Mapping[str, object]], Sequence[str]]
 _WORDS = re.compile(r"\w+").findall
 # Signs that NFKC would write as letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
@@ -72,7 +78,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Relevance judgements: claim id -> source id -> grade (above 0 is relevant)."""
+    """Hold judgements of relevance: claim id -> source id -> grade (above 0 is relevant).
+
+    Example:
+        >>> import claim2source as c2s
+        >>> c2s.Qrels({"q1": {"p1": 1, "p2": 0}}).golds("q1")
+        ('p1',)
+    """
 
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -98,6 +110,14 @@ class Dataset:
     """Claims, sources and judgements of one split.
 
     `notes` say what a lenient loading left out or changed.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = [{"id": "p1", "title": "Masks and outbreaks"}, {"id": "p2", "title": "Tea"}]
+        >>> posts = [{"id": "q1", "tweet": "masks work!"}]
+        >>> pairs = [{"claim": "q1", "source": "p1"}]
+        >>> c2s.Dataset.from_frames(papers, posts, pairs, columns={"tweet": "text"}).golds
+        frozenset({'p1'})
     """
 
     claims: tuple[Claim, ...]
@@ -106,6 +126,24 @@ class Dataset:
     split: str
     name: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def from_frames(
+        cls,
+        papers: Table,
+        posts: Table,
+        pairs: Table | None = None,
+        *,
+        split: str = "test",
+        columns: Mapping[str, str] | None = None,
+        lenient: bool = False,
+    ) -> Dataset:
+        """Make a data set of tables, as `load(papers=.., posts=.., pairs=..)` does."""
+        from claim2source import load
+
+        return load(
+            split=split, papers=papers, posts=posts, pairs=pairs, columns=columns, lenient=lenient
+        )
 
     @property
     def languages(self) -> tuple[str, ...]:

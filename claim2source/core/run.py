@@ -352,6 +352,11 @@ class Result:
     describes the index of a dense run. `details` are a verifier's numbers by claim, such as
     `asks`, `tokens` and `none`. `settings` are those of the stage, for a report; `parts` the named
     results that were fused or joined.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> c2s.Result(c2s.Run.from_lists({"q1": [("p2", 0.5), ("p1", 2.0)]})).sources("q1")
+        ['p1', 'p2']
     """
 
     run: Run

@@ -500,7 +500,7 @@ class _Part:
         raise UserError("a part of an index is not written alone: copy its folder")
 
 
-def open_engine(place: str | Path, version: int | None = None) -> Engine:
+def open_index(place: str | Path, version: int | None = None) -> Engine:
     """Open the index in a folder or bucket, or an older state of it.
 
     Raises `UserError` where there is none, or its files are damaged.
@@ -512,7 +512,7 @@ def open_engine(place: str | Path, version: int | None = None) -> Engine:
         >>> folder = tempfile.mkdtemp() + "/idx"
         >>> grow_engine(folder, c2s.load("demo", "dev").sources[:20]).papers
         20
-        >>> len(open_engine(folder).search("masks", k=5).sources("0"))
+        >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """
     return Engine.open(place, version=version)

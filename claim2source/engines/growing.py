@@ -18,7 +18,7 @@ from claim2source.core.records import Source
 from claim2source.core.run import Cost
 from claim2source.datasets.papers import Paper
 from claim2source.datasets.retractions import NOTICE
-from claim2source.engines.engine import Engine, is_engine, open_engine
+from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
@@ -229,7 +229,7 @@ def open_for_writing(
     """
     if not is_engine(place):
         return Engine.create(place, IndexManifest.of(dense, bm25, sentences))
-    engine = open_engine(place)
+    engine = open_index(place)
     engine.lock()
     try:
         if bm25 is not None:
@@ -288,7 +288,7 @@ def re_encode(
     new.manifest.write(files)
     files.remove(NEXT)
     remove_tables(files, but=(old.table, table))
-    return open_engine(files.uri)
+    return open_index(files.uri)
 
 
 def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:

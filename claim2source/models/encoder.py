@@ -102,8 +102,8 @@ class Encoder:
         # A projection in training is a part of the model too.
         return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
-    def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Tokenize texts with the side's prefix, cut at `max_length`.
+    def tokenize(self, texts: Sequence[str], side: Side, length: int | None = None) -> list[Tokens]:
+        """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
 
         A special token's name in a text is plain text. Raises `ConfigError` where the tokenizer
         cannot apply the template, or the template leaves no room for a text.
@@ -116,7 +116,7 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
-        length = self.settings.max_length
+        length = length or self.settings.max_length
         if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
             allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
             raise ConfigError("model.max_length", length, allowed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -50,6 +52,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     weights that the config does not allow by name.
     """
     config = local_model(config)
+    config = replace(config, name=packaged_name(config.name))
     folder = Path(config.name)
     if folder.is_dir():
         if config.revision is not None:
@@ -76,6 +79,17 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         return packaged
 
 
+def packaged_name(name: str) -> str:
+    """Return the name of the packaged model that a short name means; any other name as it is."""
+    if "/" in name or Path(name).exists():
+        return name
+    return _by_short_name().get(name.lower(), name)
+
+
+def _by_short_name() -> dict[str, str]:
+    return {known.rpartition("/")[2].lower(): known for known in (*PACKAGED, *_COPIES)}
+
+
 class _NotGivenError(UserError):
     """Report that the hub did not deliver a model's files."""
 
@@ -87,6 +101,12 @@ def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
+
+
+def _did_you_mean(name: str) -> str:
+    short = _by_short_name()
+    near = get_close_matches(name.rpartition("/")[2].lower(), short, 1, 0.7)
+    return f"did you mean {short[near[0]]}? " if near else ""
 
 
 def packaged_files(name: str) -> tuple[Path, Base] | None:
@@ -127,8 +147,8 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise _NotGivenError(
-            f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
-            f"{one_line(error)}"
+            f"model {config.name!r}: {_did_you_mean(config.name)}no such folder, not packaged, "
+            f"and the hub did not give it: {one_line(error)}"
         ) from None
 
 

@@ -15,6 +15,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
+from claim2source.datasets.grouping import plain_text
 from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
@@ -248,10 +249,24 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
+            known = _claims_of(data, _Training(self.dataset, train.split))
+            if known is not None:
+                return self._without(train, known)
             note = "the val carved here is not the one training held out: the data differ"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
+
+    def _without(self, train: Dataset, known: Sequence[Claim]) -> SelectionData:
+        """Leave the claims of train that a training on other data did not see, by their text."""
+        texts = {plain_text(claim.text) for claim in known}
+        unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
+        if len(unknown) == len(train.claims):
+            return SelectionData(train, train)
+        val = self._with_golds(train.with_claims(unknown, "val"))
+        trained_on = len(train.claims) - len(unknown)
+        note = f"without the {trained_on} claims of {train.split} that training on other data saw"
+        return SelectionData(train, val, note)
 
     def carved(self, data: DataRecord) -> SelectionData:
         """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
@@ -299,6 +314,12 @@ class TrainedOn(Protocol):
 
     @property
     def train_split(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class _Training:
+    dataset: str
+    train_split: str
 
 
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:

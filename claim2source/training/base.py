@@ -86,7 +86,8 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     if config.teacher is not None and dense is None:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
-    plan = plan_memory_here(config, encoder.model, encoder.settings.max_length, world.local_size)
+    longest = config.trained_length(encoder.settings.max_length)
+    plan = plan_memory_here(config, encoder.model, longest, world.local_size)
     return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 

@@ -157,6 +157,9 @@ class OptimisationConfig(StepsConfig):
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
+        max_length: tokens per text while training, where that is less than `model.max_length`, at
+            which texts are encoded for mining, for scores and by whoever uses the checkpoint;
+            none: the same.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
     """
@@ -168,6 +171,7 @@ class OptimisationConfig(StepsConfig):
     train: Literal["both", "query_only"] = "both"
     remine_every: Count = 0
     temperature: Positive = 0.05
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
     gradient_checkpointing: bool | Literal["auto"] = False
 
     def check(self) -> None:
@@ -385,6 +389,16 @@ class FinetuneConfig(RunConfig):
         allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
         require(keep == 0, "losses.keep_base.weight", keep, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
+
+    def trained_length(self, longest: int) -> int:
+        """Return the tokens per text while training, of a model that reads `longest`.
+
+        Raises `ConfigError` where the config wants more.
+        """
+        length = self.optimisation.max_length
+        good = length is None or length <= longest
+        require(good, "optimisation.max_length", length, f"at most model.max_length ({longest})")
+        return length or longest
 
     @property
     def unsharded(self) -> str | None:

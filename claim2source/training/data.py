@@ -199,7 +199,9 @@ class TrainingPairs:
         teacher: TeacherScores | None = None,
         mining: MiningConfig | None = None,
         aligned: AlignedTexts | None = None,
+        length: int | None = None,
     ) -> None:
+        self.length = length
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
@@ -211,7 +213,7 @@ class TrainingPairs:
         wanted = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in wanted]
         self.languages = {claim.id: claim.lang for claim in claims}
-        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim")
+        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
@@ -237,7 +239,7 @@ class TrainingPairs:
             negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
             used.update(negative.source for negative in negatives)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
-        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
+        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source", self.length)
         self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
         self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in used])
 
@@ -275,7 +277,8 @@ class TrainingPairs:
         own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
         forms = [form for form in FORMS if form != own]
         renderings = [replace(self.rendering, claims=form) for form in forms]
-        tokens = [self.encoder.tokenize(r.claim_texts(claims), "claim") for r in renderings]
+        texts = [rendering.claim_texts(claims) for rendering in renderings]
+        tokens = [self.encoder.tokenize(form, "claim", self.length) for form in texts]
         return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}
 
     def __len__(self) -> int:

@@ -134,6 +134,7 @@ def train(
         teacher=None if data.teacher is None else data.teacher.scores,
         mining=config.mining,
         aligned=None if base.teacher is None else base.teacher.aligned,
+        length=optimisation.max_length,
     )
     sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
     steps = limit_batches(sampler, trainer)

@@ -241,7 +241,8 @@ class MemoryPlan:
 
         Returns the config and, where there is a GPU, what was predicted and measured in a line.
         """
-        config, longest = self.config, encoder.settings.max_length
+        config = self.config
+        longest = config.trained_length(encoder.settings.max_length)
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
         measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
@@ -370,7 +371,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are.
     """
-    model, longest = encoder.model, encoder.settings.max_length
+    model, longest = encoder.model, config.trained_length(encoder.settings.max_length)
     device, state = encoder.device, random_state()
     half = config.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())
