@@ -9,7 +9,6 @@ from importlib import import_module
 from claim2source import __version__
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.keys import did_you_mean
-from claim2source.core.old_names import refuse_old_program
 
 # What one wants -> subcommand -> (module, what it does).
 GROUPS = {
@@ -84,7 +83,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     known = name.replace("_", "-")
     if known not in PROGRAMS:
-        refuse_old_program(known)
         why = f"no such subcommand; {did_you_mean(known, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
         raise UserError(f"{name}: {why}")
     import_module(f"claim2source.{PROGRAMS[known][0]}").main(words)

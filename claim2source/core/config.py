@@ -21,7 +21,6 @@ from annotated_types import Interval
 from claim2source.core.config_yaml import NO_TEXT, YamlMapping, read_mapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
-from claim2source.core.old_names import always_holds, successor
 from claim2source.core.program import command_of
 from claim2source.core.shipped import shipped
 
@@ -120,16 +119,14 @@ def read_config(
     for key in sorted(flags, key=lambda key: key.count(".")):
         if key != "config" or not flags[key]:
             values = values.overlaid(_read_flag(options, key, flags[key]))
-    config = make(kind, values, program=program)
+    config = make(kind, values)
     if prints:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
 
 
-def make(
-    kind: type[Config], values: Mapping[str, Any], prefix: str = "", program: str = ""
-) -> Config:
+def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
     """Make a dataclass of plain values, or of a YAML file's: mappings for its groups.
 
     Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
@@ -138,7 +135,7 @@ def make(
     if not isinstance(values, YamlMapping):
         given = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _built(kind, options_of(kind), given, program)
+        return _built(kind, options_of(kind), given)
     except ConfigError as error:
         if isinstance(given, YamlMapping) and (place := given.at(error.key)):
             raise error.at(place) from None
@@ -299,26 +296,21 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
 
 
 def _built(
-    kind: type[Config], options: Mapping[str, Option], given: Any, program: str, prefix: str = ""
+    kind: type[Config], options: Mapping[str, Option], given: Any, prefix: str = ""
 ) -> Config:
     if not isinstance(given, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
         raise ConfigError(prefix[:-1], given, "", why)
     values: dict[str, Any] = {}
     for name, value in given.items():
-        key, nested = f"{prefix}{name}", isinstance(value, dict)
+        key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
-        if option is None or nested and option.group is None:
-            if given.places[name] is not None and always_holds(key, value):
-                continue
-            if now := successor(program, f"{key}." if nested else key):
-                raise ConfigError(key, value, "", f"is gone; {now}")
         if option is None:
             allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
         nullable = NoneType in parts_of(option.hint)
         if option.group is not None and not (value is None and nullable):
-            values[name] = _built(option.group, options, value, program, f"{key}.")
+            values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
             values[name] = _value(key, option, value)  # else null: as if it were not there
     absent = (prefix + name for name in options_of(kind) if name not in values and "." not in name)

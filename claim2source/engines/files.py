@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
 from claim2source.core.lock import LOCK_FILE, STALE, TOUCH, FolderLock, Holder
-from claim2source.core.old_names import refuse_old_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -344,7 +343,6 @@ def _is_gone(pid: int) -> bool:
 
 def files_of(place: str | Path) -> IndexFiles:
     """Open the files at a folder or an object store's URL. Raises `UserError` for another URL."""
-    refuse_old_address(str(place))
     scheme, separator, rest = str(place).partition("://")
     if not separator:
         return Folder(Path(place))

@@ -39,7 +39,6 @@ from claim2source.core.folders import (
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
-from claim2source.core.old_names import always_holds
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.systems.choose import score_of
@@ -331,7 +330,6 @@ def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
         for key in sorted(old.keys() | new.keys())
         # A setting that the run's config does not have is newer than the run.
         if key.partition(".")[0] not in _FREE
-        and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and new.get(key) is None)
         and (was := old.get(key, default.get(key))) != new.get(key)

@@ -199,7 +199,7 @@ def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: 
     with pytest.raises(InputError, match="a copy that was not finished: copy the folder again"):
         open_index(tmp_path / "idx")
     for use in (open_index, is_engine):
-        with pytest.raises(UserError, match="is gone; an index is a folder now") as caught:
+        with pytest.raises(UserError, match="is no folder or bucket; allowed: s3://") as caught:
             use("qdrants://me:secret@host/papers")
         assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
