@@ -92,8 +92,8 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
     except Exception as error:
         full = _why_full(target.parent)
         if full is None and isinstance(error, OSError) and error.errno is not None:
-            named = error.filename is not None and os.fsdecode(error.filename)
-            full = error if not named or str(temporary) in str(named) else None
+            is_named = error.filename is not None and os.fsdecode(error.filename)
+            full = error if not is_named or str(temporary) in str(is_named) else None
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(target)) from error
@@ -137,9 +137,9 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
     """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
-    written = Path(os.path.realpath(target))
+    output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
-    if target.exists() and read & {written, *written.parents}:
+    if target.exists() and read & {output, *output.parents}:
         raise InputError.at(target, why=f"is an input of this command; choose another {option}")
 
 

@@ -19,9 +19,9 @@ Claims = str | Sequence[str] | Sequence[Claim]
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
     """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
-    given: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
+    listed: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
     return [
-        Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(given)
+        Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(listed)
     ]
 
 

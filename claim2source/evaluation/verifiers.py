@@ -50,12 +50,12 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
-    asked = [detail for detail in result.details.values() if detail.get("asks")]
+    polls = [detail for detail in result.details.values() if detail.get("asks")]
     return Verified(
         claims=len(result.run.claim_ids),
-        asked=len(asked),
-        asks=int(sum(one["asks"] for one in asked)),
-        tokens=int(sum(one["tokens"] for one in asked)),
+        asked=len(polls),
+        asks=int(sum(one["asks"] for one in polls)),
+        tokens=int(sum(one["tokens"] for one in polls)),
         promoted=0 if moves is None else moves.promoted,
         demoted=0 if moves is None else moves.demoted,
     )

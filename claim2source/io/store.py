@@ -42,8 +42,8 @@ MadeBy = Mapping[str, object]
 
 def default_root() -> Path:
     """Give `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
-    if named := os.environ.get("CLAIM2SOURCE_STORE"):
-        return Path(named)
+    if folder := os.environ.get("CLAIM2SOURCE_STORE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "claim2source"
 
 

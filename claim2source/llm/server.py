@@ -126,10 +126,10 @@ def refusal(status: int, content: bytes) -> Refused:
     """Read a refusal's words, wherever a server puts them."""
     text = content.decode("utf-8", "replace")
     try:
-        said = json.loads(content)
+        values = json.loads(content)
     except (ValueError, RecursionError):
         return Refused(status, text)
-    error = said.get("error", said) if isinstance(said, dict) else said
+    error = values.get("error", values) if isinstance(values, dict) else values
     error = {"message": error} if isinstance(error, str) else error
     if not isinstance(error, dict):
         return Refused(status, text)
@@ -432,11 +432,11 @@ class Server:
 
 def refused_part(error: Refused, known: Collection[str]) -> str | None:
     """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
-    said = f"{error.codes} {error.why}"
-    if error.status not in (400, 422) or not _UNWANTED.search(said):
+    words = f"{error.codes} {error.why}"
+    if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():
-        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", said):
+        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
             return name
     return None
 
@@ -444,9 +444,9 @@ def refused_part(error: Refused, known: Collection[str]) -> str | None:
 def _text(content: object) -> str:
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
-        said = [part for part in parts if part.get("type", "text") in _TEXTS]
+        texts = [part for part in parts if part.get("type", "text") in _TEXTS]
         # Gemini marks its thoughts so.
-        return "".join(part["text"] for part in said if not part.get("thought"))
+        return "".join(part["text"] for part in texts if not part.get("thought"))
     if not isinstance(content, str | None):
         raise TypeError("content is no text")
     return content or ""

@@ -210,10 +210,10 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
     for name, (shape, _, _) in sorted(tensors.items()):
         begin, end = end, end + 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    said = json.dumps(header, separators=(",", ":")).encode()
-    said += b" " * (-len(said) % 8)
+    header_bytes = json.dumps(header, separators=(",", ":")).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(said)) + said)
+        file.write(struct.pack("<Q", len(header_bytes)) + header_bytes)
         for _, (shape, is_packed, start) in sorted(tensors.items()):
             size = int(np.prod(shape))
             if is_packed:

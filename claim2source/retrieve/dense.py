@@ -352,10 +352,10 @@ def load_dense(
         named = folder.settings("model", ModelConfig)
 
     def encoder() -> TextEncoder:
-        given = model or named
-        if given is None:
+        config = model or named
+        if config is None:
             why = "the index was made by an encoder without a name: give load_index its model"
             raise folder.wrong("model", why)
-        return Dense(given, device=device).encoder
+        return Dense(config, device=device).encoder
 
     return DenseIndex.load(folder, encoder)

@@ -152,17 +152,17 @@ class RequestBatcher:
         """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
-            taken, left = list[_Job](), deque[_Job]()
+            jobs, waiting = list[_Job](), deque[_Job]()
             for job in self._jobs:
-                alike = not taken or (job.k, job.where) == (taken[0].k, taken[0].where)
-                few = not taken or self._taken + len(job.posts) <= TOGETHER
+                alike = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
+                few = not jobs or self._taken + len(job.posts) <= TOGETHER
                 if not (alike and few):
-                    left.append(job)
+                    waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
-                    taken.append(job)
+                    jobs.append(job)
                     self._taken += len(job.posts)
-            self._jobs = left
-            return taken
+            self._jobs = waiting
+            return jobs
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:

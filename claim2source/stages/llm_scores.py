@@ -64,11 +64,11 @@ class LLMScores(LLMStage, ABC):
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
         started = time.perf_counter()
-        known = {source.id: source for source in sources}
+        by_id = {source.id: source for source in sources}
         lists, spent = [], LLMCost()
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
-            texts = [render_source(known[source], self.sources) for source in ids]
+            texts = [render_source(by_id[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
         self.fill([entry for entry in lists if entry.texts], spent)

@@ -307,8 +307,8 @@ def first_token_alone(model: Any) -> None:
     import torch
 
     base = getattr(model, getattr(model, "base_model_prefix", ""), None)
-    known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
-    if not known or model.config.is_decoder or base is None:
+    is_known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
+    if not is_known or model.config.is_decoder or base is None:
         return
     layer = base.encoder.layer[-1]
     attention = layer.attention.self

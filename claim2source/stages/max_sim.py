@@ -138,10 +138,10 @@ class MaxSim(EncoderReranker):
         for rows, vectors_of, tokens in self.encoder.token_vectors(sources, "source"):
             numbers = [asking[sources[row]] for row in rows]
             scores = [
-                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in asked], source)
-                for asked, source in zip(numbers, vectors_of, strict=True)
+                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in members], source)
+                for members, source in zip(numbers, vectors_of, strict=True)
             ]
-            flat = [number_of for asked in numbers for number_of in asked]
+            flat = [number_of for members in numbers for number_of in members]
             yield Scored(flat, np.concatenate(scores), tokens=tokens + read)
             read = 0
 

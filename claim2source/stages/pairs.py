@@ -171,8 +171,8 @@ class Reranker(WithRuntime, ABC):
         its rank, and is counted in `failures`.
         """
         started = time.perf_counter()
-        asked = [run.sources(claim.id, self.depth) for claim in claims]
-        judged = self.source_scores(claims, sources, asked)
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
+        judged = self.source_scores(claims, sources, candidates)
         ranked, failures, notes = {}, [], {}
         untranslated = set(missing_translations(claims, self.rendering.claims))
         for claim, scores, why in zip(claims, judged.scores, judged.why, strict=True):
@@ -191,15 +191,19 @@ class Reranker(WithRuntime, ABC):
         self,
         claims: Sequence[Claim],
         sources: Sequence[Source],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> SourceScores:
-        """Score for each claim the sources `asked`, by id; `fresh` as for `pair_scores`."""
+        """Score for each claim the sources `candidates`, by id; `fresh` as for `pair_scores`."""
         rendering = self.rendering
-        wanted = {source for ids in asked for source in ids}
-        known = [source for source in sources if source.id in wanted]
-        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        wanted_ids = {source for ids in candidates for source in ids}
+        ranked_sources = [source for source in sources if source.id in wanted_ids]
+        cut = (
+            [[s] for s in ranked_sources]
+            if self.passages is None
+            else cut_sources(ranked_sources, self.passages)
+        )
         texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
         pairs: dict[Pair, int] = {}
         rows = [
@@ -207,7 +211,7 @@ class Reranker(WithRuntime, ABC):
                 [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
                 for source in ids
             ]
-            for text, ids in zip(rendering.claim_texts(claims), asked, strict=True)
+            for text, ids in zip(rendering.claim_texts(claims), candidates, strict=True)
         ]
         scored = self.pair_scores(list(pairs), fresh=fresh)
         scores, why = scored.scores, scored.why
@@ -232,11 +236,11 @@ class Reranker(WithRuntime, ABC):
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
         if space is not None:
-            kept = sorted(set(range(len(pairs))).difference(todo))
-            if kept:
-                scores[kept] = space.get([keys[row] for row in kept])[:, 0]
+            stored = sorted(set(range(len(pairs))).difference(todo))
+            if stored:
+                scores[stored] = space.get([keys[row] for row in stored])[:, 0]
         why: dict[int, str] = {}
-        tokens, new, written = 0, [], time.monotonic()
+        tokens, new, started = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.runtime.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
@@ -247,10 +251,10 @@ class Reranker(WithRuntime, ABC):
                     tokens += batch.tokens
                     new += rows
                     bar.update(len(rows))
-                    late = time.monotonic() - written >= _SECONDS
+                    late = time.monotonic() - started >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
                         _store_scores(space, keys, scores, new)
-                        new, written = [], time.monotonic()
+                        new, started = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
@@ -284,9 +288,9 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
     good = np.flatnonzero(~np.isnan(scores))
     if not len(good):
         return list(before.items())
-    known = scores[good].astype(np.float64)
-    order = good[np.argsort(-known, kind="stable")].tolist()
-    value = dict(zip(good.tolist(), known.tolist(), strict=True))
+    finite = scores[good].astype(np.float64)
+    order = good[np.argsort(-finite, kind="stable")].tolist()
+    value = dict(zip(good.tolist(), finite.tolist(), strict=True))
     for row in np.flatnonzero(np.isnan(scores)).tolist():
         order.insert(row, row)
     order += range(len(scores), len(ids))

@@ -122,11 +122,11 @@ class System:
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        taken = self.stages if stages is None else self.stages[:stages]
-        if self.label is not None and taken == self.stages:
+        entries = self.stages if stages is None else self.stages[:stages]
+        if self.label is not None and entries == self.stages:
             return self.label
         labels = [self.first.label_of()]
-        for entry, stage in zip(taken, load_stages(taken), strict=True):
+        for entry, stage in zip(entries, load_stages(entries), strict=True):
             labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
         return " + ".join(labels)
 
@@ -185,9 +185,9 @@ class System:
             return fitted
         # The stages are fitted on claims that no model of the system knows.
         selection = choosing_claims(fitted.system, runtime, held_out)
-        known = selection.labels
+        labels = selection.labels
         judged = selection.val.with_claims(
-            claim for claim in selection.val.claims if claim.golds or claim.id in known
+            claim for claim in selection.val.claims if claim.golds or claim.id in labels
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
         result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)

@@ -107,20 +107,20 @@ def without_thoughts(text: str) -> str:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
-    kept, start, inside = list[str](), 0, ""
+    parts, start, inside = list[str](), 0, ""
     for mark in _MARK.finditer(text):
         kind, closes = _thought_kind(mark)
         if not inside and closes:
-            kept.clear()
+            parts.clear()
         elif not inside:
-            kept.append(text[start : mark.start()])
+            parts.append(text[start : mark.start()])
             inside = "" if mark["empty"] else kind
         elif closes and kind == inside:
             inside = ""
         else:
             continue
         start = mark.end()
-    return "" if inside else "".join([*kept, text[start:]])
+    return "" if inside else "".join([*parts, text[start:]])
 
 
 def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:

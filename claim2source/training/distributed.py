@@ -320,8 +320,8 @@ def chosen_strategy(asked: object, world: World) -> Strategy | str:
     if asked == "fsdp2":
         return Sharded(world)
     if asked not in (None, "auto", "ddp"):
-        shown = asked if isinstance(asked, str) else type(asked).__name__
-        raise ConfigError("trainer.strategy", shown, STRATEGIES)
+        name = asked if isinstance(asked, str) else type(asked).__name__
+        raise ConfigError("trainer.strategy", name, STRATEGIES)
     return "auto" if world.size == 1 else reducing_once(DDPStrategy())
 
 
