@@ -171,7 +171,7 @@ def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, l
 
 
 class _Texts(Records):
-    """Give distinct texts ids, in the order in which a table has them."""
+    """Number distinct texts, in the order of a table."""
 
     def __init__(self, kind: str, problems: Traits) -> None:
         super().__init__(Path(PAIRS), problems)
