@@ -271,7 +271,7 @@ def checked(files: PaperFiles) -> int:
 
 
 def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
-    """Give each process of accelerate a GPU of its own."""
+    """Assign each process of accelerate a GPU of its own."""
     if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
         import torch
 

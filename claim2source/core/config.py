@@ -131,13 +131,13 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 
     Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
     """
-    given = values
+    entries = values
     if not isinstance(values, YamlMapping):
-        given = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
+        entries = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _built(kind, options_of(kind), given)
+        return _built(kind, options_of(kind), entries)
     except ConfigError as error:
-        if isinstance(given, YamlMapping) and (origin := given.at(error.key)):
+        if isinstance(entries, YamlMapping) and (origin := entries.at(error.key)):
             raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
 

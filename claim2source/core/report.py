@@ -390,7 +390,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Report:
-    """Hold all that one evaluation found.
+    """Hold the results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
     or the only one. `systems` are in the order of the tables. `headline` are scores that stand at
@@ -494,16 +494,16 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without a system's empty fields."""
-        plain = asdict(self)
-        plain["systems"] = {
+        values = asdict(self)
+        values["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}
-            for name, system in plain["systems"].items()
+            for name, system in values["systems"].items()
         }
-        headline = plain.pop("headline")
+        headline = values.pop("headline")
         if headline:
-            plain |= {**headline, "headline": list(headline)}
+            values |= {**headline, "headline": list(headline)}
         first = ("version", "dataset", "split", *headline, "languages", "macro", "chosen")
-        return {**{key: plain[key] for key in first}, **plain}
+        return {**{key: values[key] for key in first}, **values}
 
     def write(self, folder: str | Path) -> None:
         """Write `report.json` into a folder, whole or not at all."""
@@ -529,9 +529,9 @@ class Report:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError.at(path, field="version", why=why)
-        named = raw.get("headline", [])
-        if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
-            raw["headline"] = {name: raw.pop(name) for name in named}
+        headline = raw.get("headline", [])
+        if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
+            raw["headline"] = {name: raw.pop(name) for name in headline}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._file_names():
@@ -566,7 +566,7 @@ def _upgrade(raw: dict[str, Any], path: Path) -> None:
 
 
 def why_not_inside(text: str) -> str | None:
-    """Say why a text names no place within its folder, here or on Windows; None where it does."""
+    """Explain why a text names no place within its folder, here or on Windows; None if it does."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:

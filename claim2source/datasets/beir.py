@@ -165,12 +165,12 @@ def assembled(
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
     if languages is None:
         return dataset
-    wanted = [languages] if isinstance(languages, str) else list(languages)
-    asked: list[object] = [*wanted] or [wanted]
-    for language in asked:
+    requested = [languages] if isinstance(languages, str) else list(languages)
+    languages_of: list[object] = [*requested] or [requested]
+    for language in languages_of:
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
-    return dataset.in_languages(wanted)
+    return dataset.in_languages(requested)
 
 
 def read_claims(queries: Records) -> list[Query]:
@@ -205,9 +205,9 @@ def _read_split(
         return read_judgements(_qrels_rows(path, problems), path, problems)
     if any(_belongs(query, split, True) for query in queries):
         return None
-    known = sorted(judged | {query.split for query in queries if query.split})
-    usual = [name for name in _USUAL_SPLITS if name in known]
-    listed = ", ".join(dict.fromkeys([*usual, *known]))
+    splits = sorted(judged | {query.split for query in queries if query.split})
+    usual = [name for name in _USUAL_SPLITS if name in splits]
+    listed = ", ".join(dict.fromkeys([*usual, *splits]))
     there = f"splits: {listed}" if listed else "it has no splits"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
@@ -302,11 +302,11 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
     header, added = first_cells(lines), 0
     if header != list(BEIR_COLUMNS):
         bare = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
-        named = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
         why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, why, "header" if bare or named else "")
-        if not (problems.lenient and (bare or named)):
+        problems.add(path, number, None, why, "header" if bare or has_names else "")
+        if not (problems.lenient and (bare or has_names)):
             return
         if bare:
             lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1

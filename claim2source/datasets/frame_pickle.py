@@ -343,8 +343,8 @@ def _cells(values: np.ndarray) -> list[Cell]:
         values = values / np.timedelta64(1, "s")
     elif values.dtype.kind == "M":
         years = values.astype("M8[Y]").astype(np.int64) + 1970
-        known = (years > 0) & (years < 10_000) | np.isnat(values)
-        _need(bool(known.all()), "a time outside the years 1 to 9999")
+        is_date = (years > 0) & (years < 10_000) | np.isnat(values)
+        _need(bool(is_date.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
     return [_plain(value) for value in values.tolist()]
 

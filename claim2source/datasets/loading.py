@@ -97,15 +97,15 @@ def load(
         ({'de'}, True)
     """
     tables = {PAPERS: papers, POSTS: posts, PAIRS: pairs}
-    given = [name for name, table in tables.items() if table is not None]
+    names = [name for name, table in tables.items() if table is not None]
     if folder is None:
-        require(bool(given), "load", None, "a folder and a split, or papers, posts and pairs")
+        require(bool(names), "load", None, "a folder and a split, or papers, posts and pairs")
         return _load_tables(tables, columns or {}, split or "test", languages, lenient)
     if not isinstance(folder, str | Path):
         raise ConfigError(
             "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
         )
-    require(not given, "folder", folder, f"none beside {' and '.join(given)}")
+    require(not names, "folder", folder, f"none beside {' and '.join(names)}")
     require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
     dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
@@ -148,8 +148,8 @@ def _load_tables(
     papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
     for old in columns:
         there = sorted({column for frame in frames.values() for column in frame.given})
-        known = any(old in frame.given for frame in frames.values())
-        require(known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
+        is_known = any(old in frame.given for frame in frames.values())
+        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
         if papers is not None or posts is not None:
             why = (
@@ -194,7 +194,7 @@ def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, l
 
 
 class _Texts(Records):
-    """Give distinct texts ids, in the order in which a table has them."""
+    """Number distinct texts, in the order of a table."""
 
     def __init__(self, kind: str, problems: Traits) -> None:
         super().__init__(Path(PAIRS), problems)

@@ -44,8 +44,8 @@ def state_of(kind: str, *details: str) -> str:
 
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" where there is none."""
-    given = [state for state in states if state]
-    return min(given, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
+    known = [state for state in states if state]
+    return min(known, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
 
 
 def state_of_cell(text: str) -> str:

@@ -250,7 +250,7 @@ class Engine(PaperTable):
         self._lock.check()
 
     def close(self) -> None:
-        """Let others write; safe to call twice."""
+        """Release the writer's lock; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -439,18 +439,18 @@ class Engine(PaperTable):
         Raises `UserError` where the model or the analysis is not the one that made the index.
         """
         self.refresh()
-        asked, depth = as_claims(claims), max(self.fusion.depth, k)
+        posts, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
-        first, second = lexical.search(asked, depth), dense.search(asked, depth)
-        failures = tuple(Failure(c.id, NO_TERM) for c in asked if not first.sources(c.id, 1))
+        first, second = lexical.search(posts, depth), dense.search(posts, depth)
+        failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
         scored = None
         if self.fusion.missing == "scored":
             scored = (
-                score_missing(lexical, asked, first.run, second.run),
-                score_missing(dense, asked, second.run, first.run),
+                score_missing(lexical, posts, first.run, second.run),
+                score_missing(dense, posts, second.run, first.run),
             )
         fused = fuse(first, second, self.fusion, k=k, scored=scored)
         return Found(first, second, fused, vectors)
@@ -486,15 +486,15 @@ class _Part:
         self._search, self._where = search, where
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, asked = time.perf_counter(), as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in asked), default=0)
-        results = self._search(asked, self._where, deeper)
+        started, posts = time.perf_counter(), as_claims(claims)
+        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
+        results = self._search(posts, self._where, deeper)
         lists = {
             claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in asked
+            for claim in posts
         }
-        run = Run.from_lists(lists, pool=candidate_pool(asked))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(asked)))
+        run = Run.from_lists(lists, pool=candidate_pool(posts))
+        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
 
     def save(self, folder: str | Path) -> NoReturn:
         raise UserError("a part of an index is not written alone: copy its folder")

@@ -91,8 +91,8 @@ class PaperEncoder:
     def _sentence_encoder(self) -> TextEncoder:
         from claim2source.models import Encoder
 
-        given = self.encoder
-        return given.in_bfloat16() if isinstance(given, Encoder) else given
+        encoder = self.encoder
+        return encoder.in_bfloat16() if isinstance(encoder, Encoder) else encoder
 
     def encode(
         self, papers: Sequence[Paper], bar: Progress
@@ -151,7 +151,7 @@ def grow(
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
-            known = engine.stamps(list(latest))
+            stamps_before = engine.stamps(list(latest))
             for one, state in engine.retracted(list(latest)).items():
                 # What is known of a paper stays where its new version says nothing of it.
                 latest[one] = replace(latest[one], retracted=latest[one].retracted or state)
@@ -159,8 +159,8 @@ def grow(
                 state, notice, doi = paper.retracted.partition(NOTICE)
                 notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
             stamps = {one: stamp_of(paper) for one, paper in latest.items()}
-            new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
-            replaced = sum(paper.source.id in known for paper in new)
+            new = [paper for one, paper in latest.items() if stamps_before.get(one) != stamps[one]]
+            replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
                 vectors, sentences, _ = encoder.encode(new, bar)
                 terms = [" ".join(one) for one in analyser.sources([paper.source for paper in new])]
@@ -273,9 +273,9 @@ def re_encode(
     total = engine.stats().papers
     with Progress("papers" if progress else None, total) as bar:
         for rows in engine.rows(batch):
-            known = new.stamps([paper.source.id for paper in rows.papers])
+            encoded = new.stamps([paper.source.id for paper in rows.papers])
             part = rows.only(
-                [i for i, paper in enumerate(rows.papers) if paper.source.id not in known]
+                [i for i, paper in enumerate(rows.papers) if paper.source.id not in encoded]
             )
             bar.update(len(rows) - len(part))
             if len(part):

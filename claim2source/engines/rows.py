@@ -37,7 +37,7 @@ MOST = 40
 
 @dataclass(frozen=True)
 class Where(Settings):
-    """Say among which papers to search; nothing: all.
+    """Restrict a search to some papers; the default is all of them.
 
     Args:
         until: published on this day or before, such as 2021-05-01; a year or month means its
@@ -53,10 +53,10 @@ class Where(Settings):
     ids: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        known = self.until is None or last_day(self.until) > 0
-        require(known, "date", self.until, "a date such as 2021-05-01")
-        known = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
-        require(known, "language", self.language, "a language code such as en")
+        is_valid = self.until is None or last_day(self.until) > 0
+        require(is_valid, "date", self.until, "a date such as 2021-05-01")
+        is_valid = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
+        require(is_valid, "language", self.language, "a language code such as en")
 
     @property
     def last_day(self) -> int | None:
@@ -67,8 +67,8 @@ class Where(Settings):
         """Choose among these papers only, and those that it already chose from."""
         if ids is None:
             return self
-        known = None if self.ids is None else set(self.ids)
-        return replace(self, ids=tuple(key for key in ids if known is None or key in known))
+        allowed = None if self.ids is None else set(self.ids)
+        return replace(self, ids=tuple(key for key in ids if allowed is None or key in allowed))
 
 
 EVERYWHERE = Where()

@@ -111,9 +111,9 @@ class AnswerStore:
             ).fetchone()
         if row is None:
             return None
-        *values, known = row
+        *values, tries = row
         # Without a hash: of the first version.
-        if known is not None and known != _hash(key, values):
+        if tries is not None and tries != _hash(key, values):
             raise self._damaged("a reply is not what was written")
         try:
             return _reply_of_row(*values)

@@ -94,7 +94,7 @@ def packaged_name(name: str) -> str:
 
 
 def _by_short_name() -> dict[str, str]:
-    return {known.rpartition("/")[2].lower(): known for known in (*PACKAGED, *_COPIES)}
+    return {name.rpartition("/")[2].lower(): name for name in (*PACKAGED, *_COPIES)}
 
 
 class _NotGivenError(UserError):

@@ -120,7 +120,7 @@ def run_rows(
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
-    """Order places so that systems of one dense model are together: it is loaded once."""
+    """Order systems so that those of one dense model are together: it is loaded once."""
     models = [repr(item.system.first.main_model or item.system.name) for item in planned]
     return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
 
@@ -154,11 +154,11 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
-    named = [
+    names = [
         f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
         for number, result in enumerate(results)
     ]
-    return [FIRST_STAGE, *named[1:]]
+    return [FIRST_STAGE, *names[1:]]
 
 
 def _first_simulated(system: System) -> int:
@@ -184,8 +184,8 @@ def _fill_report(
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)
         own = system.first.label_of() if is_routed else checkpoint.path
-        known = own if is_routed else result.untrained_base or own
-        model = model.replace(own, checkpoint.label or known)
+        model_name = own if is_routed else result.untrained_base or own
+        model = model.replace(own, checkpoint.label or model_name)
         if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(
@@ -253,8 +253,8 @@ def _stage_details(
 
 def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
-    seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {seen}; what is beyond keeps its place below."]
+    depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
+    lines = [f"{name}: {depth_note}; what is beyond keeps its place below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
@@ -397,8 +397,8 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
     }
     if system.is_fit:
         choosing = settings.choosing
-        known = runner.held_out.train().fingerprint
-        parts["chosen on"] = [known, choosing.val, choosing.rule]
+        fingerprint = runner.held_out.train().fingerprint
+        parts["chosen on"] = [fingerprint, choosing.val, choosing.rule]
     return content_hash(parts)
 
 
@@ -462,5 +462,5 @@ def not_run_row(
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))
-    given = next((one.advice for one in advised if one.advice), None)
-    return NotRun(system.name, form, why[:300], advice or given or _ADVICE)
+    own_advice = next((one.advice for one in advised if one.advice), None)
+    return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

@@ -238,9 +238,9 @@ def choose(
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` holds those that differ."""
-    named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
+    changes = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
-        f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
+        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
         f"within one standard error ({error:.4f})"
     )
 
@@ -313,18 +313,18 @@ def choose_fielded(
     base: FieldedConfig,
     grid: Grid = FIELDED_GRID,
     rule: Rule = "one_se",
-    known: dict[str, np.ndarray] | None = None,
+    scored: dict[str, np.ndarray] | None = None,
 ) -> tuple[FieldedConfig, Choice]:
     """Choose settings of BM25 over two fields, by average precision.
 
-    Every claim is ranked among its own candidates, whatever other claims there are: `known` keeps
+    Every claim is ranked among its own candidates, whatever other claims there are: `scored` keeps
     its values of all settings, for a choice on others of the same claims.
     """
     weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
-    known = {} if known is None else known
-    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
-    known |= _fielded_scores(claims, data, settings) if claims else {}
-    values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
+    scored = {} if scored is None else scored
+    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in scored]
+    scored |= _fielded_scores(claims, data, settings) if claims else {}
+    values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
     tried = dict(zip(settings, values, strict=True))
     return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 

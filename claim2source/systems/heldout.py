@@ -86,7 +86,7 @@ def carve(
 
 
 def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
-    """Leave the claims that none of several models was trained on.
+    """Return the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
@@ -153,7 +153,7 @@ class HeldOut:
         self._shared: dict[str, dict[str, np.ndarray]] = {}
 
     def without(self, claims: Collection[str]) -> HeldOut:
-        """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
+        """Remove some of the given claims, which are reported: a fold of a cross-validation."""
         assert self.given is not None
         rest = self.given.with_claims(
             claim for claim in self.given.claims if claim.id not in claims
@@ -225,14 +225,14 @@ class HeldOut:
             return selection
         own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
         try:
-            known = own._unknown_to(base)
+            of_base = own._unknown_to(base)
         except NothingToChooseOn:
             return selection
-        if known.note or known.val is known.train:
+        if of_base.note or of_base.val is of_base.train:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([selection, known])
+        return known_to_none([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model's last training held out; all of train without one."""
@@ -257,9 +257,9 @@ class HeldOut:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
 
-    def _without(self, train: Dataset, known: Sequence[Claim]) -> SelectionData:
-        """Leave the claims of train that a training on other data did not see, by their text."""
-        texts = {plain_text(claim.text) for claim in known}
+    def _without(self, train: Dataset, trained: Sequence[Claim]) -> SelectionData:
+        """Return the claims of train that a training on other data did not see, by their text."""
+        texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):
             return SelectionData(train, train)
@@ -344,14 +344,14 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
 
 def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
-    waiting, known = [name], set()
+    waiting, visited = [name], set()
     while waiting:
         model = waiting.pop()
         folder = checkpoint_folder(model)
         manifest = manifest_of(model)
-        if manifest is None or folder.resolve() in known:
+        if manifest is None or folder.resolve() in visited:
             continue
-        known.add(folder.resolve())
+        visited.add(folder.resolve())
         if manifest.epoch:
             yield model, manifest
         waiting.append(manifest.base.name)
@@ -369,17 +369,17 @@ def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | Non
         same = Path(str(record.dataset)).name == Path(here.dataset).name
         if not same or record.train_split != here.train_split:
             return None
-        said = "was trained on claims of this data set, and held out others"
+        reason = "was trained on claims of this data set, and held out others"
     else:
         trained = {(claim.id, claim.text) for claim in claims}
-        known = sum((claim.id, claim.text) in trained for claim in val.claims)
-        if not known:
+        count = sum((claim.id, claim.text) in trained for claim in val.claims)
+        if not count:
             return None
-        said = f"was trained on {known} of its {len(val.claims)}"
+        reason = f"was trained on {count} of its {len(val.claims)}"
     seen = record.val_seen_share or 0.0
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
-        f"{said}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"{reason}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
         f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
     )
 
