@@ -166,7 +166,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     write_beir(few, tmp_path / "few")
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
-    assert "abstention fitted on present, 60 claims of " in said(capsys)
+    assert "abstention fitted on 60 claims of " in said(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
     design = AbstainModel.of_plain(fitted, Path(out)).design
@@ -181,7 +181,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "source: null is not allowed; allowed: papers, --delete, --retractions"),
+        ([], "source: is missing; wanted: papers, --delete, --retractions"),
         (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
         (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
         (["demo", "--delete", "none.txt"], "none.txt: no such file"),
