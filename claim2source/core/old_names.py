@@ -95,6 +95,7 @@ ALWAYS: Mapping[str, object] = {
     **{"optimisation.compile": False, "optimisation.log_every": 1},
     **{"losses.info_nce.false_negative_margin": None, "losses.info_nce.both_ways": False},
     "losses.distillation.kind": "kl",
+    "losses.keep_base.temperature": None,
     "losses.matryoshka.weight": 1.0,
     **{"losses.alignment.texts": ["titles", "sentences"], "losses.alignment.batch_size": 64},
     **{f"model.prefixes.{key}": "" for key in ("claim", "source", "append_token")},
