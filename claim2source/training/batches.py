@@ -238,7 +238,7 @@ class BatchLoader(Generic[Made]):
         self.make = make
         # Lightning looks for `sampler` and tells it the epoch.
         self.sampler = self
-        self._plans = sampler
+        self.plans = sampler
         self._epoch = self._first = self._given = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -255,12 +255,12 @@ class BatchLoader(Generic[Made]):
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
-        return self._plans.whole
+        return self.plans.whole
 
     def __iter__(self) -> Iterator[Made]:
         """Give the batches that are left of the epoch. Raises what `make` raised for the next."""
         first, self._first = self._first, 0
-        plans = self._plans.plans(self._epoch, first)
+        plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
             ahead = deque((one, thread.submit(self.make, one)) for one in islice(plans, AHEAD))

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
+from claim2source.training.batches import BatchLoader
 from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
@@ -154,7 +155,8 @@ def train(
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    return fit(session, trainer, module, sampler, setup.state, summary)
+    loader = BatchLoader(sampler, module.collate)
+    return fit(session, trainer, module, loader, setup.state, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:

@@ -120,12 +120,12 @@ def fit(
     session: Session,
     trainer: pl.Trainer,
     module: TrainingModule,
-    sampler: BatchSampler,
+    loader: BatchLoader[Any],
     state: TrainingState | None,
     summary: Sequence[str],
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
-    run, first = session.run, session.world.is_first
+    run, first, sampler = session.run, session.world.is_first, loader.plans
     (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
@@ -144,7 +144,6 @@ def fit(
             session.logs.scores(run.history[0], 0)
         trainer.loggers = session.logs.loggers
     module.model.train()
-    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
     with session.stop.after_step():
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
