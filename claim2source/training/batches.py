@@ -202,6 +202,10 @@ class BatchSampler:
             )
         self._used = epoch + 1, used
 
+    def loader(self, make: Callable[[BatchPlan], Made]) -> BatchLoader[Made]:
+        """Load what `make` makes of the plans."""
+        return BatchLoader(self, make)
+
     def _used_before(self, epoch: int) -> np.ndarray:
         """Count the uses of every pair before an epoch, since its negatives were mined."""
         used = np.zeros(self.pairs, dtype=np.int64)

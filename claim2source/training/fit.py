@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import warnings
@@ -15,10 +16,11 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
-from claim2source.models import DataRecord
+from claim2source.models import DataRecord, Encoder
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
+    GatherWeights,
     KeepState,
     StateFile,
     Throughput,
@@ -162,9 +164,18 @@ def free_device(model: torch.nn.Module) -> None:
     torch.cuda.empty_cache()
 
 
-def shards(trainer: pl.Trainer) -> bool:
-    """Tell whether the weights are sharded over the processes."""
-    return isinstance(trainer.strategy, Sharded)
+def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
+    """Return the encoder to train: where weights are sharded, a copy of it.
+
+    What is sharded cannot be scored and saved: that is done with the whole model.
+    """
+    if not isinstance(trainer.strategy, Sharded):
+        return encoder
+    trained = copy.copy(encoder)
+    trained.model = copy.deepcopy(encoder.model)
+    encoder.model.to("cpu")  # type: ignore[arg-type]
+    trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    return trained
 
 
 def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:

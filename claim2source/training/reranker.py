@@ -15,7 +15,6 @@ from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
-from claim2source.training.batches import BatchLoader
 from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.distributed import gather_values
@@ -162,7 +161,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> list[floa
     sampler, steps = plan_groups(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
-    loader = BatchLoader(sampler, module.collate)
+    loader = sampler.loader(module.collate)
     return fit(session, setup.trainer, module, loader, setup.state, summary)
 
 
