@@ -116,7 +116,7 @@ class PlanConfig(FinetuneConfig):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a run: what it reads, and the FLOPs that are needed and computed."""
+    """Describe one part of a run: its texts and tokens, and the FLOPs needed and computed."""
 
     name: str
     texts: float
@@ -128,7 +128,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs: its parts, optimizer steps, and the device's memory in a step."""
+    """Describe a run's cost: its parts, optimizer steps, and the device's memory in a step."""
 
     parts: tuple[Part, ...]
     steps: int
@@ -168,7 +168,8 @@ def plan(
 
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    planned = plan_memory(config, model, config.model.max_length or positions, device)
+    longest = config.trained_length(config.model.max_length or positions)
+    planned = plan_memory(config, model, longest, device)
     config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
@@ -193,7 +194,9 @@ def plan(
         views = 2 if config.losses.consistency.weight else 1
         read = pairs * train.epochs
         both = train.train == "both"
-        texts = [(read * views, claim), (read * (1 + train.negatives) if both else 0, source)]
+        short = [min(length, train.max_length or length) for length in (claim, source)]
+        counts = read * views, read * (1 + train.negatives) if both else 0
+        texts = list(zip(counts, short, strict=True))
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
@@ -225,10 +228,10 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
     data = config.data
     train = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
     report = load(data.dataset, data.report_split, config.languages, lenient=data.lenient)
-    judged = [one for one in train.claims if one.golds]
+    judged = [claim for claim in train.claims if claim.golds]
     claims = config.rendering.claim_texts(judged)
     sources = config.rendering.source_texts(train.sources)
-    pairs, golds = sum(len(one.golds) for one in judged), len(train.golds)
+    pairs, golds = sum(len(claim.golds) for claim in judged), len(train.golds)
     means = [sum(map(len, texts)) / CHARACTERS / max(len(texts), 1) for texts in (claims, sources)]
     return Sizes(pairs, len(report.claims), golds, len(sources), *means)
 
@@ -245,12 +248,12 @@ def report(config: PlanConfig) -> str:
     """Plan a run, and write what it costs as text."""
     sizes = CT26 if config.data.dataset == "ct26-sized" else sizes_of(config)
     peak, memory = CARDS[config.card]
-    found = plan(config, sizes, config.processes, memory * 2**30)
+    estimate = plan(config, sizes, config.processes, memory * 2**30)
     training = TRAINING * peak * (1 if config.optimisation.precision == "bf16" else FP32)
     encoding = ENCODING * peak * (FP32 if config.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
-    for part in found.parts:
+    for part in estimate.parts:
         # Training is shared by the processes; the rest is the first one's.
         reached = training * config.processes if part.trains else encoding
         own = part.computed / reached / 3600
@@ -259,10 +262,10 @@ def report(config: PlanConfig) -> str:
         texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
         rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
-    planned = found.memory
+    planned = estimate.memory
     lines = [
         render([TextTable(columns, rows)]) + "\n",
-        f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
+        f"{estimate.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.card} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def provenance(config: RunConfig, data: TrainingData, session: Session) -> dict[str, Any]:
-    """Say in a manifest what was trained on and held out, with which settings and versions."""
+    """Record a training's data and its held-out claims, settings and versions for a manifest."""
     languages = config.languages
     record = DataRecord(
         dataset=config.data.dataset,

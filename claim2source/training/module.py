@@ -148,7 +148,7 @@ class TrainingModule(pl.LightningModule):
         self.model.train()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Begin to count what an optimizer step uses."""
+        """Begin to count the texts of an optimizer step."""
         if self.window.closed:
             self.window = Window()
 
@@ -286,7 +286,6 @@ class TrainingModule(pl.LightningModule):
         raise UserError(why)
 
     def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
-        """Average the terms of the loss over all processes."""
         values = torch.stack([terms[name].float() for name in sorted(terms)])
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(values)
@@ -307,7 +306,7 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Hold what an optimizer step said: the terms of the loss, its rate, the gradient's norm."""
+    """Hold an optimizer step's figures: the terms of the loss, its rate, the gradient's norm."""
 
     terms: Mapping[str, float] = field(default_factory=dict)
     rate: float = 0.0
@@ -316,7 +315,7 @@ class Step:
 
 @dataclass
 class Window:
-    """Count what the batches of an optimizer step used, in this process.
+    """Count the input of an optimizer step in this process.
 
     `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
     """
@@ -374,7 +373,7 @@ class CollatedBatch:
 
     @property
     def plan(self) -> BatchPlan:
-        """Return what the batch was made of."""
+        """Return the batch's plan."""
         return self.batch.plan
 
     def pin_memory(self) -> CollatedBatch:
@@ -393,7 +392,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     """
     texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
     number: dict[Tokens, int] = {}
-    place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
+    row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
     distinct = list(number)
     size, budget = config.chunk_size, config.chunk_tokens
     assert budget != "auto", "settled by memory_plan"
@@ -405,7 +404,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     else:
         chunks = list(encoder.length_batches(distinct))
     parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-    return CollatedBatch(batch, distinct, place, chunks, parts)
+    return CollatedBatch(batch, distinct, row_of, chunks, parts)
 
 
 class RetrieverModule(TrainingModule):
@@ -487,7 +486,7 @@ class RetrieverModule(TrainingModule):
         return passed
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
-        """Put a batch's vectors beside its targets, gathered over processes where asked."""
+        """Put a batch's vectors beside its targets, gathered over processes where configured."""
         sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
         claims, sources, views, texts = vectors.split(sizes)
         if batch.fixed_sources is not None:
@@ -502,7 +501,7 @@ class RetrieverModule(TrainingModule):
         return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
 
     def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
-        """Say what is trained on, and what is left out."""
+        """Describe the training data, and the pairs that are left out."""
         pairs, claims = self.pairs, self.pairs.dataset.claims
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""

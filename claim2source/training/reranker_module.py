@@ -196,12 +196,12 @@ class RerankerModule(TrainingModule):
             if self.pairs.teacher is not None:
                 taught += self.pairs.taught(number, ids)
         # Pairs of like length share a chunk; the longest come last, and are read only once.
-        order = sorted(range(len(texts)), key=lambda place: len("".join(texts[place])))
+        order = sorted(range(len(texts)), key=lambda index: len("".join(texts[index])))
         size = self.chunk_size or len(order)
         first = len(order) % size
         cuts = [*([0] if first else []), *range(first, len(order) + 1, size)]
         chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
-        parts = [self.reranker.features([texts[place] for place in chunk]) for chunk in chunks]
+        parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
 
@@ -222,8 +222,8 @@ class RerankerModule(TrainingModule):
                 golds = ready.golds.to(logits.device)
                 teacher = None if ready.teacher is None else ready.teacher.to(logits.device)
                 loss = self.loss_of_groups[0](logits.float(), ready.sizes, golds, teacher)
-            found = logits.detach().float()
-            scores = found[:, -1] - found[:, 0] if found.shape[1] == 2 else found[:, 0]
+            values = logits.detach().float()
+            scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
             share = torch.tensor(sum(alike) / len(alike), device=loss.device)
             terms.update({"loss": loss.detach(), ALIKE: share})
@@ -253,7 +253,7 @@ class RerankerModule(TrainingModule):
     def summary(
         self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
     ) -> list[str]:
-        """Say what is trained on, and what is left out."""
+        """Describe the training data, and the pairs that are left out."""
         claims, pairs = data.train.claims, self.pairs
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         lines = [
@@ -321,18 +321,18 @@ class PipelineOnVal(pl.Callback):
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
-        found = gather_values(first, self.world)[0]
-        assert found is not None
-        self._first = found.run
+        result = gather_values(first, self.world)[0]
+        assert result is not None
+        self._first = result.run
 
     def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the re-ranker before training."""
-        result = self._reranked()
+        result = self._rerank_val()
         if not self.world.is_first:
             return
         folder = self.run.checkpoint(0)
         self.reranker.save(folder, self.manifest, base=True)
-        scores = self._score(folder, result)
+        scores = self._score_val(folder, result)
         self.run.record(scores.epoch(0, None))
         say(f"before training: val MRR@5  {scores}")
         small = why_too_small(self.data.val)
@@ -349,36 +349,37 @@ class PipelineOnVal(pl.Callback):
                 data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
                 self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
         with module.stop.after_step(waits=False):
-            result = self._reranked()
+            result = self._rerank_val()
             if self._has_collapsed(result):
                 module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
             if self.world.is_first:
-                scores = self._score(folder, result)
+                scores = self._score_val(folder, result)
             record_epoch(trainer, module, self.session, scores)
 
-    def _reranked(self) -> Result:
-        """Re-rank val with the weights as they are, a share in every process."""
+    def _rerank_val(self) -> Result:
+        """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.reranker.model
         mine = val.claims[world.rank :: world.size]
         part = self._first.restricted([claim.id for claim in mine])
         training = model.training
         model.eval()
-        found = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
+        result = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
         model.train(training)
-        return join_results(gather_values(found, world), val.claims)
+        return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
-        """Tell whether no claim of val has sources with different scores."""
+        """Tell whether every claim of val has equal scores for all its sources."""
         run, depth = result.run, self.config.first.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
-        ranked = {one.id: list(run.scored(one.id).values())[:depth] for one in self.data.val.claims}
+        ranked = {
+            claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
+        }
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
         alike = (claim in failed or are_alike(row) for claim, row in several.items())
         return bool(several) and all(alike)
 
-    def _score(self, folder: Path, result: Result) -> ValScores:
-        """Score a ranking of val, and note it in a checkpoint's manifest."""
+    def _score_val(self, folder: Path, result: Result) -> ValScores:
         scores = pipeline_scores(result, self.data, self.config)
         manifest = RerankerManifest.read(folder)
         replace(manifest, scores=scores.by_split()).write(folder)
@@ -386,7 +387,7 @@ class PipelineOnVal(pl.Callback):
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
-    """Score a ranking of val; what is chosen by is `choose_by`."""
+    """Score a ranking of val; `choose_by` is the metric of the choice."""
     one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
     ids, metric = data.weighing.claim_ids, config.choose_by
     values = evaluate(result.run, data.val.qrels, [metric], ids)[metric]

@@ -141,8 +141,8 @@ def check_same(config: Config) -> None:
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
         for row in mine_ours(inputs, DENSE)
     }
-    if not len(found := mine_peer(inputs)):
+    if not len(negatives := mine_peer(inputs)):
         raise UserError("the peer found too few negatives for every claim checked")
-    for row in found:
+    for row in negatives:
         if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
