@@ -511,9 +511,9 @@ class Report:
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError.at(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
-        named = raw.get("headline", [])
-        if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
-            raw["headline"] = {name: raw.pop(name) for name in named}
+        headline = raw.get("headline", [])
+        if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
+            raw["headline"] = {name: raw.pop(name) for name in headline}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._file_names():
@@ -550,8 +550,8 @@ def _upgrade(raw: dict[str, Any], path: Path) -> None:
 def _leave_out_scales(training: Any, path: Path) -> None:
     """Drop what a training no longer chooses among. Raises `InputError` where it chose that."""
     for key, none in (("chosen_scale", 1), ("chosen_soup", []), ("scales", 0), ("scaled_epoch", 0)):
-        found = training.pop(key, none) if isinstance(training, dict) else none
-        if key.startswith("chosen") and found != none:
+        value = training.pop(key, none) if isinstance(training, dict) else none
+        if key.startswith("chosen") and value != none:
             why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
             raise InputError.at(path, field=f"training.{key}", why=why)
 
