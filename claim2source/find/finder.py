@@ -26,11 +26,11 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    apply_stage,
+    apply_stages,
     counts_terms,
     with_corpus_stats,
-    with_history,
     with_runtime,
 )
 from claim2source.systems.system import System
@@ -277,19 +277,8 @@ class Finder:
             named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
-        for name, stage in self.stages:
-            self.on_part(name)
-            result = apply_stage(
-                with_history(stage, named, claims),
-                claims,
-                sources,
-                named[-1][1],
-                self.store,
-                device=self.device,
-                progress=self.progress,
-                earlier=named[-2][1].run if len(named) > 1 else None,
-            )
-            named.append((name, result))
+        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
+        named += apply_stages(self.stages, named, claims, sources, runtime, self.on_part)
         return _Stages(found, tuple(named))
 
     def _count_over(self, sources: Sequence[Source]) -> None:
