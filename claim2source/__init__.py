@@ -19,10 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from claim2source.core.records import Claim as Claim
+    from claim2source.core.records import Dataset as Dataset
+    from claim2source.core.records import Qrels as Qrels
     from claim2source.core.records import Source as Source
     from claim2source.core.report import Report as Report
+    from claim2source.core.run import Result as Result
     from claim2source.core.run import Run as Run
     from claim2source.datasets import load as load
+    from claim2source.engines import open_index as open_index
     from claim2source.evaluation.compare import compare as compare
     from claim2source.io.trec import read_run as read_run
     from claim2source.io.trec import write_trec_run as write_trec_run
@@ -38,13 +42,17 @@ if TYPE_CHECKING:
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 _MODULES = {
     "Claim": "core.records",
+    "Dataset": "core.records",
+    "Qrels": "core.records",
     "Source": "core.records",
     "Report": "core.report",
+    "Result": "core.run",
     "Run": "core.run",
+    "open_index": "engines",
     "load": "datasets",
     "read_run": "io.trec",
     "write_trec_run": "io.trec",
@@ -68,9 +76,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'claim2source' has no attribute {name!r}")
-    found = getattr(import_module(f"claim2source.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"claim2source.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

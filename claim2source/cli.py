@@ -9,35 +9,58 @@ from importlib import import_module
 from claim2source import __version__
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.keys import did_you_mean
-from claim2source.core.old_names import refuse_old_program
 
-# Subcommand -> (module, what it does).
-PROGRAMS = {
-    "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
-    "translate": ("eval.translate", "translate claims, and sources, to English"),
-    "rewrite": ("eval.rewrite", "rewrite claims and sources in the papers' styles"),
-    "mine": ("train.mine", "mine hard negatives without training"),
-    "finetune": ("train.finetune", "fine-tune a retriever: mine, train, choose on val, report"),
-    "finetune-reranker": (
-        "train.finetune_reranker",
-        "fine-tune a re-ranker on what a first stage finds",
-    ),
-    "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
-    "merge": ("train.merge", "export a weighted sum of checkpoints for sentence-transformers"),
-    "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
-    "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
-    "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
-    "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
-    "evaluate": (
-        "eval.evaluate",
-        "evaluate systems, checkpoints and stages: every one is a row of one report",
-    ),
-    "abstain": ("eval.abstain", "fit and measure abstention: is the claim's paper there at all?"),
-    "style-grid": ("eval.style_grid", "rewrite claims and sources in styles, score every pair"),
-    "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
-    "score": ("eval.score", "score files of ranked lists against judgements"),
-    "report": ("eval.report", "compare evaluated systems: as text, a page, beside the papers'"),
+# What one wants -> subcommand -> (module, what it does).
+GROUPS = {
+    "find": {
+        "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
+        "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
+        "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
+        "abstain": (
+            "eval.abstain",
+            "fit and measure abstention: is the claim's paper there at all?",
+        ),
+    },
+    "train": {
+        "finetune": (
+            "train.finetune",
+            "fine-tune a retriever: mine, train, choose on val, report",
+        ),
+        "finetune-reranker": (
+            "train.finetune_reranker",
+            "fine-tune a re-ranker on what a first stage finds",
+        ),
+        "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
+        "merge": (
+            "train.merge",
+            "export a weighted sum of checkpoints for sentence-transformers",
+        ),
+        "mine": ("train.mine", "mine hard negatives without training"),
+    },
+    "evaluate": {
+        "evaluate": (
+            "eval.evaluate",
+            "evaluate systems, checkpoints and stages: every one is a row of one report",
+        ),
+        "report": (
+            "eval.report",
+            "compare evaluated systems: as text, a page, beside the papers'",
+        ),
+        "score": ("eval.score", "score files of ranked lists against judgements"),
+        "style-grid": (
+            "eval.style_grid",
+            "rewrite claims and sources in styles, score every pair",
+        ),
+        "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
+    },
+    "prepare": {
+        "prepare": ("datasets.prepare", "turn a task's own files into a data set"),
+        "translate": ("eval.translate", "translate claims, and sources, to English"),
+        "rewrite": ("eval.rewrite", "rewrite claims and sources in the papers' styles"),
+        "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
+    },
 }
+PROGRAMS = {name: program for group in GROUPS.values() for name, program in group.items()}
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 
 Find the paper that a post means: train, mine, retrieve, evaluate.
@@ -58,20 +81,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     if name == "--version":
         print(__version__)
         return
-    known = name.replace("_", "-")
-    if known not in PROGRAMS:
-        refuse_old_program(known)
-        why = f"no such subcommand; {did_you_mean(known, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
+    command = name.replace("_", "-")
+    if command not in PROGRAMS:
+        why = (
+            f"no such subcommand; {did_you_mean(command, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
+        )
         raise UserError(f"{name}: {why}")
-    import_module(f"claim2source.{PROGRAMS[known][0]}").main(words)
+    import_module(f"claim2source.{PROGRAMS[command][0]}").main(words)
 
 
 def _help() -> str:
     width = max(map(len, PROGRAMS))
-    lines = [f"  {name:<{width}}  {what}" for name, (_, what) in PROGRAMS.items()]
+    groups = (
+        "\n".join(
+            [f"{group}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in programs.items())]
+        )
+        for group, programs in GROUPS.items()
+    )
     by_module = sys.argv[0].endswith("__main__.py")
     command = "python -m claim2source" if by_module else "claim2source"
-    return HELP.format(command=command, programs="\n".join(lines))
+    return HELP.format(command=command, programs="\n\n".join(groups))
 
 
 def run() -> None:

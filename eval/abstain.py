@@ -18,7 +18,7 @@ from claim2source.core.files import atomic_path, write_json
 from claim2source.core.folders import require_output
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.evaluation.abstention import (
     MOST_RISK,
     Outcomes,
@@ -170,14 +170,14 @@ def measured_index(config: AbstainConfig, index: str) -> str:
 
     Raises `UserError` where none is fitted, or the index has no paper of the claims.
     """
-    engine = open_engine(index)
+    engine = open_index(index)
     if engine.manifest.abstain is None:
         raise UserError(f"{index}: no abstention is fitted: index --claims DATASET does that")
     engine.device = config.device
     model = AbstainModel.of_plain(engine.manifest.abstain, Path(index))
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     tenths = reliability(engine, model, dataset)
-    write_json(config.out / "reliability.json", [asdict(one) for one in tenths])
+    write_json(config.out / "reliability.json", [asdict(tenth) for tenth in tenths])
     parts: list[Part] = [
         f"{index}: claims of {config.dataset}, {config.split}, each once with its papers in the "
         "index and once without them, by the probability that the paper is there:",
@@ -200,11 +200,13 @@ def measured(
     for name, one in fitted.items():
         confidences[name] = one.model.probabilities(asked.features(one.model.design))
     outcomes = asked.outcomes
-    found = measure(confidences, outcomes, baseline, config.risk, config.repeats, config.seed)
-    curves = {name: risk_coverage(one, ~outcomes.right) for name, one in confidences.items()}
+    figures = measure(confidences, outcomes, baseline, config.risk, config.repeats, config.seed)
+    curves = {
+        name: risk_coverage(confidence, ~outcomes.right) for name, confidence in confidences.items()
+    }
     drawn = {name: curves[name] for name in (baseline, list(curves)[-len(fitted) - 1], *fitted)}
     papers = len(np.unique(outcomes.groups))
-    table = abstention_table(found, config.risk)
+    table = abstention_table(figures, config.risk)
     parts: list[Part] = [
         f"{len(asked.claim_ids)} claims of {papers} papers, each once with its papers in the "
         f"pool and once without them and their near-duplicates. The right source is first for "
@@ -224,8 +226,8 @@ def measured(
     write_json(
         config.out / "abstention.json",
         {
-            "measures": {name: asdict(one) for name, one in found.items()},
-            "curves": {name: one.plain() for name, one in curves.items()},
+            "measures": {name: asdict(figure) for name, figure in figures.items()},
+            "curves": {name: curve.plain() for name, curve in curves.items()},
         },
     )
     return parts, table
@@ -234,7 +236,7 @@ def measured(
 def thresholds_table(
     fitted: Mapping[str, Fitted], confidences: Mapping[str, np.ndarray], outcomes: Outcomes
 ) -> TextTable:
-    """Tabulate what models do at their own threshold, and at the one that was safe on train."""
+    """Tabulate models at their own threshold, and at the one that was safe on train."""
     columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
     rows: list[list[Cell]] = []
     for name, one in fitted.items():
@@ -247,7 +249,7 @@ def thresholds_table(
 
 
 def fit_line(one: Fitted) -> str:
-    """Say what was chosen, and from what."""
+    """Describe the choice of scores and penalty."""
     scores, penalty = one.chosen
     losses = ", ".join(
         f"{s} {min(v for k, v in one.tried.items() if k[0] == s):.4f}" for s in SCORES

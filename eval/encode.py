@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def encode(config: EncodeConfig) -> None:
-    """Encode what is this process's and not in the store."""
+    """Encode this process's texts that the store lacks."""
     # torch is imported once the arguments are good.
     import torch
 

@@ -17,7 +17,7 @@ from claim2source.pipeline.table import PROGRAM, EvaluateConfig, evaluate_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run what is planned, list what could not run, print the tables."""
+    """Run the planned systems, list those that could not run, print the tables."""
     words = vary_words(sys.argv[1:] if argv is None else argv)
     say(evaluate_table(read_config(EvaluateConfig, words, program=PROGRAM, description=__doc__)))
 

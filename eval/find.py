@@ -24,7 +24,7 @@ from claim2source.core.config import (
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
-from claim2source.engines import Where, open_engine
+from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
@@ -83,15 +83,15 @@ class FindConfig(FinderOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print what is found for the post, or for each of several."""
+    """Print the papers for one post, or for each of several."""
     words = with_places(sys.argv[1:] if argv is None else argv, ("post",))
     find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
 
 
 @with_local_models
 def find(config: FindConfig) -> None:
-    """Search an index for posts, and print what is found."""
-    engine = open_engine(config.index or "", config.at)
+    """Search an index for posts, and print the answers."""
+    engine = open_index(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     # A post or file that cannot be read is known before a model is.
     posts = chain([next(posts)], posts)
@@ -111,8 +111,8 @@ def find(config: FindConfig) -> None:
         for answer in answers:
             say(as_json(answer) if config.input is None else as_json_line(answer))
     else:
-        for place, answer in enumerate(answers):
-            say(("\n" if place else "") + as_text(answer, several=config.input is not None))
+        for number, answer in enumerate(answers):
+            say(("\n" if number else "") + as_text(answer, several=config.input is not None))
 
 
 def posts_of(config: FindConfig) -> Iterator[Post]:

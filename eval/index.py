@@ -28,7 +28,7 @@ from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
-from claim2source.engines import Engine, is_engine, open_engine
+from claim2source.engines import Engine, is_engine, open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import (
     BATCH,
@@ -150,7 +150,7 @@ def index_words(words: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the papers, and print what is in the index."""
+    """Write the papers, and print the index's contents."""
     words = index_words(sys.argv[1:] if argv is None else argv)
     config = read_config(
         IndexProgramConfig, words, program="eval/index.py", description=__doc__ or ""
@@ -165,7 +165,7 @@ def write_index(config: IndexProgramConfig) -> None:
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
     if config.source is None:
-        engine = open_engine(config.out)
+        engine = open_index(config.out)
         try:
             if config.undo:
                 say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
@@ -216,7 +216,7 @@ def write_index(config: IndexProgramConfig) -> None:
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
     """Remove papers, and say how many were there."""
-    listed = [one for one in ids if one]
+    listed = [key for key in ids if key]
     if listed:
         gone = sum(engine.delete(part) for part in batches(listed, IDS))
         say(f"{gone} of {len(listed)} papers removed")
@@ -232,7 +232,7 @@ def mark(engine: Engine, notices: Notices | None) -> int:
 
 
 def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
-    """Estimate the work, do it beside what is there, and swap."""
+    """Estimate the work, encode beside the old vectors, and swap."""
     engine.lock()
     resolved = resolve(ModelConfig(name=config.re_encode or ""), config.device)
     rendering = None
@@ -431,7 +431,7 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 
 def say_left_out(files: PaperFiles) -> None:
-    """Say in one line what was left out or changed."""
+    """Print in one line the papers that were left out or changed."""
     if said := files.said():
         say(f"left out or changed: {said}")
 

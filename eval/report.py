@@ -3,7 +3,8 @@
 Prints the leaderboard (systems, checkpoints, languages, costs) and paired tests against any row;
 `--out` keeps them as `compare.json` and `compare.md`. `--html` writes the comparison as one
 page that loads nothing. `--published` sets our scores beside the papers' tables instead, and adds
-them to the page. `--checklist` writes what working notes and the ACM ask for, from reports alone.
+them to the page. `--checklist` writes what working notes and the ACM ask for, from reports alone;
+`--benchmarks` writes the page of results of a folder like `docs/results`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.tables import Part, render
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT
+from claim2source.evaluation.benchmarks import TITLE as BENCHMARKS
+from claim2source.evaluation.benchmarks import Benchmarks
 from claim2source.evaluation.checklist import TITLE as CHECKLIST
 from claim2source.evaluation.checklist import checklist
 from claim2source.evaluation.compare import leaderboard, read_scored
@@ -51,6 +54,8 @@ class Config(Settings):
         html: HTML file to write; none: no page.
         checklist: Markdown file to write, and nothing else: data, prompts, seeds, decoding,
             hardware, software and costs, or "not recorded"; none: no checklist.
+        benchmarks: Markdown file to write, and nothing else: the page of results whose figures
+            and words lie in the one folder of `reports`; none: no such page.
         out: folder for `compare.json` and `compare.md`, or for the papers' tables; none: they are
             printed only.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
@@ -70,6 +75,7 @@ class Config(Settings):
     reports: list[Path] = list_field((), help="folders that an evaluation wrote")
     html: Path | None = None
     checklist: Path | None = None
+    benchmarks: Path | None = None
     published: bool = flag("set our scores beside the papers' tables")
     out: Path | None = None
     dataset: str | None = None
@@ -98,9 +104,13 @@ class Config(Settings):
         require(good, "out", self.out, "a folder; the page is --html FILE")
         good = self.format != "csv" or self.published
         require(good, "format", self.format, "text or markdown; csv is of --published")
-        for key in ("out", "html", "published"):
-            alone = self.checklist is None or not getattr(self, key)
-            require(alone, key, getattr(self, key), "none beside checklist, which is written alone")
+        alone = "checklist" if self.checklist is not None else "benchmarks"
+        for key in ("out", "html", "published", "benchmarks"):
+            beside = key != alone and getattr(self, alone) is not None and getattr(self, key)
+            why = f"none beside {alone}, which is written alone"
+            require(not beside, key, getattr(self, key), why)
+        one = self.benchmarks is None or len(self.reports) == 1
+        require(one, "reports", self.reports, "one folder of results, with benchmarks")
         for key in ("tables", "rows"):
             given = getattr(self, key)
             require(given is None or self.published, key, given, "none without --published")
@@ -116,6 +126,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compare the reports' systems, or set them beside the papers'; print, and write the page."""
     config = read_config(Config, argv, program="eval/report.py", description=__doc__ or "")
     require_tracking(config.wandb)
+    if config.benchmarks is not None:
+        require_output_file(config.benchmarks, BENCHMARKS, option="--benchmarks")
+        write_text(config.benchmarks, Benchmarks(config.reports[0]).page())
+        say(f"results in {config.benchmarks}")
+        return
     if config.checklist is not None:
         require_output_file(config.checklist, CHECKLIST, option="--checklist")
         write_text(config.checklist, checklist(named_reports(config.reports)))
@@ -157,14 +172,14 @@ def beside_published(config: Config) -> PublishedTables:
     if out is not None:
         marks = [f"[{table.id}]" for table in load_published()]
         require_output_file(out, ",".join(CSV_COLUMNS[:3]), *marks)
-    found = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
-    text = found.text(config.format)
+    published = PublishedTables.of(read_reports(config.reports), config.tables, config.rows or ())
+    text = published.text(config.format)
     if out is None:
         say(text.rstrip("\n"))
     else:
         write_text(out, text)
-        say(f"{len(found.tables)} tables in {out}")
-    return found
+        say(f"{len(published.tables)} tables in {out}")
+    return published
 
 
 def compare(config: Config) -> None:
@@ -194,8 +209,8 @@ def compare(config: Config) -> None:
             "metric": config.metric,
             "baseline": scored.baseline,
             "scores": {
-                part: {name: bound._asdict() for name, bound in found.items()}
-                for part, found in bounds.items()
+                part: {name: bound._asdict() for name, bound in bars.items()}
+                for part, bars in bounds.items()
             },
             "tests": [asdict(result) for result in tests],
         }

@@ -105,7 +105,7 @@ class RewriteConfig(ModelOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Rewrite; print what each style's texts are like."""
+    """Rewrite; print each style's measures of quality."""
     rewrite(read_config(RewriteConfig, argv, program="eval/rewrite.py", description=__doc__))
 
 
@@ -125,7 +125,7 @@ def rewrite(config: RewriteConfig) -> None:
         for style in config.chosen:
             texts = originals(data, style.side, config.claims)
             rewrites = [] if config.dry_run else rewrite_by_rules(style, texts)
-            _finish(config, data, style, texts, rewrites, None)
+            _write_texts(config, data, style, texts, rewrites, None)
         return
     every: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
@@ -139,26 +139,24 @@ def rewrite(config: RewriteConfig) -> None:
                 continue
             answers = _ask(llm, style, texts, requests)
             rewrites = [
-                _rewritten(style, texts[place // config.versions], request, answer)
-                for place, (request, answer) in enumerate(zip(requests, answers, strict=True))
+                _record_of(style, texts[number // config.versions], request, answer)
+                for number, (request, answer) in enumerate(zip(requests, answers, strict=True))
             ]
-            _finish(config, data, style, texts, rewrites, prompt)
+            _write_texts(config, data, style, texts, rewrites, prompt)
             every += answers
     require_answers(every, "texts")
 
 
 def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
-    """Read the prompts, and find out before any work whether their variables are known."""
-    found = {}
+    prompts = {}
     for style in config.chosen:
         prompt = read_prompt(config.prompt or str(style.prompt))
-        prompt.check_variables(_values(style, Original("", "")))
-        found[style.name] = prompt
-    return found
+        prompt.check_variables(_variable_values(style, Original("", "")))
+        prompts[style.name] = prompt
+    return prompts
 
 
-def _values(style: Style, text: Original) -> dict[str, str]:
-    """Give the values of a prompt's variables: the text, and the language to answer in."""
+def _variable_values(style: Style, text: Original) -> dict[str, str]:
     language = language_name(text.language or detect(text.text) or "en")
     return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
 
@@ -166,13 +164,12 @@ def _values(style: Style, text: Original) -> dict[str, str]:
 def _requests(
     style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
 ) -> list[Request]:
-    """Ask for all versions of a text, one after another."""
-    found = []
+    requests = []
     for text in texts:
-        messages = prompt.messages(_values(style, text))
+        messages = prompt.messages(_variable_values(style, text))
         made = f"{prompt.name} {prompt.version}"
-        found += [Request(text.id, messages, made, sample=n) for n in range(versions)]
-    return found
+        requests += [Request(text.id, messages, made, sample=n) for n in range(versions)]
+    return requests
 
 
 def _ask(
@@ -186,8 +183,8 @@ def _ask(
     return llm.answer(requests, check, f"{style.name} ({style.what})")
 
 
-def _rewritten(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
-    """Make the record of an answer: a text that only misses the style's form is kept with why."""
+def _record_of(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
+    """Make an answer's record: a text that only misses the style's form stays, with the reason."""
     reply = answer.text
     if answer.failure is not None:
         formless = bool(reply) and answer.failure == style.form(reply)
@@ -208,7 +205,6 @@ def _made(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | N
 
 
 def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prompt]) -> None:
-    """Raise `UserError` where the folder holds a style that was made in another way."""
     there = read_made(config.out)
     for style in config.chosen:
         new, old = _made(config, data, style, prompts.get(style.name)), there.get(style.name)
@@ -223,7 +219,7 @@ def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prom
                 )
 
 
-def _finish(
+def _write_texts(
     config: RewriteConfig,
     data: Dataset,
     style: Style,
@@ -231,7 +227,6 @@ def _finish(
     rewrites: Sequence[Rewrite],
     prompt: Prompt | None,
 ) -> None:
-    """Write a style, and say what its texts are like."""
     if config.dry_run:
         say(f"{style.name}: {len(texts)} texts to rewrite by rules")
         return

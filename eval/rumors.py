@@ -107,7 +107,7 @@ class RumorsConfig(ModelOptions):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold what a system gave: its evidence, its verdicts and its report.
+    """Hold a system's evidence, verdicts and report.
 
     `named` is the evidence that the verdicts name, where that is another file's.
     """
@@ -157,7 +157,7 @@ def verify_rumors(config: RumorsConfig) -> str:
     with local_models(config.models, config.offline):
         for name in names:
             try:
-                found = run_system(systems[name], config, rumors, others, runtime)
+                result = run_system(systems[name], config, rumors, others, runtime)
             except ConfigError:
                 raise
             except UserError as error:
@@ -166,7 +166,7 @@ def verify_rumors(config: RumorsConfig) -> str:
                 advice = systems[name].advice or "mend what the reason names, and run it again"
                 not_run.append(NotRun(name, "original", str(error), advice))
                 continue
-            rows.append(described(systems[name], found, rumors))
+            rows.append(described(systems[name], result, rumors))
     if given:
         rows.append(read_outputs(config, rumors))
     if rumors.is_labelled:
@@ -189,7 +189,7 @@ def verify_rumors(config: RumorsConfig) -> str:
 
 
 def submitted(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
-    """Check a system's files as a lab reads them, and zip them; return what is to be said of it."""
+    """Check a system's files as a lab reads them, and zip them; return notes on them."""
     files = [folder / EVIDENCE, folder / VERIFICATION]
     read_evidence(files[0], rumors)
     verdicts, _ = read_verification(files[1], rumors)
@@ -220,7 +220,7 @@ def run_system(
     others: Rumors | None,
     runtime: SystemRuntime,
 ) -> SystemResult:
-    """Choose what is to be chosen, on other rumours or on the other folds, and run the system."""
+    """Choose open settings on other rumours or on the other folds, and run the system."""
     data, on = rumors.dataset, rumors if others is None else others
     choosing = ChoosingOn(rule=config.rule)
     held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
@@ -234,16 +234,16 @@ def run_system(
         claims = [claim for claim in data.claims if claim.id in fold]
         parts.append(fitted.index(data.sources).search(claims, MOST))
     choices = []
-    for place, choice in enumerate(whole.choices):
-        different = len({repr(part.choices[place].settings) for part in parts})
+    for number, choice in enumerate(whole.choices):
+        different = len({repr(part.choices[number].settings) for part in parts})
         note = (
             f"the report's scores are cross-validated: {len(folds)} folds, each ranked and judged "
             f"by what was chosen on the others ({different} different settings)"
         )
         choices.append(replace(choice, note=note))
     stages = []
-    for place, (name, first) in enumerate((one.name, one.result) for one in parts[0].stages):
-        joined = join_results([part.stages[place].result for part in parts], data.claims)
+    for number, (name, first) in enumerate((stage.name, stage.result) for stage in parts[0].stages):
+        joined = join_results([part.stages[number].result for part in parts], data.claims)
         stages.append(StageResult(name, replace(joined, settings=first.settings)))
     cost = sum((part.cost for part in parts), Cost())
     return replace(parts[0], stages=tuple(stages), cost=cost, choices=tuple(choices))
@@ -252,25 +252,27 @@ def run_system(
 def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     """Part rumours at random in folds of alike labels."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
-    by_label = sorted((rumors.rumors[place] for place in order), key=lambda rumor: str(rumor.label))
+    by_label = sorted(
+        (rumors.rumors[number] for number in order), key=lambda rumor: str(rumor.label)
+    )
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def described(system: System, found: SystemResult, rumors: Rumors) -> Row:
-    """Describe what a system gave; a verdict is the last stage's note."""
+def described(system: System, result: SystemResult, rumors: Rumors) -> Row:
+    """Describe a system's result; a verdict is the last stage's note."""
     label = system.label_of()
     simulated = any(map(is_simulated, system.stages))
     failures = {
         f"{stage.name}: {why}": count
-        for stage in found.stages
+        for stage in result.stages
         for why, count in stage.result.failure_counts().items()
     }
     report = SystemReport(
         system.name, label, system.name, failures=failures, runs=system.name, simulated=simulated
     )
-    notes = found.result.notes
+    notes = result.result.notes
     verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]
-    return Row(with_whole(report, found, rumors.dataset), found.result.run, verdicts)
+    return Row(with_whole(report, result, rumors.dataset), result.result.run, verdicts)
 
 
 def read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:

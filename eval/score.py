@@ -41,7 +41,7 @@ METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
 @dataclass
 class Config(Settings):
-    """What to score.
+    """Set the runs to score, the judgements, and the metrics.
 
     Args:
         qrels: TREC qrels, BEIR's TSV or the lab's gold TSV.
@@ -62,7 +62,7 @@ class Config(Settings):
     ranked_by: RankedBy = "reranker"
 
     def check(self) -> None:
-        """Check what can be checked before any file is read."""
+        """Check the settings before any file is read."""
         require(bool(self.run), "run", self.run, "one or more files: --run FILE")
         require(bool(self.metrics), "metrics", self.metrics, f"one or more of {ALLOWED}")
         for metric in self.metrics:
@@ -71,7 +71,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class Scored:
-    """A run's scores, what of it was judged, and the rows dropped because they repeat."""
+    """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
 
     scores: Scores
     coverage: Coverage
@@ -90,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     selections = None if chosen is None else read_selections(chosen)
     for name, path in zip(run_names(config.run), config.run, strict=True):
         file = named_as(read_run(path, config.ranked_by), golds)
-        found = {name: file.run}
+        scored = {name: file.run}
         if chosen is not None and selections is not None:
             language = file.language_among(list(selections))
             selected = with_selected(complete_run(file), chosen, selections, language)
-            found[f"{name} + {chosen.stem}"] = selected
-        found, own = without_themselves(found, qrels)
+            scored[f"{name} + {chosen.stem}"] = selected
+        scored, own = without_themselves(scored, qrels)
         left_out += own
-        for called, run in found.items():
+        for called, run in scored.items():
             lists[called] = run
             covered = coverage(run, qrels, str(path))
             runs[called] = Scored(evaluate(run, qrels, config.metrics), covered, file.repeated)

@@ -25,7 +25,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import InputError, Stopped, UserError, run_program
 from claim2source.core.terminal import say
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.store import Store
 from claim2source.io.text_files import read_lines
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
     token = token_of(config)
-    engine = open_engine(config.index or "")
+    engine = open_index(config.index or "")
     listening = listen(config)
     try:
         import uvicorn
@@ -143,9 +143,9 @@ def serve(config: ServeConfig) -> None:
 
 def token_of(config: ServeConfig) -> str | None:
     """Read the token, if there is one. Raises `ConfigError` where one is required."""
-    token, place = os.environ.get(TOKEN), TOKEN
+    token, origin = os.environ.get(TOKEN), TOKEN
     if config.token_file is not None:
-        place = str(config.token_file)
+        origin = str(config.token_file)
         lines = read_lines(config.token_file)
         token = lines[0].strip() if len(lines) == 1 else ""
     if token is None:
@@ -154,7 +154,7 @@ def token_of(config: ServeConfig) -> str | None:
         return None
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
-        raise InputError.at(place, why=why)
+        raise InputError.at(origin, why=why)
     return token
 
 
@@ -162,8 +162,8 @@ def listen(config: ServeConfig) -> socket.socket:
     """Take the port. Raises `UserError` where that is not possible."""
     with ExitStack() as undo:
         try:
-            found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-            family, kind, _, _, address = found[0]
+            addresses = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+            family, kind, _, _, address = addresses[0]
             # The protocol is named, so that asyncio sets TCP_NODELAY: an answer's second packet
             # would wait 40 ms for the receipt of the first.
             listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))

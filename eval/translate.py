@@ -82,7 +82,7 @@ class TranslateConfig(ModelOptions):
 
 @dataclass(frozen=True)
 class Translated:
-    """Hold what became of one text: English, and why that is doubtful or is none."""
+    """Hold the outcome of one text: English, and the reason why it is doubtful or missing."""
 
     text: Foreign
     english: str = ""
@@ -91,7 +91,7 @@ class Translated:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Translate; print what was translated and what failed."""
+    """Translate; print the counts of translations and failures."""
     translate(read_config(TranslateConfig, argv, program="eval/translate.py", description=__doc__))
 
 
@@ -110,7 +110,7 @@ def translate(config: TranslateConfig) -> None:
         if config.out is not None and not config.dry_run:
             _write(config, folder, [])
         return
-    for line in _counts(texts):
+    for line in _count_lines(texts):
         say(line)
     if config.seq2seq.name is not None:
         if config.dry_run:
@@ -124,13 +124,12 @@ def translate(config: TranslateConfig) -> None:
                 say(str(llm.plan(requests)))
                 return
             answers = _ask(llm, texts, requests)
-            results = [_judged(*pair) for pair in zip(texts, answers, strict=True)]
+            results = [_classify(*pair) for pair in zip(texts, answers, strict=True)]
     _write(config, folder, results)
     require_answers(answers, "texts")
 
 
 def _checked_folder(config: TranslateConfig) -> Path:
-    """Find the data set; raise `UserError` where it or the output cannot be what was asked for."""
     if config.out is not None:
         require_writable(config.out, "folder")
     folder = folder_of(config.dataset)
@@ -169,8 +168,7 @@ def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> lis
     return llm.answer(requests, check, "translations")
 
 
-def _judged(text: Foreign, answer: Answer) -> Translated:
-    """Tell a translation, a doubtful one and a failure apart."""
+def _classify(text: Foreign, answer: Answer) -> Translated:
     if answer.failure is None:
         return Translated(text, answer.text)
     if not answer.is_asked:
@@ -195,21 +193,20 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
 
 
 def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
-    """Write the translations and the report, and say what is there."""
-    texts = [one.text for one in results]
+    texts = [result.text for result in results]
     english = {
-        (one.text.id, one.text.part): one.english
-        for one in results
-        if one.english and not (config.strict and one.kind == "doubtful")
+        (result.text.id, result.text.part): result.english
+        for result in results
+        if result.english and not (config.strict and result.kind == "doubtful")
     }
     english = whole_sources(texts, english)
     languages = {text.id: text.language for text in texts if text.part != CLAIM}
     if english or config.out is not None:
         write_translations(folder, english, languages, config.out)
-    place = config.out or folder
-    say(f"{place}: {len(english)} of {len(texts)} texts have a new translation")
+    target = config.out or folder
+    say(f"{target}: {len(english)} of {len(texts)} texts have a new translation")
     for kind in ("doubtful", "failed", "not asked"):
-        some = [one for one in results if one.kind == kind]
+        some = [result for result in results if result.kind == kind]
         if some:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(some)} {kind}{left}:")
@@ -222,24 +219,23 @@ def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated])
 
 
 def _report(results: Sequence[Translated]) -> Mapping[str, object]:
-    kinds = Counter(one.kind or "good" for one in results)
+    kinds = Counter(result.kind or "good" for result in results)
     problems = [
         {
-            "_id": one.text.id,
-            "part": one.text.part,
-            "kind": one.kind,
-            "why": one.why,
-            "text": one.text.text,
-            "translation": one.english,
+            "_id": result.text.id,
+            "part": result.text.part,
+            "kind": result.kind,
+            "why": result.why,
+            "text": result.text.text,
+            "translation": result.english,
         }
-        for one in results
-        if one.kind
+        for result in results
+        if result.kind
     ]
     return {"texts": len(results), "counts": dict(kinds), "problems": problems}
 
 
-def _counts(texts: Sequence[Foreign]) -> list[str]:
-    """Say how many texts are translated, by language."""
+def _count_lines(texts: Sequence[Foreign]) -> list[str]:
     said = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),

@@ -109,7 +109,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a row reached, as in its row.json.
+    """Hold a row's scores, as in its row.json.
 
     `key` is the hash of its settings, `val` the score of the chosen checkpoint on val, `note` says
     which that is.
@@ -164,7 +164,7 @@ class Ablation:
         return content_hash({"words": words, "scale": scale, "targets": targets})
 
     def run(self, row: str) -> Outcome | None:
-        """Read what a row reached, or run it where it is wanted; None otherwise."""
+        """Read a row's outcome, or run it if it is selected; None otherwise."""
         done, own, rows = self.done(row), self.table.rows[row], self.config.rows
         if done is not None or (rows is not None and row not in rows):
             return done
@@ -263,8 +263,10 @@ def ablate(config: AblateConfig) -> str:
     texts = []
     for name in config.tables or TABLES:
         ablation = Ablation(config, name)
-        found = {row: ablation.run(row) for row in TABLES[name].rows}
-        table = ablation.lines({row: one for row, one in found.items() if one is not None})
+        outcomes = {row: ablation.run(row) for row in TABLES[name].rows}
+        table = ablation.lines(
+            {row: outcome for row, outcome in outcomes.items() if outcome is not None}
+        )
         title = f"{name}, MRR@5, seed {config.seed}"
         texts.append(f"{title}\n{render([TextTable(*table)])}")
         text = f"{title}\n\n{render([TextTable(*table)], 'markdown')}\n"

@@ -122,7 +122,7 @@ class PlanConfig(Settings):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a run: what it reads, and the FLOPs that are needed and computed."""
+    """Describe one part of a run: its texts and tokens, and the FLOPs needed and computed."""
 
     name: str
     texts: float
@@ -134,7 +134,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs: its parts, optimizer steps, and the device's memory in a step."""
+    """Describe a run's cost: its parts, optimizer steps, and the device's memory in a step."""
 
     parts: tuple[Part, ...]
     steps: int
@@ -160,10 +160,11 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
-    """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
+    """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    planned = plan_memory(config, model, config.model.max_length or positions, device)
+    longest = config.trained_length(config.model.max_length or positions)
+    planned = plan_memory(config, model, longest, device)
     config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
     most = config.model.max_length
@@ -188,7 +189,9 @@ def plan(
         views = 2 if config.losses.consistency.weight else 1
         read = pairs * train.epochs
         both = train.train == "both"
-        texts = [(read * views, claim), (read * (1 + train.negatives) if both else 0, source)]
+        short = [min(length, train.max_length or length) for length in (claim, source)]
+        counts = read * views, read * (1 + train.negatives) if both else 0
+        texts = list(zip(counts, short, strict=True))
         kind: Tuning = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
@@ -220,10 +223,10 @@ def sizes_of(config: FinetuneConfig) -> Sizes:
     data = config.data
     train = load(data.dataset, data.train_split, config.languages, lenient=data.lenient)
     report = load(data.dataset, data.report_split, config.languages, lenient=data.lenient)
-    judged = [one for one in train.claims if one.golds]
+    judged = [claim for claim in train.claims if claim.golds]
     claims = config.rendering.claim_texts(judged)
     sources = config.rendering.source_texts(train.sources)
-    pairs, golds = sum(len(one.golds) for one in judged), len(train.golds)
+    pairs, golds = sum(len(claim.golds) for claim in judged), len(train.golds)
     means = [sum(map(len, texts)) / CHARACTERS / max(len(texts), 1) for texts in (claims, sources)]
     return Sizes(pairs, len(report.claims), golds, len(sources), *means)
 
@@ -237,15 +240,15 @@ def peak_flops(card: str) -> float:
 
 
 def report(config: PlanConfig, run: FinetuneConfig) -> str:
-    """Plan a run, and write what it costs as text."""
+    """Plan a run, and write its cost as text."""
     sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
     peak, memory = DEVICES[config.device]
-    found = plan(run, sizes, config.processes, memory * GIB)
+    estimate = plan(run, sizes, config.processes, memory * GIB)
     training = TRAINING * peak * (1 if run.optimisation.precision == "bf16" else FP32)
     encoding = ENCODING * peak * (FP32 if run.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
-    for part in found.parts:
+    for part in estimate.parts:
         # Training is shared by the processes; the rest is the first one's.
         reached = training * config.processes if part.trains else encoding
         own = part.computed / reached / 3600
@@ -254,10 +257,10 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
         texts, tokens = f"{part.texts:,.0f}", f"{part.tokens / 1e6:,.1f}"
         rows.append([part.name, texts, tokens, *flops, f"{own:,.2f}"])
     columns = ["part", "texts", "million tokens", "PFLOPs needed", "computed", "hours"]
-    planned = found.memory
+    planned = estimate.memory
     lines = [
         render([TextTable(columns, rows)]) + "\n",
-        f"{found.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
+        f"{estimate.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
         f"{config.device} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]
@@ -265,7 +268,7 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
 
 
 def read_options(argv: Sequence[str] | None) -> tuple[PlanConfig, FinetuneConfig]:
-    """Read this program's options, and what is left as those of a training."""
+    """Read this program's options, and the others as those of a training."""
     parser = ArgumentParser(description=__doc__, allow_abbrev=False)
     for field in fields(PlanConfig):
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)

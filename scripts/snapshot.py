@@ -1,4 +1,4 @@
-"""Record what every program makes on small data, and compare the results of two versions.
+"""Record the results of every program on small data, and compare those of two versions.
 
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
 python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
@@ -79,13 +79,13 @@ def take(given: argparse.Namespace) -> int:
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data}
     own |= {"OMP_NUM_THREADS": given.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
-    places = {"r": repository, "data": data, "threads": given.threads, "out": out}
+    folders = {"r": repository, "data": data, "threads": given.threads, "out": out}
     work.mkdir(parents=True, exist_ok=True)
     if given.overwrite and not given.only:
         shutil.rmtree(out / "store", ignore_errors=True)
     model = Answering(repository)
     with model.server as server:
-        filled = {**TABLE["words"], **places, "llm": server.url}
+        filled = {**TABLE["words"], **folders, "llm": server.url}
         write_inputs(repository, work, filled, environment)
         for name in given.only or CASES:
             case = out / name
@@ -139,8 +139,8 @@ def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[s
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
-    while (found := Template(text).safe_substitute(filled)) != text:
-        text = found
+    while (filled_text := Template(text).safe_substitute(filled)) != text:
+        text = filled_text
     return text
 
 
@@ -224,10 +224,10 @@ class Answering:
     def replied(self, chat: Any) -> Any:
         """Choose, order or score by a hash of post and papers; rewrite other texts."""
         texts = texts_of(chat)
-        found = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", texts.pop("papers", ""), re.M)
-        labels = [letter or number for letter, number, _ in found]
-        drawn = [draw(*texts.values(), title.strip()) for *_, title in found]
-        order = sorted(range(len(drawn)), key=lambda place: drawn[place])
+        listed = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", texts.pop("papers", ""), re.M)
+        labels = [letter or number for letter, number, _ in listed]
+        drawn = [draw(*texts.values(), title.strip()) for *_, title in listed]
+        order = sorted(range(len(drawn)), key=lambda position: drawn[position])
         if chat.choices:
             letter = labels[order[0]] if draw(*texts.values()) < 0.9 else chat.choices[-1]
             top = {choice: -1.0 if choice == letter else -3.0 for choice in chat.choices}
@@ -245,7 +245,7 @@ class Answering:
         replies: dict[str, Any] = {}
         for name, kind in chat.schema["properties"].items():
             if kind["type"] == "array":
-                replies[name] = [place + 1 for place in order]
+                replies[name] = [position + 1 for position in order]
             elif kind["type"] == "string":
                 replies[name] = "It fits."
             elif name == "selected_paper":
@@ -257,7 +257,7 @@ class Answering:
 
 
 def texts_of(chat: Any) -> dict[str, str]:
-    """Return what a chat is about, by tag, without the number that keeps a tag apart."""
+    """Return a chat's texts by tag, without the number that keeps tags apart."""
     return {re.sub(r"-\d+$", "", tag): text for tag, text in chat.data.items()}
 
 
@@ -272,17 +272,17 @@ def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, .
     for file in sorted(folder.rglob("report.json"), key=lambda path: -len(path.parts)):
         for name, one in systems_of(json.loads(file.read_text("utf-8"))).items():
             if one.get("runs"):
-                place = (file.parent / one["runs"]).resolve()
-                known[place] = (canonical(name, renamed), one.get("claims", ""))
-    found = defaultdict(list)
+                target = (file.parent / one["runs"]).resolve()
+                known[target] = (canonical(name, renamed), one.get("claims", ""))
+    rows = defaultdict(list)
     for path in sorted(folder.rglob("*")):
         if path.suffix in ROWS or path.name in WHOLE:
             parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
             own = (parents[-1] if parents else "", "")
-            found[*known.get(path.parent.resolve(), own), path.name].append(path)
+            rows[*known.get(path.parent.resolve(), own), path.name].append(path)
     return {
         key if len(paths) == 1 else (str(path.relative_to(folder)),): path
-        for key, paths in found.items()
+        for key, paths in rows.items()
         for path in paths
     }
 
@@ -375,10 +375,10 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         for key, inner in value.items():
             yield from () if key in COSTS else leaves(inner, (*path, key))
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
+        for number, inner in enumerate(value):
             row = inner.values() if isinstance(inner, dict) else ()
             words = "|".join(word for word in row if isinstance(word, str))
-            yield from leaves(inner, (*path, words or str(place)))
+            yield from leaves(inner, (*path, words or str(number)))
     elif isinstance(value, int | float):
         yield path, value
 
@@ -427,7 +427,7 @@ def content_of(path: Path) -> Any:
 def plain(value: Any) -> Any:
     """Return a JSON value without costs and empty texts: a field that said nothing may go."""
     if isinstance(value, dict):
-        return {k: plain(one) for k, one in value.items() if k not in COSTS and one != ""}
+        return {k: plain(item) for k, item in value.items() if k not in COSTS and item != ""}
     return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -442,7 +442,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
-    """Compare two snapshots and print what differs; return 1 if anything that counts differs."""
+    """Compare two snapshots and print the differences; return 1 if any counts."""
     differences: Differences = defaultdict(list)
     both, compared = (before, after), 0
     names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in both)]
@@ -467,7 +467,7 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
         lines = differences[section]
         print(f"\n== {section} ({len(lines)}{', not counted' if section in APART else ''})")
         for name, group in groupby(lines, key=lambda line: line.partition(":")[0]):
-            first, rest = (found := list(group))[:SHOWN], len(found) - SHOWN
+            first, rest = (listed := list(group))[:SHOWN], len(listed) - SHOWN
             print(*first, *([f"{name}: {rest} more"] if rest > 0 else []), sep="\n")
     wrong = sum(len(lines) for section, lines in differences.items() if section not in APART)
     result = f"{wrong} differ" if wrong else "equal"
@@ -481,11 +481,13 @@ def compare_facts(
     """Compare the scores, intervals, tests, choices and published numbers of a case."""
     old, new = facts_in(one, renamed), facts_in(other, renamed)
     for key, value in old.items():
-        found = new.get(key, "absent")
-        if found == "absent" and key[0].startswith(tuple(map("test {}".format, TABLE["families"]))):
+        value_after = new.get(key, "absent")
+        if value_after == "absent" and key[0].startswith(
+            tuple(map("test {}".format, TABLE["families"]))
+        ):
             differences["removed"].append(f"{name}: {key[0]}")
-        elif not equal(value, found):
-            differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {found}")
+        elif not equal(value, value_after):
+            differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {value_after}")
     for what, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
         differences["added"].append(f"{name}: {what}: {count} values")
     return len(old)

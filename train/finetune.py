@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(config: FinetuneConfig) -> Report | None:
-    """Fine-tune, evaluate what `after` names, and say what to type next.
+    """Fine-tune, run the evaluation that `after` names, and print the next commands.
 
     Returns the training's report (None on later ranks).
     """

@@ -158,19 +158,24 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     rows = compare_rankers(fitting, others(config, against, gathered, reported, settings))
     fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)
-    found = candidates.run(reported, reported, settings)
+    result = candidates.run(reported, reported, settings)
     runner = SystemRunner(reported, settings)
-    results = {FIRST_STAGE: found}
+    results = {FIRST_STAGE: result}
     results |= {name: runner.run(one, config.claims) for name, one in against.items()}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
     ranked = apply_stage(
-        stage, reported.claims, reported.sources, found.result, settings.store, device=config.device
+        stage,
+        reported.claims,
+        reported.sources,
+        result.result,
+        settings.store,
+        device=config.device,
     )
-    results[LEARNED] = with_stage(found, ranked)
+    results[LEARNED] = with_stage(result, ranked)
     speed = milliseconds(views, scorer, gathered.data, gathered.run)
     scored = score_all(config, results, reported)
     described = scored[LEARNED].report
-    weights = {one.name: round(one.weight, 6) for one in fusion.views}
+    weights = {view.name: round(view.weight, 6) for view in fusion.views}
     described = replace(
         described,
         model=f"learned:{systems[config.system].label_of()}",
@@ -178,7 +183,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         settings={"ranker": fusion.ranker, "weights": weights},
     )
     scored[LEARNED] = replace(scored[LEARNED], report=described)
-    reports = {name: one.report for name, one in scored.items()}
+    reports = {name: system.report for name, system in scored.items()}
     report = make_report(reported, reports, LEARNED, name=config.dataset, program="train/fusion.py")
     if config.tests and reported.golds:
         pairs = tuple((LEARNED, name) for name in results if name != LEARNED)
@@ -226,7 +231,7 @@ def others(
 
     A system of which a model was trained on some of these claims is left out.
     """
-    found = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
+    rows = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
     runner = SystemRunner(reported, settings)
     asked = {claim.id for claim in gathered.data.claims}
     for name, system in against.items():
@@ -237,13 +242,13 @@ def others(
         if not asked <= unknown:
             continue
         run = runner.run(system, config.claims, gathered.data).result.run
-        found[name] = Row(gathered.weighing.of(run))
-    return found
+        rows[name] = Row(gathered.weighing.of(run))
+    return rows
 
 
-def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row]:
+def compare_rankers(fitting: Fitting, scored: Mapping[str, Row]) -> dict[str, Row]:
     """Rank claims by rankers fitted on other papers: two views, three, all, the chosen."""
-    rows, base = dict(found), list(fitting.base)
+    rows, base = dict(scored), list(fitting.base)
 
     def add(name: str, views: Sequence[str]) -> None:
         started = time.process_time()
@@ -261,16 +266,16 @@ def compare_rankers(fitting: Fitting, found: Mapping[str, Row]) -> dict[str, Row
     return rows
 
 
-def with_stage(found: SystemResult, ranked: Result) -> SystemResult:
-    """Add the learned stage to what the candidates' system gave."""
-    stages = (*found.stages, StageResult("rerank learned", ranked))
-    return replace(found, stages=stages, cost=found.cost.over_same(ranked.cost))
+def with_stage(result: SystemResult, ranked: Result) -> SystemResult:
+    """Add the learned stage to the candidates' result."""
+    stages = (*result.stages, StageResult("rerank learned", ranked))
+    return replace(result, stages=stages, cost=result.cost.over_same(ranked.cost))
 
 
 def score_all(
     config: LearnedFusionConfig, results: Mapping[str, SystemResult], reported: Dataset
 ) -> dict[str, ScoredSystem]:
-    """Score what each system gave on the reported split."""
+    """Score each system's result on the reported split."""
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {}
     for name, result in results.items():
@@ -315,17 +320,17 @@ def rows_table(
             )
         ]
     lines: list[list[Cell]] = []
-    for place, (name, row) in enumerate(rows.items()):
-        low, high = bounds[place]
+    for number, (name, row) in enumerate(rows.items()):
+        low, high = bounds[number]
         fitted = row.seconds is not None
         hours = (row.seconds or 0) + sum(gathered.seconds[view] for view in row.views)
         lines.append(
             [
                 name,
-                float(means[place]),
-                *([weighing.score(values[place])] if mixed else []),
+                float(means[number]),
+                *([weighing.score(values[number])] if mixed else []),
                 f"{low:.4f} to {high:.4f}",
-                *(tested[baseline][place] for baseline in tested),
+                *(tested[baseline][number] for baseline in tested),
                 f"{hours / 3600:.3f}" if fitted else None,
                 f"{sum(speed[view] for view in row.views):.1f}" if fitted else None,
             ]
@@ -369,7 +374,7 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
 
 def fusion_table(fusion: LearnedFusion) -> TextTable:
     """Tabulate the fitted weights."""
-    rows: list[list[Cell]] = [[one.name, one.weight, one.scale] for one in fusion.views]
+    rows: list[list[Cell]] = [[view.name, view.weight, view.scale] for view in fusion.views]
     return TextTable(["view", "weight", "scale"], rows)
 
 

@@ -129,7 +129,7 @@ class Compared:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Sum, score where there is a choice, write the folder, print what it holds."""
+    """Sum, score where there is a choice, write the folder, print its content."""
     config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
     for line in merge(config):
         say(line)
@@ -178,7 +178,6 @@ def _merged(config: MergeConfig) -> list[str]:
 
 
 def _merge_reranker(config: MergeConfig) -> list[str]:
-    """Export a re-ranker, which is one checkpoint as it was trained."""
     alone = "one, where one is a re-ranker: these are exported as trained, not summed"
     require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
@@ -232,8 +231,8 @@ def scalable_checkpoint(name: str | Path) -> Path:
     if manifest.weights.kind != "base":
         unscaled = RunFolder(run).checkpoint(manifest.epoch)
         return unscaled if manifest.weights.scale != 1 and unscaled.is_dir() else folder
-    found = RunFolder(run, read_history(run))
-    return found.checkpoint(found.best_epoch(trained=True))
+    run_folder = RunFolder(run, read_history(run))
+    return run_folder.checkpoint(run_folder.best_epoch(trained=True))
 
 
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, float]:
@@ -255,19 +254,19 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
 
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
-    chosen, choice = _chosen(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
+    chosen, choice = _choose(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
     named = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
     reports = {scale: scored(scale, reported).report for scale in sorted({*named.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in named.items()}
     report = _report(config, manifest, reported, systems, PICKED, (choice,))
     titles = {PICKED: f"{PICKED} ({chosen:.12g})"}
-    return Compared(report, _parts(report, titles)), chosen
+    return Compared(report, _report_parts(report, titles)), chosen
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
     """Score a sum and its parts on val, choose among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
-    models = {SUM: checkpoint, **dict(zip(_names(config), folders, strict=True))}
+    models = {SUM: checkpoint, **dict(zip(_short_names(config), folders, strict=True))}
     # As the first says where its data lie; the sum lies elsewhere.
     manifest, note, selection = Manifest.read(folders[0]), "", None
     try:
@@ -287,21 +286,19 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
     choices: tuple[Choice, ...] = ()
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
-        _, choice = _chosen(config, selection, "checkpoint", on_val, lambda one: one != SUM)
+        _, choice = _choose(config, selection, "checkpoint", on_val, lambda one: one != SUM)
         choices = (choice,)
     report = _report(config, manifest, reported, systems, SUM, choices)
-    return Compared(report, [*filter(None, [note]), *_parts(report, {})])
+    return Compared(report, [*filter(None, [note]), *_report_parts(report, {})])
 
 
 def _formula(config: MergeConfig) -> str:
-    """Write a sum of checkpoints in one line."""
     weights = config.weights or [1 / len(config.checkpoints)] * len(config.checkpoints)
-    pairs = zip(weights, _names(config), strict=True)
+    pairs = zip(weights, _short_names(config), strict=True)
     return " + ".join(f"{weight:.4g} * {name}" for weight, name in pairs)
 
 
-def _names(config: MergeConfig) -> list[str]:
-    """Shorten the checkpoints' paths to their distinct ends."""
+def _short_names(config: MergeConfig) -> list[str]:
     return distinct_ends([checkpoint_folder(name).resolve() for name in config.checkpoints])
 
 
@@ -335,7 +332,7 @@ def _score(
     return replace(one, report=replace(forms, settings=settings))
 
 
-def _chosen(
+def _choose(
     config: MergeConfig,
     selection: SelectionData,
     what: str,
@@ -343,7 +340,6 @@ def _chosen(
     distance: Callable[[Option], float],
     floor: Option | None = None,
 ) -> tuple[Option, Choice]:
-    """Choose by scores on val, by the config's rule."""
     weighing = selection.weighing()
     return choose(
         what,
@@ -372,8 +368,7 @@ def _report(
     return replace(report, chosen=main, choices=choices)
 
 
-def _parts(report: Report, titles: Mapping[str, str]) -> list[Part]:
-    """Describe a report: the scores on val, what was chosen, the scores of the reported split."""
+def _report_parts(report: Report, titles: Mapping[str, str]) -> list[Part]:
     parts: list[Part] = []
     for choice in report.choices:
         notes = "; ".join(choice_notes(choice))

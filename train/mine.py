@@ -88,7 +88,7 @@ class MineConfig(Settings):
 
 
 def mine(config: MineConfig) -> list[str]:
-    """Mine negatives for the training claims and write them; return what to print."""
+    """Mine negatives for the training claims and write them; return lines to print."""
     require_output_file(config.out)
     refuse_input(config.out, files_of(config.dataset))
     require_output_file(config.out, '"positive"', sign(config.instruction))
@@ -118,7 +118,7 @@ def mine(config: MineConfig) -> list[str]:
 
 
 def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:
-    """Rank the training claims with the first stage, to mine from what it finds."""
+    """Rank the training claims with the first stage, to mine from its candidates."""
     from claim2source.training.reranker_data import FirstStage
 
     first = FirstStage(config.first, max(config.first.depth, config.mining.last_rank))
@@ -137,7 +137,7 @@ def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMi
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Mine, write the JSONL, print what was found and what is missing."""
+    """Mine, write the JSONL, print the counts of negatives and of gaps."""
     config = read_config(MineConfig, argv, program="train/mine.py", description=__doc__)
     for line in mine(config):
         say(line)

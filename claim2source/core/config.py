@@ -21,7 +21,6 @@ from annotated_types import Interval
 from claim2source.core.config_yaml import NO_TEXT, YamlMapping, read_mapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError, UserError, said_once
 from claim2source.core.keys import did_you_mean
-from claim2source.core.old_names import always_holds, successor
 from claim2source.core.program import command_of
 from claim2source.core.shipped import shipped
 
@@ -129,28 +128,26 @@ def read_config(
     for key in sorted(flags, key=lambda key: key.count(".")):
         if key != "config" or not flags[key]:
             values = values.overlaid(_read_flag(options, key, flags[key]))
-    config = make(kind, values, program=program)
+    config = make(kind, values)
     if prints:
         print(to_yaml(config), end="")
         sys.exit(0)
     return config
 
 
-def make(
-    kind: type[Config], values: Mapping[str, Any], prefix: str = "", program: str = ""
-) -> Config:
+def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
     """Make a dataclass of plain values, or of a YAML file's: mappings for its groups.
 
     Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
     """
-    given = values
+    entries = values
     if not isinstance(values, YamlMapping):
-        given = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
+        entries = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _built(kind, options_of(kind), given, program)
+        return _built(kind, options_of(kind), entries)
     except ConfigError as error:
-        if isinstance(given, YamlMapping) and (place := given.at(error.key)):
-            raise error.at(place) from None
+        if isinstance(entries, YamlMapping) and (origin := entries.at(error.key)):
+            raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
 
 
@@ -239,7 +236,6 @@ def _is_text(hint: Any) -> bool:
 
 
 def _item_of(hint: Any) -> Any:
-    """Return the type of a list's items; None for other types."""
     lists = (part for part in parts_of(hint) if get_origin(part) in (list, tuple))
     return next((get_args(part)[0] for part in lists), None)
 
@@ -284,19 +280,19 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
     unset = () if words or key in options else options
     name = next((name for name in unset if key == f"no_{name}"), key)
-    option, place = options.get(name, Option(Any, None, "")), None
+    option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
         raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
-        value, place = read_mapping(file), (str(file), 1)
+        value, origin = read_mapping(file), (str(file), 1)
     elif words:
         item = None if words[0].startswith("[") else _item_of(option.hint)
         value = [_read_word(key, item or option.hint, word) for word in words]
         value = value[0] if item is None and len(words) == 1 else value
     for part in reversed(name.split(".")):
-        value = YamlMapping({part: value}, {part: place})
+        value = YamlMapping({part: value}, {part: origin})
     return value
 
 
@@ -309,26 +305,21 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
 
 
 def _built(
-    kind: type[Config], options: Mapping[str, Option], given: Any, program: str, prefix: str = ""
+    kind: type[Config], options: Mapping[str, Option], given: Any, prefix: str = ""
 ) -> Config:
     if not isinstance(given, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
         raise ConfigError(prefix[:-1], given, "", why)
     values: dict[str, Any] = {}
     for name, value in given.items():
-        key, nested = f"{prefix}{name}", isinstance(value, dict)
+        key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
-        if option is None or nested and option.group is None:
-            if given.places[name] is not None and always_holds(key, value):
-                continue
-            if now := successor(program, f"{key}." if nested else key):
-                raise ConfigError(key, value, "", f"is gone; {now}")
         if option is None:
             allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
         nullable = NoneType in parts_of(option.hint)
         if option.group is not None and not (value is None and nullable):
-            values[name] = _built(option.group, options, value, program, f"{key}.")
+            values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
             values[name] = _value(key, option, value)  # else null: as if it were not there
     absent = (prefix + name for name in options_of(kind) if name not in values and "." not in name)

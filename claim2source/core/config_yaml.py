@@ -68,15 +68,15 @@ class _Reader:
         return text
 
     def mapping(self, node: yaml.MappingNode) -> YamlMapping:
-        values, places = dict[str, Any](), dict[str, Place | None]()
+        values, origins = dict[str, Any](), dict[str, Place | None]()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.problem(key, "a key must be plain text")
             if key.value in values:
                 raise self.problem(key, f"{key.value}: is set twice in this file")
             values[key.value] = self.read(value)
-            places[key.value] = (self.file, key.start_mark.line + 1) if self.file else None
-        return YamlMapping(values, places)
+            origins[key.value] = (self.file, key.start_mark.line + 1) if self.file else None
+        return YamlMapping(values, origins)
 
     def problem(self, node: yaml.Node, why: str) -> InputError:
         return InputError.at(self.file, node.start_mark.line + 1, why=why)

@@ -60,8 +60,8 @@ class Problem:
     why: str
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        text = f"{place}: {self.field}: {self.why}" if self.field else f"{place}: {self.why}"
+        position = self.file if self.line is None else f"{self.file}:{self.line}"
+        text = f"{position}: {self.field}: {self.why}" if self.field else f"{position}: {self.why}"
         return printable_line(text)
 
 
@@ -174,8 +174,10 @@ class Counting(Problems):
 
     def counted(self, names: Mapping[str, str] | None = None) -> str:
         """Say how many traits of each kind there were; `names` are those of kinds."""
-        said = names or {}
-        kinds = (f"{said.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items())
+        labels = names or {}
+        kinds = (
+            f"{labels.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items()
+        )
         return "; ".join(kinds)
 
 
@@ -240,11 +242,11 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
         return error.code
     except OSError as error:
         # The user can correct a file that cannot be read or written, but not other causes.
-        place = error.filename2 or error.filename
-        if error.strerror is None or place is None and error.errno not in FULL:
+        file = error.filename2 or error.filename
+        if error.strerror is None or file is None and error.errno not in FULL:
             return _unforeseen(error)
-        named = "" if place is None else f"{os.fsdecode(place)}: "
-        _complain(f"error: {named}{error.strerror.lower()}")
+        prefix = "" if file is None else f"{os.fsdecode(file)}: "
+        _complain(f"error: {prefix}{error.strerror.lower()}")
         return EXIT_CODE
     except Exception as error:
         return _unforeseen(error)

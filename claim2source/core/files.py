@@ -92,8 +92,8 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
     except Exception as error:
         full = _why_full(target.parent)
         if full is None and isinstance(error, OSError) and error.errno is not None:
-            named = error.filename is not None and os.fsdecode(error.filename)
-            full = error if not named or str(temporary) in str(named) else None
+            is_named = error.filename is not None and os.fsdecode(error.filename)
+            full = error if not is_named or str(temporary) in str(is_named) else None
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(target)) from error
@@ -116,18 +116,18 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
     Programs ask this of their output before the work. Nothing stays behind.
     """
     target = Path(target)
-    place = target if kind == "folder" else target.parent
+    folder = target if kind == "folder" else target.parent
     try:
         # A device would be replaced by a file.
         if kind == "file" and target.exists() and not target.is_file():
             why = "is a folder, not a file" if target.is_dir() else "is no regular file"
             raise InputError.at(target, why=why)
-        while not os.path.lexists(place) and place != place.parent:
-            place = place.parent
-        if not stat.S_ISDIR(place.stat().st_mode):
-            raise InputError.at(place, why="is a file, not a folder")
+        while not os.path.lexists(folder) and folder != folder.parent:
+            folder = folder.parent
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise InputError.at(folder, why="is a file, not a folder")
         prefix = f".{target.name}."  # a name may be too long
-        with tempfile.NamedTemporaryFile(dir=place, prefix=prefix, suffix=".tmp") as file:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=".tmp") as file:
             file.write(b"0" * _PROBE)
             file.flush()
     except OSError as error:
@@ -137,9 +137,9 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
     """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
-    written = Path(os.path.realpath(target))
+    output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
-    if target.exists() and read & {written, *written.parents}:
+    if target.exists() and read & {output, *output.parents}:
         raise InputError.at(target, why=f"is an input of this command; choose another {option}")
 
 
@@ -185,11 +185,11 @@ def clean_leftovers(folder: str | Path, name: str | None = None) -> None:
     """
     folder = Path(folder)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = _LEFTOVER.fullmatch(path.name)
-        if found is None or name not in (None, found[1]):
+        match = _LEFTOVER.fullmatch(path.name)
+        if match is None or name not in (None, match[1]):
             continue
-        if found[2] == "old" and (path / found[1]).exists() and not (folder / found[1]).exists():
-            os.replace(path / found[1], folder / found[1])
+        if match[2] == "old" and (path / match[1]).exists() and not (folder / match[1]).exists():
+            os.replace(path / match[1], folder / match[1])
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -63,8 +63,8 @@ def is_unbegun(folder: Path) -> bool:
 
 def _has_progress(folder: Path) -> bool:
     trained = (folder / CHECKPOINTS).glob("epoch-[1-9]*")
-    named = any((folder / name).exists() for name in (RUN_FILE, STATE_FILE, "mined.jsonl"))
-    return named or any(trained)
+    has_file = any((folder / name).exists() for name in (RUN_FILE, STATE_FILE, "mined.jsonl"))
+    return has_file or any(trained)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -85,19 +85,19 @@ def _has_trainers_config(folder: Path) -> bool:
 def run_settings(folder: Path) -> dict[str, object]:
     """Read a run's config; nothing where there is none that can be read."""
     try:
-        found = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        values = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def read_run(folder: Path) -> dict[str, object]:
     """Read `run.json`; an empty mapping where there is none that can be read."""
     try:
-        found = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        values = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def is_finished_demo(folder: Path) -> bool:
@@ -138,9 +138,9 @@ def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
 
     `why_kept` says why an earlier folder at that place must stay.
     """
-    place = aside(folder)
-    if os.path.lexists(place) and (why := why_kept(place)) is not None:
-        raise UserError(f"{place}: {why}, and {folder.name} would be moved there; move it first")
+    target = aside(folder)
+    if os.path.lexists(target) and (why := why_kept(target)) is not None:
+        raise UserError(f"{target}: {why}, and {folder.name} would be moved there; move it first")
     if Path.cwd().is_relative_to(folder):
         raise UserError(f"{folder}: is the folder you are in; replace it from elsewhere")
     if not os.access(folder.parent, os.W_OK) or os.path.ismount(folder):
@@ -149,11 +149,11 @@ def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
 
 def put_aside(folder: Path) -> Path:
     """Move a folder to `NAME.replaced`, in place of an earlier one; return that place."""
-    place = aside(folder)
-    if place.exists():
-        remove_folder(place)
-    os.rename(folder, place)
-    return place
+    target = aside(folder)
+    if target.exists():
+        remove_folder(target)
+    os.rename(folder, target)
+    return target
 
 
 def remove_folder(folder: Path) -> None:
@@ -165,14 +165,14 @@ def remove_folder(folder: Path) -> None:
 
 def require_output(out: Path) -> None:
     """Raise `UserError` unless an evaluation can write to a folder, and replaces no run's files."""
-    place = Path(os.path.realpath(out))
-    for folder in (place, *place.parents):
-        inside = place.relative_to(folder).parts
+    target = Path(os.path.realpath(out))
+    for folder in (target, *target.parents):
+        inside = target.relative_to(folder).parts
         if inside[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
-            shown = folder if inside else out
+            path = folder if inside else out
             raise UserError(
                 f"{out}: a training run lies here, and its files would be replaced; choose another "
-                f"--out, such as {shown / EVALUATION}"
+                f"--out, such as {path / EVALUATION}"
             )
     if (out / "manifest.json").is_file():
         raise UserError(

@@ -16,12 +16,12 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
     ends = {key: key.rpartition(".")[2].replace("-", "_") for key in known}
-    found = [key for key, end in ends.items() if end == last]
+    near = [key for key, end in ends.items() if end == last]
     initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
-    found = found or [key for key in ends if initials[key] == last and len(last) > 1]
-    found.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
-    if not (found := found[:3] or get_close_matches(name, ends, 1, 0.7)):
+    near = near or [key for key in ends if initials[key] == last and len(last) > 1]
+    near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
+    if not (near := near[:3] or get_close_matches(name, ends, 1, 0.7)):
         close = get_close_matches(last, ends.values(), 1, 0.7)
-        found = [key for key, end in ends.items() if end in close][:1]
-    found = found or [key for key, end in ends.items() if end in last.split("_")][:1]
-    return f"did you mean {' or '.join(prefix + key for key in found)}? " if found else ""
+        near = [key for key, end in ends.items() if end in close][:1]
+    near = near or [key for key, end in ends.items() if end in last.split("_")][:1]
+    return f"did you mean {' or '.join(prefix + key for key in near)}? " if near else ""

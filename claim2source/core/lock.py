@@ -41,8 +41,8 @@ class Holder:
         if not text:
             return None
         try:
-            found = json.loads(text)
-            return cls(str(found["host"]), int(found["pid"]))
+            values = json.loads(text)
+            return cls(str(values["host"]), int(values["pid"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             return cls()
 
@@ -74,8 +74,8 @@ class FolderLock:
                     raise
                 raise self._no_file() from None
             try:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                     raise self._no_file()
                 alone = _flock(file)
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))

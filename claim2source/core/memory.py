@@ -52,9 +52,9 @@ def reset_peak_memory() -> None:
 
 def machine_memory() -> int:
     """Read the bytes of memory that this machine, or this container, has."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
         # "max" is no number.
         with contextlib.suppress(OSError, ValueError):
-            found.append(int(path.read_text(encoding="ascii")))
-    return min(found)
+            sizes.append(int(path.read_text(encoding="ascii")))
+    return min(sizes)

@@ -26,9 +26,13 @@ def command_of(program: str) -> str:
 
 def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Write the first words that are no options as options: `demo` as `--source=demo`."""
-    found = list(words)
-    for place, name in enumerate(names):
-        if place == len(found) or found[place].startswith("--") or found[place] == "-h":
+    options = list(words)
+    for position, name in enumerate(names):
+        if (
+            position == len(options)
+            or options[position].startswith("--")
+            or options[position] == "-h"
+        ):
             break
-        found[place] = f"--{name}={found[place]}"
-    return found
+        options[position] = f"--{name}={options[position]}"
+    return options

@@ -55,13 +55,13 @@ def _git(*arguments: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the installed versions of the packages that affect vectors."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in _PACKAGES.split():
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def hardware() -> Hardware:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Union
 
 from claim2source.core.files import content_hash
 
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+
+Table = Union["pandas.DataFrame", "datasets.Dataset", Sequence[Mapping[str, object]], Sequence[str]]
 _WORDS = re.compile(r"\w+").findall
 # Signs that NFKC would write as letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
@@ -72,7 +78,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Relevance judgements: claim id -> source id -> grade (above 0 is relevant)."""
+    """Hold judgements of relevance: claim id -> source id -> grade (above 0 is relevant).
+
+    Example:
+        >>> import claim2source as c2s
+        >>> c2s.Qrels({"q1": {"p1": 1, "p2": 0}}).golds("q1")
+        ('p1',)
+    """
 
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -98,6 +110,14 @@ class Dataset:
     """Claims, sources and judgements of one split.
 
     `notes` say what a lenient loading left out or changed.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> papers = [{"id": "p1", "title": "Masks and outbreaks"}, {"id": "p2", "title": "Tea"}]
+        >>> posts = [{"id": "q1", "tweet": "masks work!"}]
+        >>> pairs = [{"claim": "q1", "source": "p1"}]
+        >>> c2s.Dataset.from_frames(papers, posts, pairs, columns={"tweet": "text"}).golds
+        frozenset({'p1'})
     """
 
     claims: tuple[Claim, ...]
@@ -106,6 +126,24 @@ class Dataset:
     split: str
     name: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def from_frames(
+        cls,
+        papers: Table,
+        posts: Table,
+        pairs: Table | None = None,
+        *,
+        split: str = "test",
+        columns: Mapping[str, str] | None = None,
+        lenient: bool = False,
+    ) -> Dataset:
+        """Make a data set of tables, as `load(papers=.., posts=.., pairs=..)` does."""
+        from claim2source import load
+
+        return load(
+            split=split, papers=papers, posts=posts, pairs=pairs, columns=columns, lenient=lenient
+        )
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -119,14 +157,14 @@ class Dataset:
 
     def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:
         """Keep the pool, and only these claims and their judgements."""
-        kept = tuple(claims)
-        qrels = self.qrels.restricted(claim.id for claim in kept)
-        return Dataset(kept, self.sources, qrels, split or self.split, self.name, self.notes)
+        selected = tuple(claims)
+        qrels = self.qrels.restricted(claim.id for claim in selected)
+        return Dataset(selected, self.sources, qrels, split or self.split, self.name, self.notes)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the pool, and only the claims in these languages."""
-        wanted = set(languages)
-        return self.with_claims(claim for claim in self.claims if claim.lang in wanted)
+        codes = set(languages)
+        return self.with_claims(claim for claim in self.claims if claim.lang in codes)
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
@@ -135,13 +173,13 @@ class Dataset:
         Case, punctuation and Unicode form aside.
         """
         first: dict[str, str] = {}
-        found: dict[str, str] = {}
+        first_of: dict[str, str] = {}
         for source in self.sources:
             words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
             one = first.setdefault(words, source.id) if words else source.id
             if one != source.id:
-                found |= {one: one, source.id: one}
-        return found
+                first_of |= {one: one, source.id: one}
+        return first_of
 
     @cached_property
     def fingerprint(self) -> str:
@@ -162,5 +200,5 @@ class Dataset:
 def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
     """Sort distinct languages as every table does: en, de, fr, then the others."""
     first = ["en", "de", "fr"]
-    rest = set(languages)
-    return tuple([lang for lang in first if lang in rest] + sorted(rest - set(first)))
+    others = set(languages)
+    return tuple([lang for lang in first if lang in others] + sorted(others - set(first)))

@@ -494,16 +494,16 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without a system's empty fields."""
-        plain = asdict(self)
-        plain["systems"] = {
+        values = asdict(self)
+        values["systems"] = {
             name: {key: value for key, value in system.items() if value not in _EMPTY}
-            for name, system in plain["systems"].items()
+            for name, system in values["systems"].items()
         }
-        headline = plain.pop("headline")
+        headline = values.pop("headline")
         if headline:
-            plain |= {**headline, "headline": list(headline)}
+            values |= {**headline, "headline": list(headline)}
         first = ("version", "dataset", "split", *headline, "languages", "macro", "chosen")
-        return {**{key: plain[key] for key in first}, **plain}
+        return {**{key: values[key] for key in first}, **values}
 
     def write(self, folder: str | Path) -> None:
         """Write `report.json` into a folder, whole or not at all."""
@@ -511,13 +511,14 @@ class Report:
 
     @classmethod
     def read(cls, folder: str | Path) -> Report:
-        """Read a folder's `report.json`.
+        """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
         One of version 2 is read as one of this version. Raises `InputError` naming the field where
         there is none, where it is of another version, or where anything in it is missing, unknown
         or of another type.
         """
-        path = Path(folder) / FILE
+        path = Path(folder)
+        path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
             raise InputError.at(path, why="is not a JSON object")
@@ -528,18 +529,18 @@ class Report:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError.at(path, field="version", why=why)
-        named = raw.get("headline", [])
-        if isinstance(named, list) and all(isinstance(n, str) and n in raw for n in named):
-            raw["headline"] = {name: raw.pop(name) for name in named}
+        headline = raw.get("headline", [])
+        if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
+            raw["headline"] = {name: raw.pop(name) for name in headline}
         # As JSON, where a list may stand for a tuple.
         report = validated(Report, json.dumps(raw), path)
-        for key, text in report._places():
+        for key, text in report._file_names():
             if reason := why_not_inside(text):
                 raise InputError.at(path, field=key, why=f"{shown(text)} {reason}")
         return report
 
-    def _places(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name files, or that a reader may take for such, by their fields."""
+    def _file_names(self) -> Iterator[tuple[str, str]]:
+        """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
                 yield f"systems.{name}.{key}", text
@@ -550,7 +551,7 @@ class Report:
 
 
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
-    """Turn a report of version 2 into one of this version: published numbers go to their rows."""
+    """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
         for one in raw.pop("published", ()):
             row = raw["systems"][one.pop("system")]

@@ -75,17 +75,17 @@ class Run:
 
         BEIR's rule: such a source is the claim itself.
         """
-        places = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
+        positions = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
         left_out = np.zeros(len(self.codes), dtype=bool)
-        for claim, place in zip(self.claim_ids, places.tolist(), strict=True):
-            same = place < len(self.vocabulary) and self.vocabulary[place] == claim
+        for claim, code in zip(self.claim_ids, positions.tolist(), strict=True):
+            same = code < len(self.vocabulary) and self.vocabulary[code] == claim
             if same and claim not in qrels.golds(claim):
-                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == place
+                left_out[self.rows(claim)] = self.codes[self.rows(claim)] == code
         if not left_out.any():
             return self, 0
-        kept = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
+        offsets = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
         codes, scores = self.codes[~left_out], self.scores[~left_out]
-        return replace(self, offsets=kept, codes=codes, scores=scores), int(left_out.sum())
+        return replace(self, offsets=offsets, codes=codes, scores=scores), int(left_out.sum())
 
     @classmethod
     def from_rows(
@@ -156,9 +156,9 @@ class Run:
         """
         if len(set(claim_ids)) != len(claim_ids):
             raise ValueError("a claim id repeats")
-        found = codes >= 0
-        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[found]
-        return cls._sorted(claim_ids, rows, codes[found], vocabulary, scores[found], pool)
+        is_known = codes >= 0
+        rows = np.broadcast_to(np.arange(len(claim_ids))[:, None], codes.shape)[is_known]
+        return cls._sorted(claim_ids, rows, codes[is_known], vocabulary, scores[is_known], pool)
 
     @classmethod
     def from_pandas(cls, frame: DataFrame) -> Run:
@@ -241,15 +241,15 @@ class Run:
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """Keep the rows of these claims, in this order; an unknown claim gets no rows."""
-        wanted = list(dict.fromkeys(claim_ids))
-        slices = [self.rows(claim) for claim in wanted]
+        ids = list(dict.fromkeys(claim_ids))
+        slices = [self.rows(claim) for claim in ids]
         counts = [rows.stop - rows.start for rows in slices]
         picked = np.concatenate(
             [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
         ).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         codes, scores = self.codes[picked], self.scores[picked]
-        return Run(tuple(wanted), offsets, codes, self.vocabulary, scores, self.pool)
+        return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
         """Replace the scores by strictly decreasing integers, which leaves no ties.
@@ -270,9 +270,9 @@ def sorted_ids(source_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(ids, kind="stable")
     if (ids[order][1:] == ids[order][:-1]).any():
         raise ValueError("a source id repeats")
-    places = np.empty(len(ids), dtype=np.int64)
-    places[order] = np.arange(len(ids))
-    return ids[order], places
+    positions = np.empty(len(ids), dtype=np.int64)
+    positions[order] = np.arange(len(ids))
+    return ids[order], positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +352,11 @@ class Result:
     describes the index of a dense run. `details` are a verifier's numbers by claim, such as
     `asks`, `tokens` and `none`. `settings` are those of the stage, for a report; `parts` the named
     results that were fused or joined.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> c2s.Result(c2s.Run.from_lists({"q1": [("p2", 0.5), ("p1", 2.0)]})).sources("q1")
+        ['p1', 'p2']
     """
 
     run: Run
@@ -396,5 +401,5 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures=tuple(failure for result in results for failure in result.failures),
         cost=sum((result.cost for result in results), Cost()),
         stored=bool(results) and all(result.stored for result in results),
-        details={claim: one for result in results for claim, one in result.details.items()},
+        details={claim: detail for result in results for claim, detail in result.details.items()},
     )

@@ -19,8 +19,10 @@ Claims = str | Sequence[str] | Sequence[Claim]
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
     """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
-    given: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
-    return [Claim(str(i), one) if isinstance(one, str) else one for i, one in enumerate(given)]
+    listed: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
+    return [
+        Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(listed)
+    ]
 
 
 class Index(Protocol):

@@ -165,12 +165,12 @@ def assembled(
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
     if languages is None:
         return dataset
-    wanted = [languages] if isinstance(languages, str) else list(languages)
-    asked: list[object] = [*wanted] or [wanted]
-    for language in asked:
+    requested = [languages] if isinstance(languages, str) else list(languages)
+    languages_of: list[object] = [*requested] or [requested]
+    for language in languages_of:
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
-    return dataset.in_languages(wanted)
+    return dataset.in_languages(requested)
 
 
 def read_claims(queries: Records) -> list[Query]:
@@ -188,10 +188,10 @@ def _with_golds(claim: Claim, qrels: Qrels, pool: Collection[str]) -> Claim:
 
 
 def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
-    found = [claim.id for claim in claims if claim.excluded]
-    if not found:
+    ids = [claim.id for claim in claims if claim.excluded]
+    if not ids:
         return []
-    are = f"{len(found)} of {len(claims)} claims have the id of a source, such as {found[0]!r}"
+    are = f"{len(ids)} of {len(claims)} claims have the id of a source, such as {ids[0]!r}"
     return [f"{split}: {are}: no claim is ranked for itself, as in BEIR."]
 
 
@@ -205,9 +205,9 @@ def _read_split(
         return read_judgements(_qrels_rows(path, problems), path, problems)
     if any(_belongs(query, split, True) for query in queries):
         return None
-    known = sorted(judged | {query.split for query in queries if query.split})
-    usual = [name for name in _USUAL_SPLITS if name in known]
-    listed = ", ".join(dict.fromkeys([*usual, *known]))
+    splits = sorted(judged | {query.split for query in queries if query.split})
+    usual = [name for name in _USUAL_SPLITS if name in splits]
+    listed = ", ".join(dict.fromkeys([*usual, *splits]))
     there = f"splits: {listed}" if listed else "it has no splits"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
@@ -215,7 +215,7 @@ def _read_split(
 
 
 def _belongs(query: Query, split: str, by_id: bool) -> bool:
-    """Tell whether a claim without judgements is of the split by its metadata, or by its id."""
+    """Tell whether a claim without judgements belongs to the split, by its metadata or its id."""
     return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 
@@ -302,11 +302,11 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
     header, added = first_cells(lines), 0
     if header != list(BEIR_COLUMNS):
         bare = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
-        named = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
         why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, why, "header" if bare or named else "")
-        if not (problems.lenient and (bare or named)):
+        problems.add(path, number, None, why, "header" if bare or has_names else "")
+        if not (problems.lenient and (bare or has_names)):
             return
         if bare:
             lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
@@ -360,7 +360,7 @@ def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     if why := why_not_folder(source):
         raise InputError.at(source, why=why)
     inside, outside = source.resolve(), target.resolve()
-    if any(inside.is_relative_to(place) for place in (outside, aside(outside))):
+    if any(inside.is_relative_to(folder) for folder in (outside, aside(outside))):
         raise UserError(f"{target}: writing there would replace the input {source}")
     refuse_foreign(outside, overwrite)
 

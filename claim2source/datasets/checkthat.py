@@ -106,11 +106,11 @@ def prepare_hub(
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
         config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
-        place = f"{name}/{config}/{part}"
+        table = f"{name}/{config}/{part}"
         if part in tables.get(config, {}):
-            parts[split, lang] = _Table(place, tables[config][part])
+            parts[split, lang] = _Table(table, tables[config][part])
         else:
-            notes.append(f"{place}: not there; left out")
+            notes.append(f"{table}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _write(name, collection, parts, notes, target, translations, overwrite)
 
@@ -161,18 +161,18 @@ def _write(
 ) -> Prepared:
     problems = Problems()
     papers = _papers(collection, problems)
-    known = {paper.id for paper in papers}
+    ids = {paper.id for paper in papers}
     claims: dict[str, dict[str, Claim]] = {}
     for (split, lang), table in parts.items():
         before = len(problems)
-        own = {claim.id: claim for claim in _claims(table, split, lang, known, problems)}
+        own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
         claims.setdefault(split, {}).update(own)
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
     if not parts:
         raise InputError.at(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
-        notes = notes + _translate(claims, Path(translations), problems)
+        notes = notes + _add_translations(claims, Path(translations), problems)
     problems.raise_if_any()
     splits = []
     for split, own in claims.items():
@@ -246,16 +246,18 @@ def _claims(
 
 
 def _gold(row: Row, required: bool) -> str | None:
-    given = [name for name in GOLD if row.record.get(name) not in (None, "")]
-    ids = [row.as_id(name, row.record[name]) for name in given]
-    if not given and required:
+    fields = [name for name in GOLD if row.record.get(name) not in (None, "")]
+    ids = [row.as_id(name, row.record[name]) for name in fields]
+    if not fields and required:
         row.complain(GOLD[0], "is missing")
     if len(set(ids)) > 1:
         row.complain(GOLD[1], f"{ids[1]!r} is not the pubkey, {ids[0]!r}")
     return ids[0] if ids else None
 
 
-def _translate(claims: dict[str, dict[str, Claim]], path: Path, problems: Problems) -> list[str]:
+def _add_translations(
+    claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
+) -> list[str]:
     """Put translations into the claims; returns notes on claims still without one."""
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
@@ -313,7 +315,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
     problems.raise_if_any()
 
     papers = _read_collection(source / COLLECTION_2025, problems)
-    known = {paper.id for paper in papers}
+    ids = {paper.id for paper in papers}
     splits = []
     for split in ("train", "dev", "test"):
         gold, plain = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
@@ -321,7 +323,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
             continue
         judged = split != "test" or gold.is_file()
         path = gold if split == "test" and judged else plain
-        splits.append(_read_tweets(path, split, papers, known if judged else None, problems))
+        splits.append(_read_tweets(path, split, papers, ids if judged else None, problems))
         if path == gold and plain.is_file():
             _same_posts(plain, gold, problems)
     problems.raise_if_any()
@@ -330,7 +332,6 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
-    """Read the papers of the collection pickle, in order; bad rows are added to `problems`."""
     table = read_frame(path)
     for column in COLUMNS:
         if column not in table:

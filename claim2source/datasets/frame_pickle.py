@@ -208,11 +208,11 @@ class _Reader:
         columns: list[list[Cell] | None] = [None] * len(names)
         for block in blocks:
             values, placement = self.built(block, "block").args[:2]
-            found, places = self.columns(values), self.places(placement, len(names))
-            _need(len(found) == len(places), "a block and its columns differ in number")
-            for place, column in zip(places, found, strict=True):
-                _need(0 <= place < len(names) and columns[place] is None, "columns overlap")
-                columns[place] = column
+            found, positions = self.columns(values), self.places(placement, len(names))
+            _need(len(found) == len(positions), "a block and its columns differ in number")
+            for position, column in zip(positions, found, strict=True):
+                _need(0 <= position < len(names) and columns[position] is None, "columns overlap")
+                columns[position] = column
         table = {n: c for n, c in zip(names, columns, strict=True) if c is not None}
         _need(len(table) == len(names), "a column is missing or named twice")
         _need(len({len(column) for column in table.values()}) <= 1, "columns differ in length")
@@ -229,12 +229,12 @@ class _Reader:
 
     def places(self, placement: Any, most: int) -> list[int]:
         if isinstance(placement, Built) and placement.kind == "slice":
-            places = range(*placement.args)
-            _need(len(places) <= most, "a block has more columns than the frame")
-            return list(places)
+            positions = range(*placement.args)
+            _need(len(positions) <= most, "a block has more columns than the frame")
+            return list(positions)
         columns = self.columns(placement)
         _need(len(columns) == 1, "a placement is not a list of columns")
-        return [int(place) for place in columns[0] if place is not None]
+        return [int(position) for position in columns[0] if position is not None]
 
     def columns(self, values: Any) -> list[list[Cell]]:
         """Read the columns of a block's values, [columns][rows]."""
@@ -343,8 +343,8 @@ def _cells(values: np.ndarray) -> list[Cell]:
         values = values / np.timedelta64(1, "s")
     elif values.dtype.kind == "M":
         years = values.astype("M8[Y]").astype(np.int64) + 1970
-        known = (years > 0) & (years < 10_000) | np.isnat(values)
-        _need(bool(known.all()), "a time outside the years 1 to 9999")
+        is_date = (years > 0) & (years < 10_000) | np.isnat(values)
+        _need(bool(is_date.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
     return [_plain(value) for value in values.tolist()]
 

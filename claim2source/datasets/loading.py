@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
-from claim2source.core.records import Dataset
+from claim2source.core.records import Dataset, Table
 from claim2source.datasets.beir import (
     OF_CLAIMS,
     OF_SOURCES,
@@ -25,17 +24,12 @@ from claim2source.io.frames import (
     CLAIM_COLUMNS,
     GRADE_COLUMNS,
     SOURCE_COLUMNS,
+    WANTED,
     Frame,
     FrameRecords,
     cell_text,
 )
 from claim2source.io.jsonl import Records, Row, row_of
-
-if TYPE_CHECKING:
-    import datasets
-    import pandas
-
-Table = Union["pandas.DataFrame", "datasets.Dataset"]
 
 PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
 # Keys of a BEIR file with the columns that are read as them, the first that is there.
@@ -60,6 +54,7 @@ def load(
     papers: Table | None = None,
     posts: Table | None = None,
     pairs: Table | None = None,
+    columns: Mapping[str, str] | None = None,
     lenient: bool = False,
 ) -> Dataset:
     """Load one split of a data set: by its folder or name, or of tables.
@@ -73,14 +68,16 @@ def load(
     file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
     unless it is judged to be its gold, is the claim itself and never ranked for it.
 
-    `papers`, `posts` and `pairs` are pandas frames or Hugging Face `Dataset`s in place of the
-    three files, read and checked as these are. Columns: of papers `_id` (or `id`), `title`, `text`
-    (or `abstract`); of posts `_id` (or `id`), `text` (or `query`); what files have in `metadata`
-    stands there or in columns of its own (`authors`, `venue`, `date`; `lang`, `translation`,
-    `split`, `candidates`). Pairs are judgements by id: `query-id` (or `query_id`, `qid`, `claim`),
-    `corpus-id` (or `corpus_id`, `doc_id`, `docno`, `docid`, `source`) and perhaps `score` (or
-    `relevance`, `label`; without it all are 1); without pairs no post has a gold. Pairs of texts,
-    `anchor`, `positive` and perhaps `negative`, as sentence-transformers trains on, stand alone.
+    `papers`, `posts` and `pairs` are pandas frames, Hugging Face `Dataset`s, lists of dicts, or
+    lists of texts (their ids are `paper-1`, `post-1`, ..), in place of the three files, read and
+    checked as these are. `columns` maps other names to these: `{"tweet": "text"}`. Columns: of
+    papers `_id` (or `id`), `title`, `text` (or `abstract`); of posts `_id` (or `id`), `text` (or
+    `query`); what files have in `metadata` stands there or in columns of its own (`authors`,
+    `venue`, `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id:
+    `query-id` (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`,
+    `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
+    pairs no post has a gold. Pairs of texts, `anchor`, `positive` and perhaps `negative`, as
+    sentence-transformers trains on, stand alone.
     Errors name the row, counted from 1: `posts:3: text: is empty`.
 
     With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
@@ -99,44 +96,51 @@ def load(
         ({'de'}, True)
     """
     tables = {PAPERS: papers, POSTS: posts, PAIRS: pairs}
-    given = [name for name, table in tables.items() if table is not None]
+    names = [name for name, table in tables.items() if table is not None]
     if folder is None:
-        require(bool(given), "load", None, "a folder and a split, or papers, posts and pairs")
-        return _load_tables(papers, posts, pairs, split or "test", languages, lenient)
+        require(bool(names), "load", None, "a folder and a split, or papers, posts and pairs")
+        return _load_tables(tables, columns or {}, split or "test", languages, lenient)
     if not isinstance(folder, str | Path):
         raise ConfigError(
             "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
         )
-    require(not given, "folder", folder, f"none beside {' and '.join(given)}")
+    require(not names, "folder", folder, f"none beside {' and '.join(names)}")
+    require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
     dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
     return replace(dataset, name="demo") if str(folder) == "demo" else dataset
 
 
 def _load_tables(
-    papers: Table | None,
-    posts: Table | None,
-    pairs: Table | None,
+    tables: Mapping[str, Table | None],
+    columns: Mapping[str, str],
     split: str,
     languages: Sequence[str] | None,
     lenient: bool,
 ) -> Dataset:
     problems = Traits(None, lenient)
-    judged = None if pairs is None else Frame(pairs, PAIRS)
+    frames = {
+        name: Frame(table, name, columns) for name, table in tables.items() if table is not None
+    }
+    papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
+    for old in columns:
+        there = sorted({column for frame in frames.values() for column in frame.given})
+        is_known = any(old in frame.given for frame in frames.values())
+        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
         if papers is not None or posts is not None:
             why = (
                 f"are texts ({_ANCHOR}, {_POSITIVE}), which stand alone: leave papers and posts out"
             )
             raise judged.wrong(why)
-        found = _of_texts(judged, problems)
+        data = _of_texts(judged, problems)
     else:
-        for name, table in ((PAPERS, papers), (POSTS, posts)):
-            if table is None:
-                text_pairs = f", or pairs with {_ANCHOR} and {_POSITIVE} alone"
-                raise ConfigError(name, None, f"a table of {name}{text_pairs}")
-        corpus = FrameRecords(Frame(papers, PAPERS), problems, _OF_PAPERS, OF_SOURCES)
-        queries = FrameRecords(Frame(posts, POSTS), problems, _OF_POSTS, OF_CLAIMS)
+        if papers is None or posts is None:
+            text_pairs = f"or pairs with {_ANCHOR} and {_POSITIVE} alone"
+            name = PAPERS if papers is None else POSTS
+            raise ConfigError(name, None, f"{WANTED}; {text_pairs}")
+        corpus = FrameRecords(papers, problems, _OF_PAPERS, OF_SOURCES)
+        queries = FrameRecords(posts, problems, _OF_POSTS, OF_CLAIMS)
         problems.raise_if_any()  # a column that is missing is said once, not of every row
         read = read_claims(queries)
         if not read and queries.complete:
@@ -144,14 +148,14 @@ def _load_tables(
         if judged is None:
             # There is no other split that they could belong to.
             read = [query._replace(split=query.split or split) for query in read]
-            found = Found(queries, read, corpus, Path(PAIRS), None)
+            data = Found(queries, read, corpus, Path(PAIRS), None)
         else:
-            columns = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
-            names = (*columns, _grades(judged) or GRADE_COLUMNS[0])
-            rows = _judged_rows(judged, *columns)
+            ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
+            names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
+            rows = _judged_rows(judged, *ids)
             judgements = read_judgements(rows, Path(PAIRS), problems, names)
-            found = Found(queries, read, corpus, Path(PAIRS), judgements, names)
-    return assembled(found, split, TABLES, problems, languages)
+            data = Found(queries, read, corpus, Path(PAIRS), judgements, names)
+    return assembled(data, split, TABLES, problems, languages)
 
 
 def _grades(pairs: Frame) -> str | None:

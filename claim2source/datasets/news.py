@@ -137,14 +137,14 @@ _SAID: dict[str, str] = {
 
 
 def _titles(path: Path, problems: Problems) -> dict[str, Source]:
-    found: dict[str, Source] = {}
+    titles: dict[str, Source] = {}
     for line, title, key in _pairs(path, ("id", "title"), problems, id_first=True):
-        if key in found:
+        if key in titles:
             problems.add(path, line, "id", f"{key!r} is there twice")
-        found.setdefault(key, Source(key, title))
-    if not found and not len(problems):
+        titles.setdefault(key, Source(key, title))
+    if not titles and not len(problems):
         problems.add(path, None, None, "holds no titles")
-    return found
+    return titles
 
 
 def _posts(
@@ -154,17 +154,17 @@ def _posts(
     left: Counter[str],
     problems: Problems,
 ) -> list[Claim]:
-    before, found = len(problems), []
+    before, posts = len(problems), []
     for line, text, news in _pairs(path, ("text", "news id"), problems):
         if news not in articles:
             problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
         elif why := filters.why_not(text, articles[news].title):
             left[why] += 1
         else:
-            found.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
-    if not found and len(problems) == before:
+            posts.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
+    if not posts and len(problems) == before:
         problems.add(path, None, None, "no posts, or none that the filters leave")
-    return found
+    return posts
 
 
 def _pairs(
@@ -217,11 +217,11 @@ def _distractors(
 ) -> tuple[list[Source], str]:
     if not path.exists():
         return [], ""
-    found, count = [], 0
+    sources, count = [], 0
     for row in JsonLines(path, problems).rows():
         source, count = source_of(row), count + 1
         if row.key in known:
             problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
         if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):
-            found.append(source)
-    return found, f"{len(found)} of {count} articles of {RSS} have one of the six keywords"
+            sources.append(source)
+    return sources, f"{len(sources)} of {count} articles of {RSS} have one of the six keywords"

@@ -119,10 +119,10 @@ class PaperFiles:
                 raise InputError.at(path, why=why)
             return cls([path], columns or {}, format, lenient)
         every = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] != ".")
-        files = [one for one in every if _is_ours(one)]
+        files = [item for item in every if _is_ours(item)]
         if not files:
             raise InputError.at(path, why=f"holds no files of papers: {READ} (.gz)")
-        others = [one for one in every if one not in set(files)]
+        others = [item for item in every if item not in set(files)]
         return cls(files, columns or {}, format, lenient, others=others)
 
     def __len__(self) -> int:

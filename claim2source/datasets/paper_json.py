@@ -108,21 +108,21 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
         name = _of(authorship, "author", "display_name") or _of(authorship, "raw_author_name")
         if isinstance(name, str) and name.strip():
             authors.append(row.as_text("authorships", name))
-    places = [record.get("primary_location"), *_list(record.get("locations"))]
-    names = (_of(place, "source", "display_name") for place in places)
+    locations = [record.get("primary_location"), *_list(record.get("locations"))]
+    names = (_of(location, "source", "display_name") for location in locations)
     return paper_of_texts(
         path,
         row.place,
         problems,
         key=key.removeprefix(ADDRESS),
-        title=_first(row, "title", "display_name"),
-        abstract=abstract or _first(row, "abstract"),  # pyalex has it in order
+        title=_first_text(row, "title", "display_name"),
+        abstract=abstract or _first_text(row, "abstract"),  # pyalex has it in order
         authors=authors,
         venue=row.as_text("primary_location", next(filter(None, names), "")),
-        date=_first(row, "publication_date", "publication_year"),
-        doi=_first(row, "doi"),
+        date=_first_text(row, "publication_date", "publication_year"),
+        doi=_first_text(row, "doi"),
         url=key if key.startswith("https://") else ADDRESS + key,
-        lang=_first(row, "language"),
+        lang=_first_text(row, "language"),
         retracted=RETRACTED if record.get("is_retracted") is True else "",
     )
 
@@ -135,16 +135,16 @@ def _in_order(row: Row, index: object) -> str:
         row.complain(field, "is not an object")
         return ""
     placed = [
-        (place, word)
-        for word, places in index.items()
-        for place in _list(places)
-        if type(place) is int and place >= 0
+        (position, word)
+        for word, positions in index.items()
+        for position in _list(positions)
+        if type(position) is int and position >= 0
     ]
     return row.as_text(field, " ".join(word for _, word in sorted(placed)))
 
 
 def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
-    doi = _first(row, "DOI", "doi")
+    doi = _first_text(row, "DOI", "doi")
     key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
     if key is None:
         return None
@@ -153,7 +153,7 @@ def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
         parts = (_of(author, "given"), _of(author, "family"))
         whole = _of(author, "name") or _of(author, "literal")
         authors.append(" ".join(str(part) for part in ([whole] if whole else parts) if part))
-    title, subtitle = _first(row, "title"), _first(row, "subtitle")
+    title, subtitle = _first_text(row, "title"), _first_text(row, "subtitle")
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
     return paper_of_texts(
         path,
@@ -161,24 +161,26 @@ def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
         problems,
         key=key,
         title=f"{title}: {subtitle}" if title and subtitle else title or subtitle,
-        abstract=_first(row, "abstract"),
+        abstract=_first_text(row, "abstract"),
         authors=authors,
-        venue=_first(row, "container-title") or _of_text(row, "institution"),
-        date=next(filter(None, map(_date, dates)), ""),
+        venue=_first_text(row, "container-title") or _of_text(row, "institution"),
+        date=next(filter(None, map(_date_text, dates)), ""),
         doi=key,
-        url=_first(row, "URL"),
-        lang=_first(row, "language"),
+        url=_first_text(row, "URL"),
+        lang=_first_text(row, "language"),
         retracted=_updates(row.record),
     )
 
 
 def _updates(record: Mapping[str, object]) -> str:
     notices = [
-        state_of(_text_of(one, "type"), _date(_of(one, "updated")), plain_doi(_text_of(one, "DOI")))
+        state_of(
+            _text_of(one, "type"), _date_text(_of(one, "updated")), plain_doi(_text_of(one, "DOI"))
+        )
         for one in _list(record.get("updated-by"))
     ]
-    if found := worst(notices):
-        return found
+    if notice := worst(notices):
+        return notice
     for one in _list(record.get("update-to")):
         state, doi = state_of(_text_of(one, "type")), plain_doi(_text_of(one, "DOI"))
         if state and doi:
@@ -187,11 +189,11 @@ def _updates(record: Mapping[str, object]) -> str:
 
 
 def _text_of(value: object, key: str) -> str:
-    found = _of(value, key)
-    return found if isinstance(found, str) else ""
+    text = _of(value, key)
+    return text if isinstance(text, str) else ""
 
 
-def _date(value: object) -> str:
+def _date_text(value: object) -> str:
     """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
     parts = _list(_of(value, "date-parts"))
     if parts and _list(parts[0]) and all(_list(parts[0])):
@@ -206,8 +208,8 @@ def _of_text(row: Row, field: str) -> str:
     return row.as_text(field, _of(listed[0], "name") or "") if listed else ""
 
 
-def _first(row: Row, *fields: str) -> str:
-    """Read the first text that there is, or a number, of fields that may be lists."""
+def _first_text(row: Row, *fields: str) -> str:
+    """Read the first text or number in these fields, each of which may hold a list."""
     for field in fields:
         value = row.record.get(field)
         if isinstance(value, list):

@@ -46,14 +46,14 @@ def table_rows(
         yield _row(path, line, cells, columns, problems)
 
 
-def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _csv(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
     csv.field_size_limit(2**31 - 1)
     lines = any_lines(path, problems)
     before: list[str] = []  # of the file, up to its header
     separators = ",;\t|"
     for _, line in lines:
-        if found := _SEPARATOR.fullmatch(line):
-            separators, line = found[1], "\n"
+        if match := _SEPARATOR.fullmatch(line):
+            separators, line = match[1], "\n"
         before.append(line)
         if line.strip():
             break
@@ -65,9 +65,9 @@ def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[C
         except csv.Error:
             return []
 
-    wanted = {*FIELDS, "text", *given.values()}
-    separator = max(separators, key=lambda one: (len(wanted & {*header_by(one)}), one in first))
-    columns = _columns(path, header_by(separator), given, problems)
+    fields = {*FIELDS, "text", *renamed.values()}
+    separator = max(separators, key=lambda one: (len(fields & {*header_by(one)}), one in first))
+    columns = _columns(path, header_by(separator), renamed, problems)
     texts = (line for part in (before, (line for _, line in lines)) for line in part)
     names = list(dict.fromkeys(columns.values()))
     for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
@@ -75,23 +75,23 @@ def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[C
         yield number, {field: values[column] for field, column in columns.items()}
 
 
-def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _parquet(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
     from pyarrow import ArrowException, Table, parquet
 
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            columns = _columns(path, file.schema_arrow.names, given, problems)
+            columns = _columns(path, file.schema_arrow.names, renamed, problems)
             for field, column in columns.items():
                 if why := _why_not_cells(file.schema_arrow.field(column).type, field):
                     raise InputError.at(path, field=column, why=why)
-            wanted = list(dict.fromkeys(columns.values()))
-            for batch in file.iter_batches(_BATCH, columns=wanted):
+            names = list(dict.fromkeys(columns.values()))
+            for batch in file.iter_batches(_BATCH, columns=names):
                 table = Table.from_batches([batch])
-                values = {name: _texts(table.column(name)).to_pylist() for name in wanted}
-                for place in range(len(table)):
+                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in names}
+                for row in range(len(table)):
                     number += 1
-                    yield number, {field: values[name][place] for field, name in columns.items()}
+                    yield number, {field: values[name][row] for field, name in columns.items()}
     except (ArrowException, OSError, ValueError) as error:
         why = " ".join(str(error).split())
         problems.add(path, number or None, None, f"not Parquet that can be read: {why}")
@@ -110,7 +110,7 @@ def _why_not_cells(kind: pa.DataType, field: str) -> str:
     return ""
 
 
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Write days and times as text: those beyond Python's years have none."""
     import pyarrow as pa
 
@@ -125,27 +125,27 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _columns(
-    path: Path, header: Sequence[str], given: Mapping[str, str], problems: Counting
+    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Counting
 ) -> dict[str, str]:
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
-    found = {name: small[name] for name in FIELDS if name in small}
-    if "abstract" not in found and "text" in small:
-        found["abstract"] = small["text"]
-    found |= given
+    columns = {name: small[name] for name in FIELDS if name in small}
+    if "abstract" not in columns and "text" in small:
+        columns["abstract"] = small["text"]
+    columns |= renamed
     there = ", ".join(header) or "none"
-    for name, column in found.items():
+    for name, column in columns.items():
         if column not in header:
             raise InputError.at(path, field=name, why=f"no column {column!r}; there are: {there}")
         if header.count(column) > 1:
             why = f"{header.count(column)} columns have this name; there are: {there}"
             raise InputError.at(path, field=column, why=why)
-    if "id" not in found or not {"title", "abstract"} & set(found):
+    if "id" not in columns or not {"title", "abstract"} & set(columns):
         why = f"name the columns of id and of title or abstract; there are: {there}"
         raise InputError.at(path, field="columns", why=why)
-    if unread := [column for column in header if column and column not in found.values()]:
+    if unread := [column for column in header if column and column not in columns.values()]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
         problems.count(f"tables with columns that are not read ({listed})", path)
-    return found
+    return columns
 
 
 def _row(
@@ -155,10 +155,10 @@ def _row(
     columns: Mapping[str, str],
     problems: Counting,
 ) -> Row:
-    named = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
+    labels = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 
     def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, line, named.get(field, field), why, kind)
+        problems.add(path, line, labels.get(field, field), why, kind)
 
     record: dict[str, object] = {"title": "", "text": ""}
     metadata: dict[str, object] = {}
@@ -166,7 +166,7 @@ def _row(
         if value is None:
             value = ""
         if isinstance(value, list):
-            value = [one for one in value if one is not None and str(one) not in _EMPTY]
+            value = [item for item in value if item is not None and str(item) not in _EMPTY]
         if name not in ("id", "authors") and not isinstance(value, str):
             value = str(value)  # a number
         if isinstance(value, str) and value.strip() in _EMPTY:

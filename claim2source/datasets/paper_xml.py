@@ -44,7 +44,7 @@ _AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
-    """Hold an article of a file, and count its parts that are left out."""
+    """Hold an article of a file; count the parts of it that are skipped."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Counting) -> None:
         self.element, self.path, self.problems = element, path, problems
@@ -53,22 +53,22 @@ class _Record:
     def leave_out(self, what: str) -> None:
         self.problems.count(f"{what}, left out", self.path, self.name)
 
-    def title(self, given: Element | None, vernacular: Element | None) -> str:
+    def title(self, element: Element | None, vernacular: Element | None) -> str:
         """Read a title, or the one in the paper's own language where there is none."""
-        title, own = _text(given), _text(vernacular)
+        title, own = _text(element), _text(vernacular)
         if title.strip(" .[]").lower() in NO_TITLE:
             return own
         if own:
             self.leave_out("titles in the paper's own language beside an English one")
         return title
 
-    def abstract(self, given: list[Element], others: list[Element]) -> str:
+    def abstract(self, elements: list[Element], others: list[Element]) -> str:
         """Read the parts of an abstract, or else another abstract; English ones come first."""
-        languages = (one.get("Language") or one.get(_LANG) or "en" for one in others)
+        languages = (other.get("Language") or other.get(_LANG) or "en" for other in others)
         foreign = {
-            one: iso_language(lang) != "en" for one, lang in zip(others, languages, strict=True)
+            other: iso_language(lang) != "en" for other, lang in zip(others, languages, strict=True)
         }
-        every = [*given, *sorted(others, key=lambda one: foreign[one])]
+        every = [*elements, *sorted(others, key=lambda one: foreign[one])]
         texts = [text for text in map(_abstract, every) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
@@ -76,11 +76,11 @@ class _Record:
 
     def doi(self, ids: list[Element]) -> str:
         """Read the first DOI that is not marked as wrong."""
-        wrong = [plain_doi(_text(one)) for one in ids if one.get("ValidYN") == "N"]
+        wrong = [plain_doi(_text(key)) for key in ids if key.get("ValidYN") == "N"]
         for _ in wrong:
             self.leave_out("DOIs that are marked as wrong")
         # The list of the article's ids does not mark them.
-        every = (plain_doi(_text(one)) for one in ids if one.get("ValidYN") != "N")
+        every = (plain_doi(_text(key)) for key in ids if key.get("ValidYN") != "N")
         return next((doi for doi in every if doi and doi not in wrong), "")
 
 
@@ -152,7 +152,7 @@ def _notices(citation: Element) -> str:
         if (kind := one.get("RefType", "")).endswith("In")
     ]
     types = citation.findall("Article/PublicationTypeList/PublicationType")
-    typed = [RETRACTED for one in types if _text(one).lower().startswith("retracted pub")]
+    typed = [RETRACTED for kind in types if _text(kind).lower().startswith("retracted pub")]
     return worst([*notices, *typed])
 
 
@@ -219,11 +219,11 @@ def _pubmed_name(author: Element) -> str:
 
 def _pubmed_date(element: Element, *places: str) -> str:
     """Read the day of the first place that has a year, such as electronic publication."""
-    for place in places:
-        date = element.find(place)
+    for path in places:
+        date = element.find(path)
         if date is not None and (year := _text(date.find("Year"))):
-            rest = (_text(date.find(name)) for name in ("Month", "Day"))
-            return "-".join(filter(None, (year, *rest)))
+            month_and_day = (_text(date.find(name)) for name in ("Month", "Day"))
+            return "-".join(filter(None, (year, *month_and_day)))
     return _text(element.find(f"{places[-1]}/MedlineDate"))
 
 
@@ -237,7 +237,7 @@ def _jats(record: _Record) -> Paper | None:
     pmc = ids.get("pmcid") or ids.get("pmc", "")
     pmc = f"PMC{pmc}" if pmc.isdecimal() else pmc
     doi = plain_doi(ids.get("doi", ""))
-    key = ids.get("pmid") or pmc or doi or next((one for one in ids.values() if one), "")
+    key = ids.get("pmid") or pmc or doi or next((key for key in ids.values() if key), "")
     kinds = ("abstract[@abstract-type]", "trans-abstract")
     typed = [one for kind in kinds for one in meta.findall(kind)]
     abstracts = [one for one in meta.findall("abstract") if one not in typed]
@@ -287,18 +287,18 @@ def _jats_name(contrib: Element) -> str:
 
 
 def _jats_date(dates: list[Element]) -> str:
-    found: list[tuple[bool, int, str]] = []
+    listed: list[tuple[bool, int, str]] = []
     for date in dates:
         parts = [_text(date.find(name)) for name in ("year", "month", "day")]
         if not parts[0]:
             parts = [date.get("iso-8601-date", "")]
-        given = [part.zfill(2) for part in parts if part]
-        if given:
+        digits = [part.zfill(2) for part in parts if part]
+        if digits:
             electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
-            found.append(
-                (electronic or date.get("date-type") == "pub", len(given), "-".join(given))
+            listed.append(
+                (electronic or date.get("date-type") == "pub", len(digits), "-".join(digits))
             )
-    return max(found, key=lambda one: one[:2])[2] if found else ""
+    return max(listed, key=lambda one: one[:2])[2] if listed else ""
 
 
 def _abstract(element: Element) -> str:

@@ -149,21 +149,21 @@ def without_markup(text: str) -> str:
     if "<" in text:
         text = _TITLE_END.sub(": ", _UNREAD.sub(" ", _HEADING.sub(" ", text)))
         text = _TAG.sub(_replaced, text)
-    return _ENTITY.sub(lambda found: html.unescape(found[0]), text) if "&" in text else text
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
 
 
 def _replaced(tag: re.Match[str]) -> str:
     name = tag["name"].lower()
     if name in _BLOCKS:
         return " "
-    known = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
-    return "" if known else tag[0]
+    is_markup = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
+    return "" if is_markup else tag[0]
 
 
 def plain_doi(text: str) -> str:
     """Return the DOI in a text, in small letters; "" where there is none."""
-    found = _DOI.search(text)
-    return found[0].lower() if found else ""
+    match = _DOI.search(text)
+    return match[0].lower() if match else ""
 
 
 def iso_language(text: str) -> str:
@@ -183,26 +183,26 @@ def last_day(date: str) -> int:
 
 
 def _meanings(date: str) -> list[tuple[int, int, int]]:
-    """List what a date may mean: year, month and day, 0 where unknown.
+    """List the possible readings of a date: year, month and day, 0 where unknown.
 
     "05/12/2020" is two days, but "05.12.2020" is one in December.
     """
     date = date.strip()[:100]
-    if (found := _DATE.match(date)) and int(found["year"]):
-        month = _month(found["month"])  # "2020 Spring" is some day of that year
-        return [(int(found["year"]), month, int(found["day"] or 0) if month else 0)]
+    if (match := _DATE.match(date)) and int(match["year"]):
+        month = _month(match["month"])  # "2020 Spring" is some day of that year
+        return [(int(match["year"]), month, int(match["day"] or 0) if month else 0)]
     if numbers := _NUMBERS.search(date):
         one, two, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
         both = [(year, two, one), (year, one, two)]
         good = [(y, m, d) for y, m, d in both if 1 <= m <= 12 and 1 <= d <= 31]
         return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
-    if not (found := _YEAR.search(date)):
+    if not (match := _YEAR.search(date)):
         return []
     for word in _WORD.finditer(date):
         if month := _month(word[0]):
             near = _DAY_BEFORE.search(date[: word.start()]) or _DAY_AFTER.match(date, word.end())
-            return [(int(found[0]), month, int(near[1]) if near else 0)]
-    return [(int(found[0]), 0, 0)]
+            return [(int(match[0]), month, int(near[1]) if near else 0)]
+    return [(int(match[0]), 0, 0)]
 
 
 def _day(year: int, month: int, day: int, last: bool) -> int:

@@ -1,9 +1,9 @@
 """Turn a task's own files into the native data layout: `prepare.py TASK --input DIR --output DIR`.
 
 TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl, subtask4b_query_tweets_*.tsv),
-checkthat2026 (Task 1: collection_data.json, {en,de,fr}_{train,dev,test}.json) or news (tweets to
+checkthat2026 (Task 1: collection_data.json, {en,de,fr}_{train,dev,test}.json), news (tweets to
 news, ADMA 2023: train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates,
-and rss.jsonl, where there are any).
+and rss.jsonl, where there are any) or mixed, which joins data sets (`--sets`) into one to train on.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from claim2source.core.config import Settings, Share, flag, list_field, read_config, require
+from claim2source.core.config import (
+    Between,
+    Settings,
+    Share,
+    flag,
+    list_field,
+    read_config,
+    require,
+)
 from claim2source.core.files import require_writable
 from claim2source.core.folders import aside
 from claim2source.core.program import with_places
@@ -23,6 +31,7 @@ from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import checkthat, news
 from claim2source.datasets.checkthat import Prepared
+from claim2source.datasets.mixed import mix
 
 PROGRAM = "scripts/prepare.py"
 
@@ -34,7 +43,7 @@ class PrepareConfig(Settings):
     Args:
         task: whose files they are.
         output: folder to write.
-        input: folder of the task's files.
+        input: folder of the task's files; `mixed` has none.
         hub: checkthat2026 alone, in place of `input`: data set on the Hugging Face hub, read with
             your own login.
         revision: of the data set on the hub: a commit, branch or tag.
@@ -42,9 +51,11 @@ class PrepareConfig(Settings):
             "split", "translation"}, or "id" (such as dev-de-7) in place of the first three.
         headline_similarity: share of a headline's words, in their order, from which on a post
             repeats it.
+        distractors: mixed alone: sources of each set that are no gold, drawn by their ids; none:
+            all of them. Val is scored over all sources, so that fewer of them save time.
     """
 
-    task: Literal["checkthat2025", "checkthat2026", "news"]
+    task: Literal["checkthat2025", "checkthat2026", "news", "mixed"]
     output: Path
     input: Path | None = None
     hub: str | None = None
@@ -56,6 +67,8 @@ class PrepareConfig(Settings):
         "headlines (nearly repeated); the released files need none",
     )
     headline_similarity: Share = news.NewsFilters.headline_similarity
+    distractors: Annotated[int, Between(0, 10**9)] | None = None
+    sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
     overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
 
     def check(self) -> None:
@@ -63,6 +76,13 @@ class PrepareConfig(Settings):
             value = getattr(self, key)
             require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
         require(not self.filters or self.task == "news", "filters", self.filters, "none: of news")
+        allowed = "two or more data sets with mixed, otherwise none"
+        require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
+        few = self.distractors is None or self.task == "mixed"
+        require(few, "distractors", self.distractors, "nothing: it is of mixed")
+        if self.task == "mixed":
+            require(self.input is None, "input", self.input, "none: mixed reads `sets`")
+            return
         one = (self.input is None) != (self.hub is None)
         require(one, "input", self.input, "a folder of the task's files, or --hub of checkthat2026")
         require(
@@ -73,6 +93,8 @@ class PrepareConfig(Settings):
 def prepare(config: PrepareConfig) -> Prepared:
     """Write the data set of a task; its files may be on the hub."""
     target, overwrite = config.output, config.overwrite
+    if config.task == "mixed":
+        return mix(config.sets, target, config.distractors, overwrite=overwrite)
     if config.hub is not None:
         return checkthat.prepare_hub(
             config.hub, target, config.translations, config.revision, overwrite=overwrite
@@ -102,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     replaces = config.output.exists() and any(config.output.iterdir())
     splits, notes = prepare(config)
     if replaces:
-        place = aside(config.output.resolve())
-        say(f"{config.output}: the earlier data set is in {place} now")
+        replaced = aside(config.output.resolve())
+        say(f"{config.output}: the earlier data set is in {replaced} now")
     say(f"{config.output}: {len(splits[0].sources)} sources")
     for split in splits:
         counts = Counter(claim.lang for claim in split.claims)

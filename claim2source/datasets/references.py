@@ -79,11 +79,11 @@ def read_tagged(
         START_TAG = "PMID"
 
         def parse_line(self, line: str) -> tuple[str | None, str]:
-            found = _NBIB_LINE.match(line)
-            return (found[1], found[2].strip()) if found else (None, line.strip())
+            match = _NBIB_LINE.match(line)
+            return (match[1], match[2].strip()) if match else (None, line.strip())
 
-    places, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
-    tags = [start, "ER", *(tag for every in places.values() for tag in every)]
+    fields, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
+    tags = [start, "ER", *(tag for every in fields.values() for tag in every)]
     parser = (RisParser if kind == "ris" else NbibParser)(
         mapping={tag: tag for tag in tags},
         list_tags=tags,
@@ -96,7 +96,7 @@ def read_tagged(
         # The last one of a file that was cut off has no end.
         for found in parser.parse_lines(iter([*record, "ER  - "])):
             values = {tag: [one] if isinstance(one, str) else one for tag, one in found.items()}
-            yield _reference(path, line, problems, places, values)
+            yield _reference(path, line, problems, fields, values)
     if not number:
         problems.add(path, None, None, f"holds no references that begin with {start}")
 
@@ -120,7 +120,7 @@ def _reference(
     path: Path,
     line: int,
     problems: Counting,
-    places: Mapping[str, Sequence[str]],
+    fields: Mapping[str, Sequence[str]],
     values: Values,
     key: str = "",
 ) -> Paper | None:
@@ -128,7 +128,7 @@ def _reference(
         field: [
             value for tag in tags for value in (" ".join(values.get(tag, ())),) if value.strip()
         ]
-        for field, tags in places.items()
+        for field, tags in fields.items()
     }
     titles = [one for one in every["title"] if one.strip(" .[]").lower() not in NO_TITLE]
     for field, texts in (("title", titles), ("abstract", every["abstract"])):
@@ -139,14 +139,14 @@ def _reference(
     doi = next(filter(None, map(plain_doi, every["doi"] + every["url"])), "")
     if not key:
         ids = [one for one in (*every["id"], doi) if not why_not_id(one)]
-        key = doi if "DO" in places["doi"] and doi else ids[0] if ids else ""
+        key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
     date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
     text = title or next(iter(every["abstract"]), "")
     if not key and text:
         key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
         problems.count("references without an id, which is made of the title", path, line)
-    names = next(filter(None, (values.get(tag) for tag in places["authors"])), ())
-    groups = values.get("CN", ()) if "CN" in places["authors"] else ()
+    names = next(filter(None, (values.get(tag) for tag in fields["authors"])), ())
+    groups = values.get("CN", ()) if "CN" in fields["authors"] else ()
     url = next((one for one in every["url"] if one.startswith(("http://", "https://"))), "")
     return paper_of_texts(
         path,
@@ -155,11 +155,11 @@ def _reference(
         key=key,
         title=title,
         abstract=next(iter(every["abstract"]), ""),
-        authors=in_reading_order([*names, *(one for one in groups if one not in names)]),
+        authors=in_reading_order([*names, *(group for group in groups if group not in names)]),
         venue=next(iter(every["venue"]), ""),
         date=date,
         doi=doi,
-        url=f"{PUBMED}{key}/" if places is _NBIB else url,
+        url=f"{PUBMED}{key}/" if fields is _NBIB else url,
         lang=next(iter(every["lang"]), ""),
         retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
     )
@@ -197,7 +197,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
             for name in split_multiple_persons_names(latex)
             if name != "others"
         )
-        return [text_of(one.merge_first_name_first) for one in every]
+        return [text_of(item.merge_first_name_first) for item in every]
 
     lines = [line for _, line in any_lines(path, problems)]
     library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))

@@ -38,14 +38,14 @@ _REINSTATED = "reinstatement"
 
 def state_of(kind: str, *details: str) -> str:
     """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
-    found = next((state for sign, state in _KINDS if sign.search(kind)), "")
-    return ", ".join(filter(None, (found, *details))) if found else ""
+    label = next((state for sign, state in _KINDS if sign.search(kind)), "")
+    return ", ".join(filter(None, (label, *details))) if label else ""
 
 
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" where there is none."""
-    given = [state for state in states if state]
-    return min(given, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
+    known = [state for state in states if state]
+    return min(known, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
 
 
 def state_of_cell(text: str) -> str:
@@ -74,9 +74,9 @@ class Notices:
 
     def of(self, id: str, doi: str) -> str | None:
         """Return the state of a paper; None where nothing is said about it."""
-        found = self.by_doi.get(doi) if doi else None
-        found = self.by_doi.get(id.lower()) if found is None else found
-        return self.by_pmid.get(id) if found is None else found
+        notice = self.by_doi.get(doi) if doi else None
+        notice = self.by_doi.get(id.lower()) if notice is None else notice
+        return self.by_pmid.get(id) if notice is None else notice
 
 
 def read_notices(path: Path) -> Notices:
@@ -122,9 +122,9 @@ def read_notices(path: Path) -> Notices:
 
 def _number(date: str) -> int:
     """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
-    found = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
-    if found:
-        month, day, year = (int(part) for part in found.groups())
+    match = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
+    if match:
+        month, day, year = (int(part) for part in match.groups())
         return year * 10_000 + month * 100 + day
     return first_day(date)
 

@@ -1,6 +1,6 @@
 """An index that grows: a folder that stores papers with their terms and vectors."""
 
-from claim2source.engines.engine import Engine, Found, is_engine, open_engine
+from claim2source.engines.engine import Engine, Found, is_engine, open_index
 from claim2source.engines.growing import Growth, grow, grow_engine
 from claim2source.engines.rows import Rows, Where
 from claim2source.engines.table import Stats
@@ -15,5 +15,5 @@ __all__ = [
     "grow",
     "grow_engine",
     "is_engine",
-    "open_engine",
+    "open_index",
 ]

@@ -89,7 +89,7 @@ RETENTION = timedelta(days=7)
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Hold what was found for claims: by terms, by vectors, and fused; and the claims' vectors."""
+    """Hold results for claims by terms, by vectors and fused; and the claims' vectors."""
 
     lexical: Result
     dense: Result
@@ -137,7 +137,9 @@ class Engine(PaperTable):
             # A process that was killed here before may have left a table without papers.
             under = f"{manifest.table}.lance/"
             others = [one for one in files.listed() if one != LOCK_FILE]
-            if any(not one.startswith(under) or one.startswith(f"{under}data/") for one in others):
+            if any(
+                not other.startswith(under) or other.startswith(f"{under}data/") for other in others
+            ):
                 raise InputError.at(files.uri, why="exists and is not an index: it is not replaced")
             made = cls.beside(files, manifest, **options)
         except BaseException:
@@ -148,7 +150,7 @@ class Engine(PaperTable):
 
     @classmethod
     def beside(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
-        """Make an empty table, then its manifest: what has a manifest has a table."""
+        """Make an empty table, then its manifest: a manifest without a table never exists."""
         schema = schema_of(manifest.dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
@@ -170,7 +172,7 @@ class Engine(PaperTable):
         return f"{self.manifest.table}.files.json"
 
     def _check_files(self) -> None:
-        """Raise `InputError` where files are not as they were written."""
+        """Raise `InputError` where the table's files differ from the seal."""
         seal = read_seal(self.files, self._seal_file)
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
@@ -185,7 +187,6 @@ class Engine(PaperTable):
                 raise self._damaged(why)
 
     def _write_seal(self) -> None:
-        """Note the files of the table, so that what happens to them is seen."""
         self._seal = seal_of(self.files, self._folder, self._seal)
         self.files.write(self._seal_file, json.dumps(self._seal).encode())
 
@@ -194,7 +195,7 @@ class Engine(PaperTable):
         return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _open_table(self) -> Any:
-        """Open the table, and see that it is the manifest's; nothing is made."""
+        """Open the manifest's table; never make one."""
         manifest = self.manifest
         if not self.files.listed(f"{self._folder}/_versions"):
             raise self._damaged(f"{self._folder}/_versions is missing")
@@ -217,7 +218,7 @@ class Engine(PaperTable):
         return table
 
     def refresh(self) -> None:
-        """See what another process built: its probes, its model, its table."""
+        """Reread manifest, model and table where another process has built the index."""
         if self._lock is not None or self.at is not None:
             return
         if (stamp := self.files.stamp(self.name)) == self._stamp:
@@ -281,7 +282,7 @@ class Engine(PaperTable):
         return len(there)
 
     def retract(self, state: Callable[[str, str], str | None]) -> int:
-        """Note what was published about papers since; return of how many that changed.
+        """Update the retraction notices of all papers; return how many papers changed.
 
         `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
         encoded. Raises `UserError` where an older version made the index.
@@ -310,8 +311,8 @@ class Engine(PaperTable):
                 for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
             ]
             for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, table.schema.field(name), [values])
+                column = table.schema.get_field_index(name)
+                table = table.set_column(column, table.schema.field(name), [values])
             self._mark_stale()
             self._merge(table)
         return len(ids)
@@ -327,7 +328,7 @@ class Engine(PaperTable):
         self._stamp = self.files.stamp(self.name)
 
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
-        """Build or extend the indexes, merge what was written in pieces, measure the recall."""
+        """Build or extend the search indexes, compact the table, measure the recall."""
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         with self._named():
@@ -356,9 +357,9 @@ class Engine(PaperTable):
                     ascii_folding=False,
                 )
                 self._table.create_index(column, config=terms)
-        found = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
+        values = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
         if papers >= self.exact_below:
-            found = self._divide(papers, names, say)
+            values = self._build_partitions(papers, names, say)
         elif "vector" in names:
             self._table.drop_index(names["vector"])
         lengths = self._table.search().select(["length"]).to_batches(65_536)
@@ -369,12 +370,11 @@ class Engine(PaperTable):
             weight = names_weight(
                 self.sample(papers, NAME_SAMPLE), self.manifest.bm25, self._ids_by
             )
-        return {"papers": papers, "average_length": average, "names": weight, **found}
+        return {"papers": papers, "average_length": average, "names": weight, **values}
 
-    def _divide(
+    def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Divide the vectors into partitions, and choose how many of them are searched."""
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
@@ -404,7 +404,7 @@ class Engine(PaperTable):
         }
 
     def _mark_stale(self) -> None:
-        """Note, before it happens, that statistics will be of papers that are gone."""
+        """Note, before papers are removed, that the statistics still count them."""
         if not self.manifest.stale:
             self.note(stale=True)
 
@@ -434,18 +434,18 @@ class Engine(PaperTable):
         Raises `UserError` where the model or the analysis is not the one that made the index.
         """
         self.refresh()
-        asked, depth = as_claims(claims), max(self.fusion.depth, k)
+        posts, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
-        by_vectors = partial(self._by_vectors, vectors)
+        by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
-        first, second = lexical.search(asked, depth), dense.search(asked, depth)
-        failures = tuple(Failure(c.id, NO_TERM) for c in asked if not first.sources(c.id, 1))
+        first, second = lexical.search(posts, depth), dense.search(posts, depth)
+        failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
         scored = None
         if self.fusion.missing == "scored":
             scored = (
-                score_missing(lexical, asked, first.run, second.run),
-                score_missing(dense, asked, second.run, first.run),
+                score_missing(lexical, posts, first.run, second.run),
+                score_missing(dense, posts, second.run, first.run),
             )
         fused = fuse(first, second, self.fusion, k=k, scored=scored)
         return Found(first, second, fused, vectors)
@@ -460,10 +460,10 @@ class Engine(PaperTable):
             for claim in claims
         }
 
-    def _by_vectors(
+    def _search_by_vectors(
         self, known: dict[str, np.ndarray], claims: Sequence[Claim], where: Where, k: int
     ) -> Mapping[str, Hits]:
-        """Search by claims' vectors; those that are not `known` are encoded, and are then."""
+        """Search by the claims' vectors; encode those that `known` lacks, and add them to it."""
         new = [claim for claim in claims if claim.id not in known]
         texts = self.manifest.rendering.claim_texts(new)
         vectors, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
@@ -475,27 +475,27 @@ class Engine(PaperTable):
 
 
 class _Part:
-    """Search by terms, or by vectors, as an index does."""
+    """Search by terms alone, or by vectors alone."""
 
     def __init__(self, search: Search, where: Where) -> None:
         self._search, self._where = search, where
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, asked = time.perf_counter(), as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in asked), default=0)
-        found = self._search(asked, self._where, deeper)
+        started, posts = time.perf_counter(), as_claims(claims)
+        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
+        results = self._search(posts, self._where, deeper)
         lists = {
-            claim.id: [hit for hit in found[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in asked
+            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
+            for claim in posts
         }
-        run = Run.from_lists(lists, pool=candidate_pool(asked))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(asked)))
+        run = Run.from_lists(lists, pool=candidate_pool(posts))
+        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
 
     def save(self, folder: str | Path) -> NoReturn:
         raise UserError("a part of an index is not written alone: copy its folder")
 
 
-def open_engine(place: str | Path, version: int | None = None) -> Engine:
+def open_index(place: str | Path, version: int | None = None) -> Engine:
     """Open the index in a folder or bucket, or an older state of it.
 
     Raises `UserError` where there is none, or its files are damaged.
@@ -507,7 +507,7 @@ def open_engine(place: str | Path, version: int | None = None) -> Engine:
         >>> folder = tempfile.mkdtemp() + "/idx"
         >>> grow_engine(folder, c2s.load("demo", "dev").sources[:20]).papers
         20
-        >>> len(open_engine(folder).search("masks", k=5).sources("0"))
+        >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """
     return Engine.open(place, version=version)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import atomic_path, clean_leftovers, file_hash, require_writable
 from claim2source.core.lock import LOCK_FILE, STALE, TOUCH, FolderLock, Holder
-from claim2source.core.old_names import refuse_old_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +49,7 @@ class Lock(Protocol):
 
 
 class IndexFiles(Protocol):
-    """Hold the files of an index, by their names below it; `uri` is what LanceDB opens."""
+    """Read and write the files of an index by their names; LanceDB opens `uri`."""
 
     uri: str
 
@@ -107,13 +106,13 @@ class Folder:
 
     def stamp(self, name: str) -> str:
         try:
-            found = (self.path / name).stat()
+            status = (self.path / name).stat()
         except OSError:
             return ""
-        return f"{found.st_mtime_ns}-{found.st_ino}"
+        return f"{status.st_mtime_ns}-{status.st_ino}"
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
-        found = {}
+        stamps = {}
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
@@ -121,8 +120,8 @@ class Folder:
                     if not stat.S_ISREG(status.st_mode):  # reading it may never end
                         raise InputError.at(path, why="is no regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
-                    found[key] = status.st_size, str(status.st_mtime_ns)
-        return found
+                    stamps[key] = status.st_size, str(status.st_mtime_ns)
+        return stamps
 
     def hash(self, name: str) -> str:
         return file_hash(self.path / name)
@@ -173,7 +172,7 @@ class Bucket:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say in one line what the store said; its answers hold no secret of ours."""
+        """Report the store's errors in one line, without secrets."""
         from obstore.exceptions import BaseError
 
         try:
@@ -210,8 +209,8 @@ class Bucket:
         import obstore
 
         with self._named(), suppress(FileNotFoundError):
-            found = obstore.head(self.store, name)
-            return f"{found['e_tag']}-{found['last_modified']}"
+            entry = obstore.head(self.store, name)
+            return f"{entry['e_tag']}-{entry['last_modified']}"
         return ""
 
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
@@ -264,10 +263,10 @@ class BucketLock:
                 pass
             holder = Holder()
             try:
-                found = obstore.get(self.bucket.store, LOCK_FILE)
+                entry = obstore.get(self.bucket.store, LOCK_FILE)
                 tag, text = (
-                    str(found.meta["e_tag"]),
-                    bytes(found.bytes()).decode("utf-8", "replace"),
+                    str(entry.meta["e_tag"]),
+                    bytes(entry.bytes()).decode("utf-8", "replace"),
                 )
                 holder = Holder.read(text) or holder
                 if not (holder.host == _this_machine() and _is_gone(holder.pid)):
@@ -326,7 +325,7 @@ class BucketLock:
 
 
 def _this_machine() -> str:
-    """Name the machine whose process numbers are ours: containers may share a host's name."""
+    """Name the machine with its process namespace: containers may share a host's name."""
     with suppress(OSError):
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
@@ -344,7 +343,6 @@ def _is_gone(pid: int) -> bool:
 
 def files_of(place: str | Path) -> IndexFiles:
     """Open the files at a folder or an object store's URL. Raises `UserError` for another URL."""
-    refuse_old_address(str(place))
     scheme, separator, rest = str(place).partition("://")
     if not separator:
         return Folder(Path(place))
@@ -355,7 +353,7 @@ def files_of(place: str | Path) -> IndexFiles:
 
 
 def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
-    """Note sizes and hashes of the files below a name; what is in `before` is not read again."""
+    """Hash the files below a name; take over from `before` the hash of a file that is unchanged."""
     made = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
         if name.endswith(REWRITTEN):
@@ -367,13 +365,15 @@ def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
 
 
 def read_seal(files: IndexFiles, name: str) -> Seal | None:
-    """Read what `seal_of` noted; None where there is nothing. Raises `InputError` if damaged."""
+    """Read a seal; None where there is none. Raises `InputError` where it is damaged."""
     data = files.read(name)
     if data is None:
         return None
     try:
-        found = json.loads(data)
-        seal = {str(key): (int(one[0]), str(one[1]), str(one[2])) for key, one in found.items()}
+        values = json.loads(data)
+        seal = {
+            str(key): (int(value[0]), str(value[1]), str(value[2])) for key, value in values.items()
+        }
         return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"

@@ -1,4 +1,4 @@
-"""Fill an index with papers: what is new or changed is encoded, the rest stays."""
+"""Fill an index with papers: encode the new and the changed ones, keep the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from claim2source.core.records import Source
 from claim2source.core.run import Cost
 from claim2source.datasets.papers import Paper
 from claim2source.datasets.retractions import NOTICE
-from claim2source.engines.engine import Engine, is_engine, open_engine
+from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
@@ -55,7 +55,7 @@ class Growth:
 
 
 class OpenStore(Store):
-    """A store that keeps what it has opened: a stream of batches reads its shards once.
+    """Keep a store's spaces open, so that a stream of batches reads its shards once.
 
     What other processes add after that is not seen, and made again.
     """
@@ -67,7 +67,7 @@ class OpenStore(Store):
     def space(
         self, made_by: MadeBy, model: str = "", dimensions: int | None = None
     ) -> EmbeddingSpace:
-        """Open the embeddings made by exactly these inputs, or what was opened before."""
+        """Open the embeddings made by exactly these inputs, once per process."""
         key = content_hash(made_by)
         if key not in self._spaces:
             self._spaces[key] = super().space(made_by, model, dimensions)
@@ -91,8 +91,8 @@ class PaperEncoder:
     def _sentence_encoder(self) -> TextEncoder:
         from claim2source.models import Encoder
 
-        given = self.encoder
-        return given.in_bfloat16() if isinstance(given, Encoder) else given
+        encoder = self.encoder
+        return encoder.in_bfloat16() if isinstance(encoder, Encoder) else encoder
 
     def encode(
         self, papers: Sequence[Paper], bar: Progress
@@ -151,7 +151,7 @@ def grow(
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
-            known = engine.stamps(list(latest))
+            stamps_before = engine.stamps(list(latest))
             for one, state in engine.retracted(list(latest)).items():
                 # What is known of a paper stays where its new version says nothing of it.
                 latest[one] = replace(latest[one], retracted=latest[one].retracted or state)
@@ -159,8 +159,8 @@ def grow(
                 state, notice, doi = paper.retracted.partition(NOTICE)
                 notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
             stamps = {one: stamp_of(paper) for one, paper in latest.items()}
-            new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
-            replaced = sum(paper.source.id in known for paper in new)
+            new = [paper for one, paper in latest.items() if stamps_before.get(one) != stamps[one]]
+            replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
                 vectors, sentences, _ = encoder.encode(new, bar)
                 terms = [" ".join(one) for one in analyser.sources([paper.source for paper in new])]
@@ -229,7 +229,7 @@ def open_for_writing(
     """
     if not is_engine(place):
         return Engine.create(place, IndexManifest.of(dense, bm25, sentences))
-    engine = open_engine(place)
+    engine = open_index(place)
     engine.lock()
     try:
         if bm25 is not None:
@@ -274,15 +274,15 @@ def re_encode(
     with Progress("papers" if progress else None, total) as bar:
         for rows in engine.rows(batch):
             ids = [paper.source.id for paper in rows.papers]
-            known = new.stamps(ids)
-            part = rows.only([i for i, one in enumerate(ids) if known.get(one) != rows.stamps[i]])
+            encoded = new.stamps(ids)
+            part = rows.only([i for i, one in enumerate(ids) if encoded.get(one) != rows.stamps[i]])
             bar.update(len(rows) - len(part))
             if len(part):
                 vectors, sentences, _ = encoder.encode(part.papers, bar)
                 new.upsert(replace(part, vectors=vectors, sentences=sentences))
     if new.stats().papers > total:  # papers were removed since the run that was stopped
-        there = [paper.source.id for rows in new.rows() for paper in rows.papers]
-        for part_ids in batches(there, batch):
+        in_new = [paper.source.id for rows in new.rows() for paper in rows.papers]
+        for part_ids in batches(in_new, batch):
             new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
     new.build(say)
     if (there := new.stats().papers) != total:
@@ -291,7 +291,7 @@ def re_encode(
     new.manifest.write(files)
     files.remove(NEXT)
     remove_tables(files, but=(old.table, table))
-    return open_engine(files.uri)
+    return open_index(files.uri)
 
 
 def _free_table(files: IndexFiles, made: IndexManifest, old: IndexManifest) -> str:
@@ -313,7 +313,7 @@ def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
 
 
 def undo_re_encoding(engine: Engine) -> IndexManifest:
-    """Return to what `re_encode` replaced; what it made stays for the next call of this one.
+    """Return to the model before `re_encode`; its vectors stay for the next `re_encode`.
 
     Raises `InputError` where there is nothing to return to.
     """

@@ -1,4 +1,4 @@
-"""Speak to LanceDB: connections, filters, queries of terms, and what its errors mean."""
+"""Speak to LanceDB: connections, filters, queries of terms, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNWRITABLE = {
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Say in one line what LanceDB raises: of anything at all, also of a panic of its own."""
+    """Report LanceDB's exceptions in one line, its panics too."""
     try:
         yield
     except UserError:
@@ -45,14 +45,14 @@ def named_errors(where: str) -> Iterator[None]:
         text = str(error)
         for sign, why in _UNWRITABLE.items():
             if sign in text:
-                again = f"{why}, and run the same command again; what was written stays"
-                raise UserError(f"{where}: {again}") from None
+                advice = f"{why}, and run the same command again; what was written stays"
+                raise UserError(f"{where}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
         raise InputError.at(where, why=why) from None
 
 
 def short(error: Exception) -> str:
-    """Cut what LanceDB says before the places in its own source."""
+    """Cut LanceDB's message before the paths of its own source."""
     return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
 
 
@@ -128,5 +128,5 @@ def any_of(queries: Sequence[Any]) -> Any:
 
 
 def filtered(query: Any, where: Where) -> Any:
-    chosen = expression(where)
-    return query if chosen is None else query.where(chosen, prefilter=True)
+    condition = expression(where)
+    return query if condition is None else query.where(condition, prefilter=True)

@@ -1,4 +1,4 @@
-"""Say what an index was made by: encoder, analyser, BM25, and what its last build measured."""
+"""Record how an index was made: encoder, analyser, BM25, and the measurements of its last build."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ class IndexManifest:
     @classmethod
     def parsed(cls, text: str, path: Path) -> Self:
         """Read JSON; `path` is named in errors."""
-        found = validated(cls, text, path)
-        if found.model is None:
-            return found
+        manifest = validated(cls, text, path)
+        if manifest.model is None:
+            return manifest
         # What a model may run or read is the user's to allow, not a file's.
-        model = replace(found.model, allow_remote_code=(), allow_bin=())
-        return replace(found, model=model)
+        model = replace(manifest.model, allow_remote_code=(), allow_bin=())
+        return replace(manifest, model=model)
 
     def write(self, files: IndexFiles, name: str = MANIFEST) -> None:
         """Write the manifest, wholly or not at all."""
@@ -146,9 +146,9 @@ class IndexManifest:
         """
         keys = encoder_keys(encoder)
         if keys is None or content_hash(of_model(keys)) != content_hash(of_model(self.encoders)):
-            named = "" if self.model is None else f", {self.model.name}"
+            model = "" if self.model is None else f", {self.model.name}"
             raise UserError(
-                f"{where}: another model made this index{named}: its weights or settings differ"
+                f"{where}: another model made this index{model}: its weights or settings differ"
             )
         if content_hash(keys) != content_hash(self.encoders):
             log.warning("%s: other versions of the model's libraries made this index", where)
@@ -160,8 +160,8 @@ class IndexManifest:
         changed = [key for key in changed if key != "claims"]
         if changed:
             key = changed[0]
-            have, asked = (getattr(one, key) for one in (self.bm25, bm25))
-            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {asked}")
+            have, wanted = (getattr(one, key) for one in (self.bm25, bm25))
+            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {wanted}")
         mine = Analyser(bm25).versions
         if mine["analysis"] != self.analyser.get("analysis"):
             raise UserError(f"{where}: another version of this program made its terms; index again")

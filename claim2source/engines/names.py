@@ -42,15 +42,15 @@ def names_of(source: Source) -> list[str]:
 
 
 def name_terms(post: str) -> list[str]:
-    """List what may be a name in a post: words with a capital or after @; all of a small post."""
+    """List the possible names in a post: words with a capital or after @; in lower case, all."""
     text = re.sub(r"https?://\S+", " ", post)
     small = text == text.lower()
     spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", text)  # @AdaLovelace
     names = [
         word
-        for found in re.finditer(r"[@#]?[^\s,;:!?()\"“”]+", text if small else spaced)
-        for word in plain_words(found[0])
-        if small or found[0][0] in "@#" or any(sign.isupper() for sign in found[0][:2])
+        for match in re.finditer(r"[@#]?[^\s,;:!?()\"“”]+", text if small else spaced)
+        for word in plain_words(match[0])
+        if small or match[0][0] in "@#" or any(sign.isupper() for sign in match[0][:2])
     ]
     return list(dict.fromkeys(word for word in names if len(word) > 2 and word not in _EMPTY))
 
@@ -66,7 +66,7 @@ def names_weight(
     words alone; the weight that finds the former best is taken of those that cost the latter next
     to nothing. `search` lists ids by terms, names and their weight. 0 where papers have no names.
     """
-    drawn = [one for one in papers if one.source.authors and one.source.title]
+    drawn = [paper for paper in papers if paper.source.authors and paper.source.title]
     if len(drawn) < 5:
         return 0.0
     rng, analyser = np.random.default_rng(0), Analyser(bm25)
@@ -90,5 +90,7 @@ def names_weight(
 
 def _drawn_words(paper: Paper, rng: np.random.Generator) -> str:
     words = [word for word in plain_words(paper.source.title) if len(word) > 3] or ["study"]
-    places: Sequence[int] = sorted(rng.choice(len(words), min(_WORDS, len(words)), False).tolist())
-    return " ".join(words[i] for i in places)
+    positions: Sequence[int] = sorted(
+        rng.choice(len(words), min(_WORDS, len(words)), False).tolist()
+    )
+    return " ".join(words[i] for i in positions)

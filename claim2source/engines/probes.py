@@ -79,14 +79,14 @@ def chosen_probes(
         return float(np.minimum(counts, k).mean() / k)
 
     low, high = 0, min(1, partitions)
-    found = recall(high)
-    while found < target and high < partitions:
+    reached = recall(high)
+    while reached < target and high < partitions:
         low, high = high, min(2 * high, partitions)
-        found = recall(high)
+        reached = recall(high)
     while high - low > max(1, high // 8):
         middle = (low + high) // 2
         if (share := recall(middle)) >= target:
-            high, found = middle, share
+            high, reached = middle, share
         else:
             low = middle
-    return Probes(high, found, k)
+    return Probes(high, reached, k)

@@ -25,7 +25,7 @@ PARTS = 4
 
 @dataclass(frozen=True)
 class FillJob:
-    """Say what is encoded, how, and where the vectors go: all that a worker needs.
+    """Describe the work of every worker: papers, model, and the store for the vectors.
 
     `source` and `store` are paths that every machine of the cluster sees.
     """
@@ -63,7 +63,7 @@ class FillWorker:
         self.encoder = PaperEncoder(encoder, job.rendering, store, job.sentences)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Encode the parts whose numbers are in `id`; return how many papers, or what is wrong."""
+        """Encode the parts numbered in `id`; return each part's count of papers, or its error."""
         job, counts, errors = self.job, [], []
         papers = PaperFiles.of(job.source, job.columns, job.format, job.lenient)
         papers.check = False
@@ -103,7 +103,7 @@ def fill_by_ray(
     if own:
         address = address or os.environ.get("RAY_ADDRESS") or None
         try:
-            _look_for(address)
+            _require_listener(address)
             ray.init(
                 address=address,
                 include_dashboard=None if address else False,
@@ -147,14 +147,14 @@ def fill_by_ray(
             ray.shutdown()
 
 
-def _look_for(address: str | None) -> None:
-    """Raise OSError where nobody listens at HOST:PORT, which Ray would try for minutes."""
+def _require_listener(address: str | None) -> None:
+    """Raise OSError where nothing listens at HOST:PORT: Ray would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _last_line(error: BaseException) -> str:
-    """Tell the last line of what went wrong in a worker: those before it are its traceback."""
+    """Return the last line of a worker's error; those before it are its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

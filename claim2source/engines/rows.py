@@ -1,4 +1,4 @@
-"""Hold what an index stores of papers: fields, terms, vectors and sentences; and its filter."""
+"""Hold the index's row of a paper: fields, terms, vectors, sentences; filter a search."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Where(Settings):
     ids: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        known = self.until is None or last_day(self.until) > 0
-        require(known, "date", self.until, "a date such as 2021-05-01")
-        known = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
-        require(known, "language", self.language, "a language code such as en")
+        is_valid = self.until is None or last_day(self.until) > 0
+        require(is_valid, "date", self.until, "a date such as 2021-05-01")
+        is_valid = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
+        require(is_valid, "language", self.language, "a language code such as en")
 
     @property
     def last_day(self) -> int | None:
@@ -68,8 +68,8 @@ class Where(Settings):
         """Choose among these papers only, and those that it already chose from."""
         if ids is None:
             return self
-        known = None if self.ids is None else set(self.ids)
-        return replace(self, ids=tuple(one for one in ids if known is None or one in known))
+        allowed = None if self.ids is None else set(self.ids)
+        return replace(self, ids=tuple(key for key in ids if allowed is None or key in allowed))
 
 
 EVERYWHERE = Where()
@@ -137,7 +137,7 @@ def venue_key(venue: str) -> str:
 
 
 def columns_of(sentences: bool) -> list[str]:
-    """Name what `rows_of` needs."""
+    """List the columns of a paper that `rows_of` needs."""
     return [*PAPER, "stamp", "terms", "vector"] + [SENTENCES] * sentences
 
 
@@ -182,9 +182,11 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     flat = pa.array(np.ascontiguousarray(rows.vectors).ravel())
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
     if SENTENCES in schema.names:
-        if rows.sentences is None or any(one.shape[1:] != (dimensions,) for one in rows.sentences):
+        if rows.sentences is None or any(
+            sentence.shape[1:] != (dimensions,) for sentence in rows.sentences
+        ):
             raise ValueError("the index keeps vectors of sentences, float16 [sentences, d]")
-        columns[SENTENCES] = [one.astype(_HALF).tobytes() for one in rows.sentences]
+        columns[SENTENCES] = [sentence.astype(_HALF).tobytes() for sentence in rows.sentences]
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 

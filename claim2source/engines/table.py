@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stats:
-    """Count what an index holds: papers, those written since the last build, and bytes on disk."""
+    """Count an index's papers, those written since the last build, and its bytes on disk."""
 
     papers: int
     unbuilt: int
@@ -86,7 +86,6 @@ class PaperTable:
         return [name for name in PAPER if name in self._columns]
 
     def _index_names(self) -> dict[str, str]:
-        """Map an indexed column to the name of its index."""
         return {index.columns[0]: index.name for index in self._table.list_indices()}
 
     def dense(
@@ -98,38 +97,37 @@ class PaperTable:
         """
         made = self.manifest
         probes = 0 if exact else made.probes
-        if probes and (chosen := expression(where)) is not None:
+        if probes and (condition := expression(where)) is not None:
             with self._named():
-                left = self._table.count_rows(chosen.to_sql())
+                remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
-            probes = round(probes * made.papers / left) if left >= self.exact_below else 0
-            probes = 0 if probes * made.papers >= left * made.partitions else probes
+            probes = round(probes * made.papers / remaining) if remaining >= self.exact_below else 0
+            probes = 0 if probes * made.papers >= remaining * made.partitions else probes
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, more while fewer than k papers are found; 0: everything."""
+        """Search `probes` partitions, and more where they hold fewer than k papers; 0: all."""
         if k < 1 or where.ids == ():
             return []
         with self._named():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["id", "_distance"])
             query = filtered(query, where)
-            found = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
-        if probes and len(found) < k and probes < self.manifest.partitions:
+            rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
+        if probes and len(rows) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
-        return hits(found, 1 - numbers(found, "_distance"))
+        return hits(rows, 1 - numbers(rows, "_distance"))
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
-        """Search many vectors [n, d] at once, for the best scores of each."""
+        """Search with many vectors [n, d] at once; return the best scores of each."""
         with self._named():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
-            found = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
-        rows, scores = found["query_index"].to_numpy(), 1 - numbers(found, "_distance")
+            table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
+        rows, scores = table["query_index"].to_numpy(), 1 - numbers(table, "_distance")
         return [scores[rows == row] for row in range(len(queries))]
 
     def _vectors(self) -> Iterator[np.ndarray]:
-        """Yield all vectors, [n, d] float16."""
         query = self._table.search().select(["vector"]).limit(None)
         for batch in query.to_batches(65_536):
             yield vectors_of(batch["vector"])
@@ -154,8 +152,8 @@ class PaperTable:
             return []
         with self._named():
             query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
-            found = filtered(query, where).to_arrow()
-        return hits(found, numbers(found, "_score") / (K1 + 1))
+            rows = filtered(query, where).to_arrow()
+        return hits(rows, numbers(rows, "_score") / (K1 + 1))
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         return [one for one, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
@@ -186,14 +184,14 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        wanted = columns_of(self.manifest.sentences > 0)
-        columns = [one for one in wanted if one in self._columns]
+        names = columns_of(self.manifest.sentences > 0)
+        columns = [one for one in names if one in self._columns]
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
 
     def stats(self) -> Stats:
-        """Count what is stored."""
+        """Count papers, papers outside the search indexes, and bytes."""
         with self._named():
             papers, names = self._table.count_rows(), self._index_names()
             unbuilt = papers
@@ -202,7 +200,7 @@ class PaperTable:
         return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
-        """Map those of the papers of whom something was published since to what it was."""
+        """Map papers with a notice of retraction or correction to that notice."""
         if "retracted" not in self._columns:
             return {}
         return {

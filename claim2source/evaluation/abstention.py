@@ -26,7 +26,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Hold what became of claims, [claims] each: a claim may be asked several times.
+    """Hold the outcomes of claims, [claims] each: a claim may occur several times.
 
     `present` tells whether its paper is in the collection, `right` whether the first source is
     it; `groups` number the groups of gold papers that are drawn together.
@@ -74,7 +74,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """Describe one point of a curve: what is answered at it, and the risk with its upper bound.
+    """Describe one point of a curve: its answers, and their risk with its upper bound.
 
     `upper` bounds the risk from above at 95 % (Clopper and Pearson, one-sided), as if claims
     were independent; `confidence` is None where nothing is answered.
@@ -99,7 +99,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Abstention:
-    """Hold what one confidence reaches: AUROC, AUGRC, the coverage at a risk, and its point.
+    """Hold one confidence's measures: AUROC, AUGRC, the coverage at a risk, and its point.
 
     `better` is the difference in AUROC to a baseline, where there is one.
     """
@@ -145,7 +145,7 @@ def coverage_at_risk(curve: Curve, most: float = MOST_RISK) -> Point:
 
 
 def point_at(curve: Curve, confidence: float | None) -> Point:
-    """Describe what is answered from this confidence on; None: nothing."""
+    """Describe the answers from this confidence on; None: no answer."""
     if confidence is None or not (reached := np.flatnonzero(curve.confidence >= confidence)).size:
         return Point(confidence, 0.0, None, 1.0, 0, 0)
     at = reached[-1]
@@ -207,7 +207,7 @@ def measure(
         name: order.all(np.ones((1, len(wrong))), present, wrong, most)[:, 0]
         for name, order in orders.items()
     }
-    found = {}
+    measured = {}
     for name, values in confidences.items():
         three = [_bounded(*pair) for pair in zip(whole[name], samples[name], strict=True)]
         better = None
@@ -215,23 +215,23 @@ def measure(
             gain = whole[name][0] - whole[baseline][0]
             better = _bounded(gain, samples[name][0] - samples[baseline][0])
         point = coverage_at_risk(risk_coverage(values, wrong), most)
-        found[name] = Abstention(three[0], three[1], three[2], point, better)
-    return found
+        measured[name] = Abstention(three[0], three[1], three[2], point, better)
+    return measured
 
 
 def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) -> TextTable:
-    """Tabulate what confidences reach."""
+    """Tabulate the measures of confidences."""
     at = f"coverage at risk {most:.0%}".replace("%", " %")
     columns = ["confidence", "AUROC", "95 %", "to baseline", "AUGRC", "95 %", at, "95 %"]
     columns += ["answered", "wrong", "risk at most"]
     cells: list[list[Cell]] = [
         [
-            *(name, one.auroc.value, _interval(one.auroc)),
-            "-" if one.better is None else f"{one.better.value:+.4f} {_interval(one.better)}",
-            *(one.augrc.value, _interval(one.augrc), one.coverage.value, _interval(one.coverage)),
-            *(one.point.answered, one.point.wrong, one.point.upper),
+            *(name, row.auroc.value, _interval(row.auroc)),
+            "-" if row.better is None else f"{row.better.value:+.4f} {_interval(row.better)}",
+            *(row.augrc.value, _interval(row.augrc), row.coverage.value, _interval(row.coverage)),
+            *(row.point.answered, row.point.wrong, row.point.upper),
         ]
-        for name, one in rows.items()
+        for name, row in rows.items()
     ]
     return TextTable(columns, cells, numeric=[False, *[True] * (len(columns) - 1)])
 
@@ -271,7 +271,7 @@ def draw_curves(curves: Mapping[str, Curve], title: str = "") -> Figure:
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    lines = [axes.plot(one.coverage, one.risk, linewidth=1.4)[0] for one in curves.values()]
+    lines = [axes.plot(curve.coverage, curve.risk, linewidth=1.4)[0] for curve in curves.values()]
     axes.set(xlabel="coverage", ylabel="risk", xlim=(0, 1), ylim=(0, 1))
     axes.set_title(title, parse_math=False, fontsize=10)
     axes.grid(alpha=0.3)
@@ -294,7 +294,7 @@ def _bounded(value: float, sample: np.ndarray) -> Bounded:
 
 
 class _Order:
-    """Order claims by confidence, once for all samples; equal ones are one step."""
+    """Order claims by confidence, once for all samples; equal confidences are one step."""
 
     def __init__(self, confidence: np.ndarray) -> None:
         values = np.asarray(confidence, np.float64)
@@ -306,22 +306,22 @@ class _Order:
 
     def cumulated(self, weights: np.ndarray) -> np.ndarray:
         """Sum weights [samples, claims] from the surest claim to each step, [samples, steps]."""
-        found: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
-        return found
+        sums: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
+        return sums
 
     def auroc(self, weights: np.ndarray, present: np.ndarray) -> np.ndarray:
         """Return AUROC by sample; NaN where the claims are all of one kind."""
         good, bad = self.cumulated(weights * present), self.cumulated(weights * ~present)
         pairs = good[:, -1] * bad[:, -1]
         with np.errstate(invalid="ignore"):
-            found: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
-        return found
+            areas: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
+        return areas
 
     def augrc(self, weights: np.ndarray, wrong: np.ndarray) -> np.ndarray:
         """Return AUGRC by sample."""
         answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
-        found: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
-        return found
+        areas: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
+        return areas
 
     def coverage(self, weights: np.ndarray, wrong: np.ndarray, most: float) -> np.ndarray:
         """Return the most coverage at a risk of at most `most`, by sample."""
@@ -344,7 +344,6 @@ class _Order:
 
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Integrate y over x from (0, 0) by trapezoids, row by row."""
     left, before = (np.pad(one, ((0, 0), (1, 0)))[:, :-1] for one in (x, y))
-    found: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
-    return found
+    areas: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
+    return areas

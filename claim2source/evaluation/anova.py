@@ -92,17 +92,17 @@ def _tukey(
 ) -> list[Pair]:
     from statsmodels.stats.libqsturng import psturng, qsturng
 
-    places = list(combinations(range(len(names)), 2))
-    first, second = (np.array(column) for column in zip(*places, strict=True))
+    pairs = list(combinations(range(len(names)), 2))
+    first, second = (np.array(column) for column in zip(*pairs, strict=True))
     differences = means[second] - means[first]
     unit = float(np.sqrt(error / claims))
     reach = float(qsturng(1 - alpha, len(names), freedom)) * unit
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.where(differences == 0, 0.0, np.abs(differences) / unit)
     # The table is slow to read: each distinct hundredth of q once, and nothing beyond its end.
-    known, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
-    p_values = np.atleast_1d(psturng(known, len(names), freedom))[index]
-    ends = zip(places, differences.tolist(), p_values.tolist(), strict=True)
+    distinct, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
+    p_values = np.atleast_1d(psturng(distinct, len(names), freedom))[index]
+    ends = zip(pairs, differences.tolist(), p_values.tolist(), strict=True)
     return [
         Pair(names[i], names[j], d, d - reach, d + reach, p, abs(d) > reach)
         for (i, j), d, p in ends

@@ -1,4 +1,4 @@
-"""Write what CLEF working notes and the ACM's reproducibility checklist ask for, from reports."""
+"""Fill in CLEF's and the ACM's checklists of reproducibility from reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Section(NamedTuple):
 
 
 def checklist(reports: Mapping[str, Report]) -> str:
-    """Write the checklist of reports by name, as Markdown; what they do not say is so marked."""
+    """Write the checklist of reports by name, as Markdown; gaps are marked as not recorded."""
     rows = {
         section.title: {name: section.rows(report) for name, report in reports.items()}
         for section in _SECTIONS
@@ -58,27 +58,27 @@ def checklist(reports: Mapping[str, Report]) -> str:
         TextTable(["what", "answer"], answers),
     ]
     for section in _SECTIONS:
-        found = [
-            [*([name] if len(reports) > 1 else []), *map(_said, row)]
+        cells = [
+            [*([name] if len(reports) > 1 else []), *map(_recorded, row)]
             for name, own in rows[section.title].items()
             for row in own
         ]
         first = ["report"] if len(reports) > 1 else []
-        table = TextTable([*first, *section.columns.split("|")], found)
-        parts += [f"## {section.title}", table if found else section.none]
+        table = TextTable([*first, *section.columns.split("|")], cells)
+        parts += [f"## {section.title}", table if cells else section.none]
     notes = {f"- {note}" for report in reports.values() for note in report.notes}
     parts += ["## Notes", *sorted(notes)] if notes else []
     return f"{render(parts, 'markdown')}\n"
 
 
-def _said(cell: Cell) -> Cell:
+def _recorded(cell: Cell) -> Cell:
     return NOT_RECORDED if cell is None or cell == "" else cell
 
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
-    """Say whether the reports answer a question: all, some, in part, or not at all."""
+    """Answer a question: recorded by all reports, by some, in part, or not at all."""
     values = {
-        name: [_said(cell) for row in own for cell in row[section.labels :]]
+        name: [_recorded(cell) for row in own for cell in row[section.labels :]]
         for name, own in rows.items()
         if own
     }
@@ -89,7 +89,11 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
         return NOT_RECORDED
     if silent:
         return f"recorded, but not by {', '.join(silent)}"
-    return "recorded in part" if any(NOT_RECORDED in one for one in values.values()) else "recorded"
+    return (
+        "recorded in part"
+        if any(NOT_RECORDED in value for value in values.values())
+        else "recorded"
+    )
 
 
 def _data(report: Report) -> list[Row]:
@@ -127,17 +131,17 @@ def _prompts(report: Report) -> list[Row]:
             if isinstance(prompt, Mapping) and "sha256" in prompt:
                 made = map(prompt.get, ("name", "version", "sha256"))
                 rows.append([name, f"{stage.name}: {key}", *made])
-    return rows + _unsaid(report, 3)
+    return rows + _unrecorded(report, 3)
 
 
-def _unsaid(report: Report, columns: int) -> list[Row]:
-    """List what a language model may have had a part in, of which the report says nothing."""
+def _unrecorded(report: Report, columns: int) -> list[Row]:
+    """List stages and texts that may come of a language model whose settings no report holds."""
     silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
-    return [[*one, *[None] * columns] for one in (*silent, *_made_texts(report))]
+    return [[*one, *[None] * columns] for one in (*silent, *_generated_texts(report))]
 
 
-def _made_texts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield texts that a language model may have made before, of which reports say nothing more."""
+def _generated_texts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield texts that a language model may have written in advance."""
     for system in report.systems.values():
         if system.claims in _TRANSLATED:
             yield _name(system), "translations of claims"
@@ -152,13 +156,12 @@ def _decoding(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         llm = stage.settings.get("llm")
         if isinstance(llm, Mapping):
-            said = [_plain(llm[key]) if key in llm else None for key in _DECODING]
-            rows.append([name, stage.name, *said])
-    return rows + _unsaid(report, len(_DECODING))
+            cells = [_setting_text(llm[key]) if key in llm else None for key in _DECODING]
+            rows.append([name, stage.name, *cells])
+    return rows + _unrecorded(report, len(_DECODING))
 
 
-def _plain(value: Any) -> Cell:
-    """Write a setting; null is one that is left to the server."""
+def _setting_text(value: Any) -> Cell:
     return "not set" if value is None else str(value)
 
 
@@ -171,13 +174,13 @@ def _seeds(report: Report) -> list[Row]:
         seeds["permutations and bootstrap of tests"] = test.seed
     if report.training is not None:
         settings = _flat(report.training.settings)
-        found = {key: value for key, value in settings.items() if key.endswith("seed")}
-        seeds |= {f"training: {key}": value for key, value in found.items()}
-        seeds |= {} if found else {"training": None}
+        own = {key: value for key, value in settings.items() if key.endswith("seed")}
+        seeds |= {f"training: {key}": value for key, value in own.items()}
+        seeds |= {} if own else {"training": None}
     for name, stage in _stages(report):
         if "seed" in stage.settings:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
-    seeds |= {f"{name}, {what}": None for name, what in _unsaid(report, 0)}
+    seeds |= {f"{name}, {what}": None for name, what in _unrecorded(report, 0)}
     return [[what, None if seed is None else str(seed)] for what, seed in seeds.items()]
 
 
@@ -186,19 +189,19 @@ def _training(report: Report) -> list[Row]:
         return []
     rows: list[Row] = [["chosen", report.training.chosen_name]]
     settings = _flat(report.training.settings)
-    rows += [[key, _plain(value)] for key, value in settings.items()]
+    rows += [[key, _setting_text(value)] for key, value in settings.items()]
     return rows if settings else [*rows, ["settings", None]]
 
 
 def _choices(report: Report) -> list[Row]:
-    named: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
-    named += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
+    choices: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
+    choices += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
     return [
         [
             *(name, one.what, settings_text(one.settings), RULES.get(one.rule, "the best")),
             *(one.compared or len(one.tried) or None, f"{one.claims} claims of {one.split}"),
         ]
-        for name, one in named
+        for name, one in choices
     ]
 
 
@@ -224,11 +227,11 @@ def _costs(report: Report) -> list[Row]:
 
 
 def _hardware(report: Report) -> list[Row]:
-    found = report.provenance.hardware
-    if found is None:
+    machine = report.provenance.hardware
+    if machine is None:
         return [[None] * 4]
-    gpus = ", ".join(f"{found.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(found.gpus))
-    return [[found.cpu, found.cores, f"{found.memory / 2**30:.0f} GiB", gpus or "none used"]]
+    gpus = ", ".join(f"{machine.gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(machine.gpus))
+    return [[machine.cpu, machine.cores, f"{machine.memory / 2**30:.0f} GiB", gpus or "none used"]]
 
 
 def _software(report: Report) -> list[Row]:
@@ -238,17 +241,17 @@ def _software(report: Report) -> list[Row]:
 
 
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{front}{key}.")
+            flat |= _flat(value, f"{front}{key}.")
         elif value not in ("", [], ()):
-            found[f"{front}{key}"] = value
-    return found
+            flat[f"{front}{key}"] = value
+    return flat
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key} {_plain(value)}" for key, value in _flat(settings).items())
+    return "; ".join(f"{key} {_setting_text(value)}" for key, value in _flat(settings).items())
 
 
 _NO_LLM = "No stage asks a language model, and none made a text."

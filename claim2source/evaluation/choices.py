@@ -1,4 +1,4 @@
-"""Show what was chosen on val: the scores on its parts, what was compared, by which rule."""
+"""Tabulate the choices made on val: scores on its parts, alternatives, rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = {"one_se": "within one standard error of the best, the nearest to the de
 
 
 def choice_text(choice: Choice) -> str:
-    """Name what was chosen and its settings in one phrase."""
+    """Write a choice and its settings as one phrase."""
     settings = settings_text(choice.settings)
     return settings if choice.what in choice.settings else f"{choice.what}: {settings}"
 
@@ -31,7 +31,7 @@ def choice_notes(choice: Choice) -> list[str]:
 
 
 def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
-    """Tabulate choices, each with the name of what it was made for; None without any."""
+    """Tabulate choices under the names of their systems; None without any."""
     rows: list[list[Cell]] = [
         [
             *(name, choice_text(choice), choice.score, choice.best_score, choice.error),
@@ -45,19 +45,19 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 
 
 def tried_table(choice: Choice) -> TextTable | None:
-    """Tabulate what a choice was made from, with the scores to choose by; None where not kept.
+    """Tabulate a choice's alternatives with their scores; None where they were not recorded.
 
     Of many settings the best ones and the chosen one are shown, best first.
     """
     marks = {"best": choice.best, "chosen": choice.settings}
     rows: list[list[Cell]] = []
     for trial in choice.tried:
-        same = (name for name, one in marks.items() if trial.settings.items() <= one.items())
-        said = ", ".join([*same, *filter(None, [trial.verdict])])
-        rows.append([settings_text(trial.settings), trial.score, said or None])
+        same = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
+        label = ", ".join([*same, *filter(None, [trial.verdict])])
+        rows.append([settings_text(trial.settings), trial.score, label or None])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[1])))
-        rows = [row for place, row in enumerate(rows) if place < MOST_SHOWN or row[2]]
+        rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[2]]
     return TextTable([choice.what, f"{choice.metric} to choose by", ""], rows) if rows else None
 
 

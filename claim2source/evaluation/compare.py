@@ -177,13 +177,13 @@ def read_scored(
     are of. Without a data set or split, it is the one that all the reports
     name. Raises `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
-    found = [system for system in read_reports(reports) if not system.report.simulated]
-    named = {(system.report_folder, system.report.name) for system in found}
+    loaded = [system for system in read_reports(reports) if not system.report.simulated]
+    names = {(system.report_folder, system.report.name) for system in loaded}
     systems = {
         one.name: one
-        for one in found
+        for one in loaded
         if one.report.style == "S0C0"
-        or (one.report_folder, one.report.name.rpartition(".")[0]) not in named
+        or (one.report_folder, one.report.name.rpartition(".")[0]) not in names
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
@@ -203,13 +203,13 @@ def leaderboard(
     bounds: Mapping[str, Mapping[str, Bound]],
     tests: Sequence[FamilyResult],
 ) -> tuple[TextTable, TextTable]:
-    """Tabulate a row for each system, by its macro average, then what each costs.
+    """Tabulate systems by their macro average, then their costs.
 
     `bounds` are the scores of all claims and by language, `tests` those against the baseline, of
     which the first is shown. A checkpoint's score on val stands beside it where its report says it.
     """
     languages = scored.dataset.languages
-    on_val = {name: _on_val(system.report, scored.metric) for name, system in systems.items()}
+    on_val = {name: _val_score(system.report, scored.metric) for name, system in systems.items()}
     val = ["val"] if any(score is not None for score in on_val.values()) else []
     pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
     against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
@@ -231,14 +231,13 @@ def leaderboard(
                 *(tested if pairs else []),
             ]
         )
-        found = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
-        costs.append([place, name, system.model, system.claims, found, *cost_cells(system.cost)])
+        counted = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
+        costs.append([place, name, system.model, system.claims, counted, *cost_cells(system.cost)])
     head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
     return TextTable(columns, rows), TextTable(head, costs)
 
 
-def _on_val(system: SystemReport, metric: str) -> float | None:
-    """Return the score on all of val that a report states, where it is of this metric."""
+def _val_score(system: SystemReport, metric: str) -> float | None:
     table = system.val.get("val", {}) if metric == MAIN_METRIC else {}
     return table.get(MACRO, {}).get(metric)
 
@@ -306,13 +305,16 @@ def compare(
     """
     require(bool(results), "results", dict(results), "one or more systems by name")
     require(repeats >= 1, "repeats", repeats, "1 or more")
-    found = {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
-    runs = {name: one if isinstance(one, Run) else one.run for name, one in found.items()}
+    rankings = {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
+    runs = {
+        name: ranking if isinstance(ranking, Run) else ranking.run
+        for name, ranking in rankings.items()
+    }
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
     bounds = {part: one for part, one in scored.bounds(repeats, seed).items() if part != MICRO}
-    scores = {name: {part: one[name].value for part, one in bounds.items()} for name in runs}
-    intervals = {name: {part: one[name][1:] for part, one in bounds.items()} for name in runs}
+    scores = {name: {part: bound[name].value for part, bound in bounds.items()} for name in runs}
+    intervals = {name: {part: bound[name][1:] for part, bound in bounds.items()} for name in runs}
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

@@ -84,11 +84,11 @@ def score_intervals(
         for lang, mask in language_masks(dataset.claims, claims).items()
     }
     bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
-    found = {
+    intervals = {
         metric: {lang: (float(both[i, 0]), float(both[i, 1])) for lang, both in bounds.items()}
         for i, metric in enumerate(metrics)
     }
-    return Intervals(found, repeats, seed, int(groups.max()) + 1)
+    return Intervals(intervals, repeats, seed, int(groups.max()) + 1)
 
 
 def compare_families(
@@ -111,16 +111,16 @@ def compare_families(
     masks = language_masks(dataset.claims, claims)
     strata = language_strata(dataset.claims, claims) if len(masks) > 1 else None
     settings: Any = {"alpha": alpha, "repeats": repeats, "seed": seed}
-    found = []
+    results = []
     for family in families:
         for average in [strata, None] if micro and strata is not None else [strata]:
-            found.append(compare_family(scores, family, groups, average, **settings))
+            results.append(compare_family(scores, family, groups, average, **settings))
         for language, mask in masks.items() if strata is not None else ():
             own = replace(family, name=f"{family.name}, {language} claims (a family of its own)")
             values = {name: values[mask] for name, values in scores.items()}
             result = compare_family(values, own, groups[mask], **settings)
-            found.append(replace(result, average=language))
-    return found
+            results.append(replace(result, average=language))
+    return results
 
 
 def compare_family(
@@ -141,8 +141,8 @@ def compare_family(
     on a system without scores.
     """
     pairs = family.pairs
-    named = dict.fromkeys(name for pair in pairs for name in reversed(pair))
-    if absent := [name for name in named if name not in scores]:
+    names = dict.fromkeys(name for pair in pairs for name in reversed(pair))
+    if absent := [name for name in names if name not in scores]:
         raise ValueError(f"family {family.name}: no scores of {', '.join(absent)}")
     values = np.stack([np.asarray(scores[system], np.float64) for system, _ in pairs])
     bases = np.stack([np.asarray(scores[baseline], np.float64) for _, baseline in pairs])

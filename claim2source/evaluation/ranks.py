@@ -56,7 +56,7 @@ def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str,
 
 @dataclass(frozen=True)
 class Moves:
-    """Count claims by what became of their first gold.
+    """Count claims by the move of their first gold.
 
     `ceiling` is the share of claims with a gold among the sources that were re-ranked: no
     re-ranking of these finds more. `promoted` and `demoted` golds have a better or worse rank
@@ -80,7 +80,7 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
     if not judged:
         return {}
     old, new = (first_ranks(run, dataset.qrels, judged)[1] for run in (before, after))
-    found = {
+    moves = {
         lang: Moves(
             claims=int(mine.sum()),
             ceiling=float((old[mine] <= depth).mean()),
@@ -91,17 +91,17 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
         )
         for lang, mine in language_masks(dataset.claims, judged).items()
     }
-    claims, ceilings, *counts = zip(*map(astuple, found.values()), strict=True)
-    found[MACRO] = Moves(sum(claims), sum(ceilings) / len(ceilings), *map(sum, counts))
-    return found
+    claims, ceilings, *counts = zip(*map(astuple, moves.values()), strict=True)
+    moves[MACRO] = Moves(sum(claims), sum(ceilings) / len(ceilings), *map(sum, counts))
+    return moves
 
 
 def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTable:
     """Tabulate the moves of stages: name -> (depth, language -> moves)."""
     columns = "stage depth language claims ceiling promoted demoted to-first from-first".split()
     rows: list[list[Cell]] = [
-        [name, depth, language, *astuple(one)]
+        [name, depth, language, *astuple(move)]
         for name, (depth, moves) in stages.items()
-        for language, one in moves.items()
+        for language, move in moves.items()
     ]
     return TextTable(columns, rows, numeric=[False, True, False, *[True] * 6])

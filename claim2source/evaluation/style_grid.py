@@ -92,43 +92,51 @@ class StyleGrid:
         the scores.
         """
         cells: dict[str, SystemReport] = {}
-        for name, one in report.systems.items():
+        for name, system in report.systems.items():
             retriever, _, cell = name.rpartition(".")
-            if not one.macro or one.style == _PLAIN or not one.style.startswith(cell or "-"):
+            if (
+                not system.macro
+                or system.style == _PLAIN
+                or not system.style.startswith(cell or "-")
+            ):
                 continue
             plain = cell_name(retriever, CLAIM, SOURCE)
             base = report.systems.get(plain) or report.systems.get(retriever)
             if base is not None:
-                cells |= {plain: _limited(base, languages), name: _limited(one, languages)}
+                cells |= {plain: _limited(base, languages), name: _limited(system, languages)}
         styles = {name.rpartition(".")[2] for name in cells}
         claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
-        sources = tuple(s for s in SOURCE_STYLES if any(one.startswith(s) for one in styles))
+        sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
         retrievers = tuple(
             name
             for name in dict.fromkeys(name.rpartition(".")[0] for name in cells)
             if all(cell_name(name, c, s) in cells for c in claims for s in sources)
         )
         tests = tuple(
-            test for test in report.tests if all(one.system in cells for one in test.comparisons)
+            test
+            for test in report.tests
+            if all(comparison.system in cells for comparison in test.comparisons)
         )
-        found = replace(report, systems=cells, tests=tests)
-        return cls(found, retrievers, claims, sources) if retrievers else None
+        styled = replace(report, systems=cells, tests=tests)
+        return cls(styled, retrievers, claims, sources) if retrievers else None
 
     @property
     def languages(self) -> tuple[str, ...]:
         """Return the columns to tabulate: the macro average and, of several, each language."""
-        found = sorted_languages(lang for one in self.report.scored for lang in one.languages)
-        return (MACRO, *found) if len(found) > 1 else (MACRO,)
+        distinct = sorted_languages(
+            lang for system in self.report.scored for lang in system.languages
+        )
+        return (MACRO, *distinct) if len(distinct) > 1 else (MACRO,)
 
     @property
     def note(self) -> str:
         """Name the styles, and say where rules made their texts."""
-        named = ", ".join(
+        styles_named = ", ".join(
             f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
         )
-        by_rules = any(BY_RULES in one.style for one in self.report.systems.values())
+        by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
         rules = " Texts by rules, which say nothing of what a language model would write."
-        return f"Sources S and claims C: {named}.{rules if by_rules else ''}"
+        return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
         """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
@@ -138,44 +146,44 @@ class StyleGrid:
         pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
         names = [cell_name(retriever, *pair) for pair in pairs]
         reports = [self.report.systems[name] for name in names]
-        values = [float(one.table[language][MAIN_METRIC]) for one in reports]
+        values = [float(report.table[language][MAIN_METRIC]) for report in reports]
         # The 2025 paper's cells are of English claims.
         english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        known = [_published(one) if language in english else None for one in reports]
-        theirs = [None if score is None else score.published for score in known]
+        published = [_published(report) if language in english else None for report in reports]
+        theirs = [None if score is None else score.published for score in published]
         return [
             GridCell(
                 claims,
                 sources,
                 value,
                 value - values[0],
-                value == max(values) and max(values) not in values[:place],
-                self._tests.get((names[place], language)),
-                theirs[place],
-                _difference(theirs[place], theirs[0]) if place else None,
+                value == max(values) and max(values) not in values[:number],
+                self._tests.get((names[number], language)),
+                theirs[number],
+                _difference(theirs[number], theirs[0]) if number else None,
                 score.unreliable if score else "",
             )
-            for place, ((claims, sources), value, score) in enumerate(
-                zip(pairs, values, known, strict=True)
+            for number, ((claims, sources), value, score) in enumerate(
+                zip(pairs, values, published, strict=True)
             )
         ]
 
     @cached_property
     def _tests(self) -> Mapping[tuple[str, str], Comparison]:
         return {
-            (one.system, MACRO if test.average == "micro" else test.average): one
+            (comparison.system, MACRO if test.average == "micro" else test.average): comparison
             for test in self.report.tests
-            for one in test.comparisons
+            for comparison in test.comparisons
         }
 
     def plain(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return retriever -> claim style -> source style -> macro MRR@5."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        values: dict[str, dict[str, dict[str, float]]] = {}
         for retriever in self.retrievers:
-            table = found.setdefault(retriever, {claims: {} for claims in self.claims})
+            table = values.setdefault(retriever, {claims: {} for claims in self.claims})
             for cell in self.row(retriever):
                 table[cell.claims][cell.sources] = cell.value
-        return found
+        return values
 
 
 def _published(report: SystemReport) -> PublishedScore | None:
@@ -189,8 +197,8 @@ def _difference(one: float | None, other: float | None) -> float | None:
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
     if not languages:
         return report
-    kept = {lang: row for lang, row in report.languages.items() if lang in languages}
-    return replace(report, languages=kept, macro=macro(kept) if kept else {})
+    tables = {lang: row for lang, row in report.languages.items() if lang in languages}
+    return replace(report, languages=tables, macro=macro(tables) if tables else {})
 
 
 def mean_scores(parts: Sequence[Scores]) -> Scores:
@@ -198,10 +206,10 @@ def mean_scores(parts: Sequence[Scores]) -> Scores:
 
     Raises ValueError without versions, and where their claims differ.
     """
-    if len({one.claim_ids for one in parts}) != 1:
+    if len({part.claim_ids for part in parts}) != 1:
         raise ValueError("versions must have the same claims")
     metrics = parts[0].values
-    means = {metric: np.mean([one[metric] for one in parts], axis=0) for metric in metrics}
+    means = {metric: np.mean([part[metric] for part in parts], axis=0) for metric in metrics}
     return Scores(parts[0].claim_ids, means)
 
 
@@ -212,21 +220,21 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     """
     parts: list[Part] = []
     for language in grid.languages:
-        named = "macro average" if language == MACRO else f"{language} claims"
-        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {named}:")
+        title = "macro average" if language == MACRO else f"{language} claims"
+        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
         rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
         parts.append(_best_table(rows))
-        for sources in [grid.sources] if wide else [(one,) for one in grid.sources]:
+        for sources in [grid.sources] if wide else [(source,) for source in grid.sources]:
             parts.append(_cells_table(rows, sources))
     return [*parts, grid.note, LEGEND, *_published_notes(grid)]
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
     """Name the tables of a grid: of the best cells and of all, by language."""
-    found = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
+    tables = [part for part in grid_parts(grid, wide=True) if isinstance(part, TextTable)]
     kinds = [f"{kind} {lang}" for lang in grid.languages for kind in ("best", "grid")]
     # Where no cell has scores there is no table of them.
-    return dict(zip(kinds if found else [], found, strict=True))
+    return dict(zip(kinds if tables else [], tables, strict=True))
 
 
 def comparison_parts(grid: StyleGrid) -> list[Part]:
@@ -236,26 +244,26 @@ def comparison_parts(grid: StyleGrid) -> list[Part]:
 
 def _best_table(rows: Mapping[str, Sequence[GridCell]]) -> TextTable:
     columns = ["retriever", "S0C0", "best cell", MAIN_METRIC, "difference", "95 %", "p (Holm)"]
-    found: list[list[Cell]] = []
+    lines: list[list[Cell]] = []
     for retriever, cells in rows.items():
         best = next(cell for cell in cells if cell.is_best)
         row: list[Cell] = [retriever, cells[0].value, best.name, best.value, f"{best.delta:+.4f}"]
         test = best.test
         row += [f"{test.low:+.4f} to {test.high:+.4f}", test.p_holm] if test else [None, None]
-        found.append(row)
-    return TextTable(columns, found, numeric=[False, True, False, True, True, True, True])
+        lines.append(row)
+    return TextTable(columns, lines, numeric=[False, True, False, True, True, True, True])
 
 
 def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str]) -> TextTable:
-    found: list[list[str]] = []
+    lines: list[list[str]] = []
     names: list[str] = []
     for retriever, row in rows.items():
         cells = [cell for cell in row if cell.sources in sources]
         names = [cell.name for cell in cells]
-        found.append([retriever, *map(_ours, cells)])
+        lines.append([retriever, *map(_ours, cells)])
         if any(cell.published is not None for cell in cells):
-            found.append(["  published", *map(_theirs, cells)])
-    return TextTable(["retriever", *names], found, numeric=[False, *[True] * len(names)])
+            lines.append(["  published", *map(_theirs, cells)])
+    return TextTable(["retriever", *names], lines, numeric=[False, *[True] * len(names)])
 
 
 def _ours(cell: GridCell) -> str:
@@ -274,15 +282,14 @@ def _theirs(cell: GridCell) -> str:
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
-    """Say where published cells come from, and why some are marked."""
-    shown = [one for one in map(_published, grid.report.systems.values()) if one is not None]
-    if not shown:
+    scores = [one for one in map(_published, grid.report.systems.values()) if one is not None]
+    if not scores:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
-    if not all(one.same_claims for one in shown):
+    if not all(one.same_claims for one in scores):
         source += " Ours are over other claims: the rows are shown, not compared."
     reasons: dict[str, list[str]] = {}
-    for one in shown:
+    for one in scores:
         if one.unreliable:
             reasons.setdefault(one.unreliable, []).append(f"{one.row} {one.column}")
     notes = [f"{_few(cells)}: {why}" for why, cells in reasons.items()]
@@ -327,9 +334,9 @@ def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
     sources = [f"{style}\n{STYLES[style].what}" for style in grid.sources]
     claims = [f"{style} {STYLES[style].what}" for style in grid.claims]
     for axes, (retriever, row) in zip(panels.flat, rows.items(), strict=False):
-        places = [(grid.claims.index(c.claims), grid.sources.index(c.sources)) for c in row]
+        positions = [(grid.claims.index(c.claims), grid.sources.index(c.sources)) for c in row]
         deltas = np.zeros((len(grid.claims), len(grid.sources)))
-        for (y, x), cell in zip(places, row, strict=True):
+        for (y, x), cell in zip(positions, row, strict=True):
             deltas[y, x] = cell.delta
             colour = "white" if abs(cell.delta) > 0.6 * most else "black"
             text = f"{cell.value:.3f}{'*' if cell.differs else ''}"

@@ -1,4 +1,4 @@
-"""Describe what verifiers did: claims that were asked about, and what a promoted gold cost."""
+"""Measure verifiers: claims that were in doubt, and the cost of a promoted gold."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
-    asked = [one for one in result.details.values() if one.get("asks")]
+    polls = [detail for detail in result.details.values() if detail.get("asks")]
     return Verified(
         claims=len(result.run.claim_ids),
-        asked=len(asked),
-        asks=int(sum(one["asks"] for one in asked)),
-        tokens=int(sum(one["tokens"] for one in asked)),
+        asked=len(polls),
+        asks=int(sum(one["asks"] for one in polls)),
+        tokens=int(sum(one["tokens"] for one in polls)),
         promoted=0 if moves is None else moves.promoted,
         demoted=0 if moves is None else moves.demoted,
     )
 
 
 def verified_table(stages: Mapping[str, Verified]) -> TextTable:
-    """Tabulate what verifiers did."""
+    """Tabulate verifiers' work and its effect."""
     columns = "stage claims asked share requests tokens promoted demoted tokens/promoted".split()
     rows: list[list[Cell]] = []
-    for name, one in stages.items():
-        price = one.tokens_per_promoted
+    for name, stage in stages.items():
+        price = stage.tokens_per_promoted
         rows.append(
             [
-                *(name, one.claims, one.asked, one.share_asked, one.asks, one.tokens),
-                *(one.promoted, one.demoted, None if price is None else f"{price:.0f}"),
+                *(name, stage.claims, stage.asked, stage.share_asked, stage.asks, stage.tokens),
+                *(stage.promoted, stage.demoted, None if price is None else f"{price:.0f}"),
             ]
         )
     return TextTable(columns, rows, numeric=[False, *[True] * 8])

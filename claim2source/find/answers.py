@@ -180,7 +180,7 @@ def about(paper: Paper) -> list[str]:
 
 
 def retraction(paper: Paper) -> str:
-    """Say what became of a paper, loudly where it is retracted; "" where nothing is known."""
+    """Write a paper's retraction (in capitals) or correction; "" where it has none."""
     state, comma, details = paper.retracted.partition(",")
     return f"{state.upper() if paper.is_retracted else state.capitalize()}{comma}{details}"
 
@@ -201,17 +201,17 @@ def headline(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """Say how far an answer can be trusted: as measured, and why less."""
-    found = list(answer.warnings)
+    notices = list(answer.warnings)
     if answer.matches and answer.present is None:
-        found.append("No abstention is fitted to this index: index --claims DATASET does that.")
+        notices.append("No abstention is fitted to this index: index --claims DATASET does that.")
     if answer.measured is not None:
         one = answer.measured
-        found.append(
+        notices.append(
             f"Of {one.answers} held-out posts with this verdict {_percent(one.here, one.answers)} "
             f"had their paper in the index, and for {_percent(one.first, one.answers)} it came "
             "first."
         )
-    return found
+    return notices
 
 
 def _percent(part: int, whole: int) -> str:
@@ -220,8 +220,8 @@ def _percent(part: int, whole: int) -> str:
 
 def scores_of(match: Match) -> str:
     """Write the scores of a paper."""
-    named = {name: _SCORES.get(name, name) for name in match.parts}
-    return ", ".join(f"{named[name]} {score:.4g}" for name, score in match.parts.items())
+    labels = {name: _SCORES.get(name, name) for name in match.parts}
+    return ", ".join(f"{labels[name]} {score:.4g}" for name, score in match.parts.items())
 
 
 def as_text(answer: Answer, several: bool = False) -> str:
@@ -231,12 +231,12 @@ def as_text(answer: Answer, several: bool = False) -> str:
     lines += [headline(answer), *notes(answer)]
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
-    shown = [_match(match) for match in answer.matches]
+    blocks = [_match(match) for match in answer.matches]
     if answer.matches:
-        shown.append(ABOUT_SCORES)
+        blocks.append(ABOUT_SCORES)
     if answer.of is not None:
-        shown.append(f"index version {answer.of.version}, model {answer.of.model}")
-    return "\n\n".join(["\n".join(map(printable_line, lines)), *shown])
+        blocks.append(f"index version {answer.of.version}, model {answer.of.model}")
+    return "\n\n".join(["\n".join(map(printable_line, lines)), *blocks])
 
 
 def _match(match: Match) -> str:

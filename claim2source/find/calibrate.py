@@ -36,9 +36,9 @@ NOT_HERE = 0.3
 PENALTY = 1.0
 
 
-def stages_of(found: Found) -> dict[str, Result]:
-    """Name what an index found, fused as by default, as abstention reads it."""
-    lexical, dense = found.lexical.top(DEEPEST), found.dense.top(DEEPEST)
+def stages_of(results: Found) -> dict[str, Result]:
+    """Name an index's rankings, fused with the default weights, as abstention reads them."""
+    lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
 
@@ -50,7 +50,7 @@ def languages_of(engine: Engine) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Hold what an index gave for claims with and without their papers, and for other posts.
+    """Hold an index's answers to claims with and without their papers, and to other posts.
 
     `elsewhere` is of the latter, `kinds` [posts] number the kinds that they are of.
     """
@@ -77,8 +77,8 @@ class Questions:
 
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability of each that its paper is here, [2 x claims + posts]."""
-        found = model.probabilities(self.features(model.design))
-        return found if model.topic is None else found * self.shares(model.topic)
+        probabilities = model.probabilities(self.features(model.design))
+        return probabilities if model.topic is None else probabilities * self.shares(model.topic)
 
 
 def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
@@ -96,15 +96,17 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
     removed = papers_of_claims(dataset.with_claims(claims))
-    found = engine.find(claims, DEEPEST + max(map(len, removed.values())))
+    results = engine.find(claims, DEEPEST + max(map(len, removed.values())))
     bare = replace(
-        found, lexical=_without(found.lexical, removed), dense=_without(found.dense, removed)
+        results,
+        lexical=_without_sources(results.lexical, removed),
+        dense=_without_sources(results.dense, removed),
     )
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
     elsewhere = stages_of(engine.find(others, DEEPEST))
-    asked = PairedResults.of(claims, stages_of(found), stages_of(bare))
-    return Questions(asked, [one.id for one in others], elsewhere, kinds)
+    paired = PairedResults.of(claims, stages_of(results), stages_of(bare))
+    return Questions(paired, [other.id for other in others], elsewhere, kinds)
 
 
 def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
@@ -114,22 +116,22 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     `UserError` where there are too few.
     """
     questions = ask_index(engine, dataset, seed)
-    asked, papers = questions.asked, engine.stats().papers
-    said = (
+    paired, papers = questions.asked, engine.stats().papers
+    summary = (
         f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(asked, seed=seed, said=said)
+    chosen = fit_abstention(paired, seed=seed, said=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
-    groups = [_dealt(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
+    groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
     for one in range(FOLDS):
-        shares[fold == one] = questions.shares(_fit(questions, design, penalty, fold != one))[
+        shares[fold == one] = questions.shares(_fit_model(questions, design, penalty, fold != one))[
             fold == one
         ]
-    model = _fit(questions, design, penalty, np.ones(len(fold), bool))
+    model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
     tenths = tenths_of(shares, questions.here, questions.first)
     return replace(
         model, threshold=NOT_HERE, fitted=chosen.model.fitted, papers=papers, tenths=tenths
@@ -138,33 +140,35 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
-    asked = ask_index(engine, dataset).asked
-    stages = (asked.stages, asked.bare)
-    shares = np.concatenate([model.shares(asked.claim_ids, one) for one in stages])
-    return tenths_of(shares, asked.outcomes.present, asked.outcomes.right)
+    paired = ask_index(engine, dataset).asked
+    stages = (paired.stages, paired.bare)
+    shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
+    return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
 
 
 def measured_line(model: AbstainModel) -> str:
-    """Say how often the paper was there by verdict, on what a model was not fitted on."""
+    """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")
     counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
     parts = [
-        f"{name} {one.here} of {one.answers}"
-        for name, one in zip(names, counted, strict=True)
-        if one.answers
+        f"{name} {tenth.here} of {tenth.answers}"
+        for name, tenth in zip(names, counted, strict=True)
+        if tenth.answers
     ]
     return f"held out, the paper was there of {', of '.join(parts)}"
 
 
-def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray) -> AbstainModel:
-    """Fit a model of the paper, times one of the topic, to rows of the questions, bool."""
-    asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
+def _fit_model(
+    questions: Questions, design: Design, penalty: float, rows: np.ndarray
+) -> AbstainModel:
+    """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
+    paired, claims = questions.asked, 2 * len(questions.asked.claim_ids)
     those = rows[:claims]
-    model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
+    model = fit(design, paired.features(design)[those], paired.outcomes.present[those], penalty)
     run = questions.elsewhere[DENSE].run
-    places = [run.rows(one).start for one in questions.others]
-    first = run.scores[places][rows[claims:]]
+    firsts = [run.rows(other).start for other in questions.others]
+    first = run.scores[firsts][rows[claims:]]
     usual = tuple(round(float(score), 6) for score in first)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     is_claim = np.arange(len(rows)) < claims
@@ -173,15 +177,13 @@ def _fit(questions: Questions, design: Design, penalty: float, rows: np.ndarray)
     )
 
 
-def _dealt(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal groups to folds; return the fold of each row."""
+def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     names, number = np.unique(groups, return_inverse=True)
-    found: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
-    return found
+    folds: np.ndarray = (rng.permutation(len(names)) % FOLDS)[number]
+    return folds
 
 
-def _without(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
-    """Take sources out of the rankings of claims; the rest keeps its order and scores."""
+def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
     rows = [row for row in result.run if row[1] not in removed.get(row[0], ())]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     run = Run.from_rows(*columns, claim_ids=result.run.claim_ids, pool=result.run.pool)

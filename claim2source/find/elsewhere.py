@@ -81,12 +81,12 @@ def posts_from_elsewhere(
     """
     every: list[tuple[str, str, int]] = []
     kind = 0
-    for language in [one for one in languages if one in _POSTS] or ["en"]:
+    for language in [language for language in languages if language in _POSTS] or ["en"]:
         for line in _POSTS[language].strip().splitlines():
             sentence, *lists = line.split(" | ")
-            gaps = product(*(one.split("; ") for one in lists))
+            gaps = product(*(entry.split("; ") for entry in lists))
             every += [(language, sentence.format(*words), kind) for words in gaps]
             kind += 1
-    places = sorted(np.random.default_rng(seed).permutation(len(every))[:count].tolist())
-    claims = [Claim(f"elsewhere {i}", every[i][1], every[i][0]) for i in places]
-    return claims, np.array([every[i][2] for i in places])
+    rows = sorted(np.random.default_rng(seed).permutation(len(every))[:count].tolist())
+    claims = [Claim(f"elsewhere {i}", every[i][1], every[i][0]) for i in rows]
+    return claims, np.array([every[i][2] for i in rows])

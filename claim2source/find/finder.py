@@ -84,7 +84,7 @@ class IndexState:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold what was found for a post.
+    """Hold the papers for a post, and the verdict whether its own is among them.
 
     `present` is the probability that its paper is in the index, None where nothing was fitted
     to tell. `verdict` says "found", "uncertain" or "not here" by it, "" where nothing was fitted;
@@ -106,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Stages:
-    """Hold the named results of a search, in order; the last one's is the answer."""
+    """Hold the results of a search by stage, in order; the last is the answer."""
 
     found: Found
     named: tuple[tuple[str, Result], ...]
@@ -171,7 +171,7 @@ class Finder:
         return self._abstain[1]
 
     def _check(self, system: System) -> None:
-        """Take a pipeline's fusion, and refuse another BM25, model or first stage."""
+        """Take over a pipeline's fusion; refuse another BM25, model or first stage."""
         engine, first = self.engine, system.first
         if isinstance(first, HybridNode):
             engine.fusion = first.fusion
@@ -215,21 +215,25 @@ class Finder:
     def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
-        found = self.engine.find(claims, max(k, self._depth), where)
-        papers = self.engine.fetch(_ids(found, claims))
-        stages = self._staged(claims, found, papers)
-        present = self._present(claims, stages)
+        results = self.engine.find(claims, max(k, self._depth), where)
+        papers = self.engine.fetch(_ids(results, claims))
+        stages = self._staged(claims, results, papers)
+        present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
         shown = {
             claim.id: [one for one in stages.last.run.sources(claim.id, k) if one in papers]
             for claim in claims
         }
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, found, shown, papers) if self.sentences else {}
+        nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
         verdicts, measured = self._verdicts(claims, stages, present)
-        listed_papers = list({one for ids in shown.values() for one in ids})
-        matching = MatchingWords(self.engine.manifest.bm25, [papers[one] for one in listed_papers])
-        of = IndexState(self.engine.version, self.engine.manifest.model_hash, self._settings(where))
+        listed_papers = list({key for ids in shown.values() for key in ids})
+        matching = MatchingWords(
+            self.engine.manifest.bm25, [papers[paper] for paper in listed_papers]
+        )
+        of = IndexState(
+            self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
+        )
         scores = [(name, result.run) for name, result in stages.named]
         answers = []
         for post, claim in zip(posts, claims, strict=True):
@@ -253,7 +257,7 @@ class Finder:
                     matches,
                     verdicts.get(claim.id) == "not here",
                     present.get(claim.id),
-                    _reasoning(stages, claim),
+                    _verifier_notes(stages, claim),
                     verdicts.get(claim.id, ""),
                     of,
                     measured.get(verdicts.get(claim.id, "")),
@@ -266,20 +270,20 @@ class Finder:
         self, claims: Sequence[Claim], found: Found, papers: Mapping[str, Paper]
     ) -> _Stages:
         system = self.system
-        named = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
+        results = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
         if system is None:
-            return _Stages(found, tuple(named))
+            return _Stages(found, tuple(results))
         first = system.first
         if isinstance(first, HybridNode):
             names = (first.sparse.display_name, first.dense.display_name, FUSE)
-            named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
+            results = [(name, one) for name, (_, one) in zip(names, results, strict=True)]
         else:
-            named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
+            results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
         runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
-        named += apply_stages(self.stages, named, claims, sources, runtime, self.on_part)
-        return _Stages(found, tuple(named))
+        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
+        return _Stages(found, tuple(results))
 
     def _count_over(self, sources: Sequence[Source]) -> None:
         """Have stages that count terms count over all papers, once these are not known yet.
@@ -287,7 +291,7 @@ class Finder:
         Raises `UserError` where the index is too large for that.
         """
         counting = [name for name, stage in self.stages if counts_terms(stage)]
-        if not counting or all(self._pool.get(one.id) == one for one in sources):
+        if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
             raise UserError(
@@ -300,8 +304,8 @@ class Finder:
         pool = list(self._pool.values())
         self.stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self.stages]
 
-    def _present(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
-        """Tell how probably each post's paper is there, by the pipeline or the index's model."""
+    def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
+        """Return the probability that each post's paper is in the index."""
         own = [result for name, result in stages.named if name == _ABSTAIN]
         if own:
             read = {claim.id: presence(own[-1], claim.id) for claim in claims}
@@ -337,17 +341,15 @@ class Finder:
         if fitted is not None and fitted.tenths and not own:
             edges = {"not here": (0.0, least), "uncertain": (least, sure), "found": (sure, 1.1)}
             counted = {name: fitted.measured(*edge) for name, edge in edges.items()}
-            measured = {name: one for name, one in counted.items() if one.answers}
+            measured = {name: tenth for name, tenth in counted.items() if tenth.answers}
         return {claim: verdict(claim, share) for claim, share in present.items()}, measured
 
     def _language_of(self, post: Post) -> str:
-        """Return a post's language: its own where it is one, else the likeliest."""
         if post.lang in CODES:
             return post.lang
         return likeliest(post.text[:_SAMPLE], languages_of(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
-        """Say why an answer deserves less trust than others."""
         manifest, fitted = self.engine.manifest, self.abstain
         name = "" if manifest.model is None else manifest.model.name
         if claim.lang != "en" and not claim.translation and name in ENGLISH:
@@ -361,12 +363,11 @@ class Finder:
                 "its abstention was fitted: fit it again (index --claims)"
             )
 
-    def _settings(self, where: Where) -> dict[str, object]:
-        """List what an answer depends on beside the index."""
-        given = {name: value for name, value in asdict(where).items() if value is not None}
+    def _answer_settings(self, where: Where) -> dict[str, object]:
+        filters = {name: value for name, value in asdict(where).items() if value is not None}
         stages = [name for name, _ in self.stages]
         return {
-            **given,
+            **filters,
             **({"stages": stages} if stages else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
@@ -383,11 +384,13 @@ class Finder:
 
         Both by the index's model; keys are claim and paper.
         """
-        wanted = dict.fromkeys(one for ids in shown.values() for one in ids)
+        wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
         sentences = {one: split(papers[one]) for one in wanted}
         vectors = self._sentence_vectors(sentences, papers)
-        said = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
-        several = [text for texts in said.values() if len(texts) > 1 for text in texts]
+        sentences_of_posts = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
+        several = [
+            text for texts in sentences_of_posts.values() if len(texts) > 1 for text in texts
+        ]
         of_post: dict[str, np.ndarray] = {}
         if several:
             made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
@@ -396,10 +399,12 @@ class Finder:
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
-                    places = findings(sentences[one])
-                    scores = vectors[one][places] @ found.vectors[claim]
-                    best = places[int(np.argmax(scores))]
-                    texts = said[claim] if len(said[claim]) > 1 else [""]
+                    positions = findings(sentences[one])
+                    scores = vectors[one][positions] @ found.vectors[claim]
+                    best = positions[int(np.argmax(scores))]
+                    texts = (
+                        sentences_of_posts[claim] if len(sentences_of_posts[claim]) > 1 else [""]
+                    )
                     alike = [float(of_post[text] @ vectors[one][best]) for text in texts if text]
                     own = texts[int(np.argmax(alike))] if alike else ""
                     nearest[claim, one] = sentences[one][best], own
@@ -408,7 +413,7 @@ class Finder:
     def _sentence_vectors(
         self, sentences: Mapping[str, Sequence[str]], papers: Mapping[str, Paper]
     ) -> dict[str, np.ndarray]:
-        """Read the vectors of papers' sentences, [sentences, d]; what is not stored is encoded."""
+        """Read the vectors of papers' sentences, [sentences, d]; encode those not stored."""
         vectors: dict[str, np.ndarray] = {}
         if self.engine.manifest.sentences == SPLIT:
             for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
@@ -425,13 +430,12 @@ class Finder:
         return vectors
 
 
-def _ids(found: Found, claims: Sequence[Claim]) -> list[str]:
-    runs = [part.run for part in (found.lexical, found.dense, found.fused)]
+def _ids(results: Found, claims: Sequence[Claim]) -> list[str]:
+    runs = [part.run for part in (results.lexical, results.dense, results.fused)]
     return list(dict.fromkeys(one for run in runs for c in claims for one in run.sources(c.id)))
 
 
-def _reasoning(stages: _Stages, claim: Claim) -> str:
-    """Join what verifiers noted of a claim."""
+def _verifier_notes(stages: _Stages, claim: Claim) -> str:
     notes = [
         result.notes.get(claim.id, "")
         for name, result in stages.named

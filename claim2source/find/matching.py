@@ -22,20 +22,22 @@ class MatchingWords:
 
     def __init__(self, bm25: BM25Config, papers: Sequence[Paper]) -> None:
         self._analyser = Analyser(bm25)
-        texts = {one.source.id: f"{one.source.title}\n{one.source.abstract}" for one in papers}
+        texts = {
+            paper.source.id: f"{paper.source.title}\n{paper.source.abstract}" for paper in papers
+        }
         self._words = {one: list(dict.fromkeys(WORD.findall(text))) for one, text in texts.items()}
         distinct = list({word for words in self._words.values() for word in words})
         self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
-        self._papers = {one.source.id: one for one in papers}
+        self._papers = {paper.source.id: paper for paper in papers}
         self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]]]] = {}
 
     def of(self, claim: Claim, paper: str) -> Words:
         """List the words of a claim, and of a paper, that match, each once in text order."""
         if claim not in self._claims:
-            self._claims[claim] = self._analysed(claim)
+            self._claims[claim] = self._analyse(claim)
         words, sought, own = self._claims[claim]
         theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
-        known = {term for word in theirs for term in self._terms[word]}
+        terms_of_paper = {term for word in theirs for term in self._terms[word]}
         source = self._papers[paper].source
         names = {*name_terms(claim.text)} & {*names_of(source)}
         named = [word for text in (*source.authors, source.venue) for word in WORD.findall(text)]
@@ -43,20 +45,19 @@ class MatchingWords:
         mine = [
             word
             for word, terms in zip(words, own, strict=True)
-            if terms & known or names & {*plain_words(word)}
+            if terms & terms_of_paper or names & {*plain_words(word)}
         ]
-        return _distinct(mine), _distinct(theirs)
+        return _distinct_words(mine), _distinct_words(theirs)
 
-    def _analysed(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
-        """List a claim's words, its terms, and those of each word."""
+    def _analyse(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
         texts = [claim.text, claim.translation or ""]
         words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
         sought = set(self._analyser.claim(claim))
         return words, sought, [sought & {*terms} for terms in self._analyser.texts(words)]
 
 
-def _distinct(words: list[str]) -> tuple[str, ...]:
-    """Leave out words that differ from an earlier one in capitals alone."""
+def _distinct_words(words: list[str]) -> tuple[str, ...]:
+    """Drop words that differ from an earlier one in capitals alone."""
     first: dict[str, str] = {}
     for word in words:
         first.setdefault(word.casefold(), word)

@@ -21,7 +21,7 @@ INDEX = "CLAIM2SOURCE_INDEX"
 
 @dataclass(frozen=True, kw_only=True)
 class FinderOptions(ModelOptions):
-    """Say which index is asked, and what follows it.
+    """Set the index that is searched, and the stages that follow it.
 
     Args:
         index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.
@@ -77,7 +77,7 @@ class FinderOptions(ModelOptions):
 
 def with_index(words: Sequence[str]) -> list[str]:
     """Name the index of the environment where the words name none."""
-    found = list(words)
+    options = list(words)
     if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
-        found += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
-    return found
+        options += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
+    return options

@@ -77,13 +77,13 @@ class Fetcher:
             raise UserError(f"{address}: is not https://{BLUESKY}/profile/NAME/post/KEY")
         name = path[1]
         if not name.startswith("did:"):
-            asked = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
-            name = _text(self._json(f"{BLUESKY_API}/xrpc/{asked}", address), "did", address)
+            query = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
+            name = _text(self._json(f"{BLUESKY_API}/xrpc/{query}", address), "did", address)
 
         def view_of(uri: str) -> dict[str, Any] | None:
             """Ask for the post at an AT address; None where it cannot be seen."""
-            asked = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
-            posts = objects(self._json(f"{BLUESKY_API}/xrpc/{asked}", address).get("posts"))
+            query = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
+            posts = objects(self._json(f"{BLUESKY_API}/xrpc/{query}", address).get("posts"))
             return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
 
         view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
@@ -126,12 +126,12 @@ class Fetcher:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise UserError(f"{address}: {host} cannot be read: {error}") from None
         try:
-            found = json.loads(data)
+            reply = json.loads(data)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise UserError(f"{address}: {host} does not answer a JSON object")
-        return found
+        return reply
 
 
 def is_address(text: str) -> bool:
@@ -139,15 +139,15 @@ def is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
-def _made(address: str, id: str, found: PostParts) -> Post:
-    if not found.text.strip():
-        has = ", ".join(found.without_text)
+def _made(address: str, id: str, parts: PostParts) -> Post:
+    if not parts.text.strip():
+        has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, plain = found.date, found.lang.partition("-")[0].lower()
+    date, plain = parts.date, parts.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
-    links = dict.fromkeys(link for link in found.links if is_address(link))
-    return Post(id, found.text, known, day, links=tuple(links))
+    lang = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
+    links = dict.fromkeys(link for link in parts.links if is_address(link))
+    return Post(id, parts.text, lang, day, links=tuple(links))
 
 
 def _text(answer: Mapping[str, Any], key: str, address: str) -> str:

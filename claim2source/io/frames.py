@@ -32,27 +32,54 @@ def is_table(value: object) -> bool:
     return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
 
 
-class Frame:
-    """Hold a table under the name that errors give it.
+WANTED = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
 
-    Raises `InputError` in one line where it is no table, or has a column twice.
+
+class _Lists:
+    """Give a list of dicts, or of texts, columns as a frame has them; texts are `post-1`, .."""
+
+    def __init__(self, rows: Sequence[Any], name: str) -> None:
+        if isinstance(rows[0], str):
+            kind = name.removesuffix("s")
+            numbered = enumerate(rows, start=1)
+            rows = [{"_id": f"{kind}-{number}", "text": text} for number, text in numbered]
+        self._rows: Sequence[Mapping[Any, object]] = rows
+        self.columns = list(dict.fromkeys(key for row in rows for key in row))
+
+    def __getitem__(self, name: str) -> list[object]:
+        return [row.get(name) for row in self._rows]
+
+
+class Frame:
+    """Hold a table, or a list of dicts or texts, under the name that errors give it.
+
+    `columns` says which key a column of another name stands for. Raises `InputError` in one line
+    where it is no table, or has a column twice.
     """
 
-    def __init__(self, table: object, name: str) -> None:
+    def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
         self.name = name
-        if not is_table(table):
+        data: Any = table
+        if isinstance(table, list | tuple) and table:
+            kinds = {dict if isinstance(row, Mapping) else type(row) for row in table}
+            if kinds not in ({dict}, {str}):
+                listed = " and ".join(sorted(kind.__name__ for kind in kinds))
+                raise self.wrong(f"is a list of {listed}; wanted: {WANTED}")
+            data = _Lists(table, name)
+        elif not is_table(table):
             splits = isinstance(table, Mapping) and hasattr(table, "column_names")
             several = f"holds several splits: give one of {', '.join(map(str, table))}"  # type: ignore[call-overload]
-            kind = f"is a {type(table).__name__}, not a pandas frame or a Dataset"
+            empty = isinstance(table, list | tuple)
+            kind = f"is {'an empty' if empty else 'a'} {type(table).__name__}; wanted: {WANTED}"
             raise self.wrong(several if splits else kind)
-        data: Any = table
         if any(name is not None for name in getattr(getattr(data, "index", None), "names", ())):
             data = data.reset_index()  # an id that is the frame's index is a column too
         if hasattr(data, "with_format"):
             data = data.with_format(None)  # plain values in place of tensors
         self._table = data
-        named = getattr(data, "column_names", None)
-        self.columns = [str(column) for column in (data.columns if named is None else named)]
+        names = getattr(data, "column_names", None)
+        self.given = [str(column) for column in (data.columns if names is None else names)]
+        self.columns = [(columns or {}).get(column, column) for column in self.given]
         for column in self.columns:
             if self.columns.count(column) > 1:
                 raise self.wrong(f"has the column {column} twice")
@@ -63,7 +90,7 @@ class Frame:
 
     def column(self, name: str) -> list[object]:
         """Read a column as plain Python values, None where one is missing."""
-        values = self._table[name]
+        values = self._table[self.given[self.columns.index(name)]]
         for method in ("to_list", "to_pylist"):
             values = getattr(values, method)() if hasattr(values, method) else values
         return [plain(value) for value in values]
@@ -86,9 +113,9 @@ def plain(value: Any) -> object:
     if isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, date):
         return value.isoformat()[:10]
     return plain(value.tolist()) if hasattr(value, "tolist") else value
@@ -132,11 +159,11 @@ class FrameRecords(Records):
         columns = [self._frame.column(name) for name in names]
         for number, cells in enumerate(zip(*columns, strict=True), start=1):
             record = dict(zip(keys, cells, strict=True))
-            named = {name: record.pop(name) for name in self._of_metadata}
-            given = {name: value for name, value in named.items() if value is not None}
+            metadata_cells = {name: record.pop(name) for name in self._of_metadata}
+            metadata = {name: value for name, value in metadata_cells.items() if value is not None}
             inner = record.get("metadata")
-            if given and (inner is None or isinstance(inner, dict)):
-                record["metadata"] = {**(inner or {}), **given}
+            if metadata and (inner is None or isinstance(inner, dict)):
+                record["metadata"] = {**(inner or {}), **metadata}
             row = row_of(record, self.path, self.problems, number)
             assert row is not None
             yield row

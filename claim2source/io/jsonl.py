@@ -87,8 +87,8 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
         document = blank + "".join(text for _, text in begin)
         value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
         records = value if isinstance(value, list) else [] if value is None else [value]
-        for place, record in enumerate(records, start=1):
-            if (row := row_of(record, path, problems, place, f"record {place}")) is not None:
+        for position, record in enumerate(records, start=1):
+            if (row := row_of(record, path, problems, position, f"record {position}")) is not None:
                 yield row
         return
     for number, line in chain(begin, lines):
@@ -104,8 +104,8 @@ def row_of(record: object, path: Path, problems: Problems, line: int, name: str 
     """Make a row of an object; problems name its line or, in a document, its name."""
 
     def complain(field: str | None, why: str, kind: str = "") -> None:
-        place = ": ".join(part for part in (name, field) if part)
-        problems.add(path, None if name else line, place or None, why, kind)
+        label = ": ".join(part for part in (name, field) if part)
+        problems.add(path, None if name else line, label or None, why, kind)
 
     if isinstance(record, dict):
         return Row(record, line, complain, name)
@@ -139,15 +139,15 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
 
 
 class _Repeated(Exception):
-    """Name the key that an object has twice."""
+    """Report a key that an object has twice."""
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         raise _Repeated(next(key for key in keys if keys.count(key) > 1))
-    return found
+    return values
 
 
 # Takes a field, why it is wrong and, perhaps, the kind of problem.
@@ -225,8 +225,8 @@ class Row:
             missing.append("metadata")
             others = list(dict.fromkeys([*others, *stray]))
         if missing and others:
-            known = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
-            why = f"not read, and {' and '.join(missing)} missing; a record has {known}"
+            allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
+            why = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
             self.complain(", ".join(others), why, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:

@@ -60,24 +60,24 @@ def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> Po
     """Read the view of a post: `getPosts` answers its `record`, and its `embed` as it is shown."""
     record = _object(view.get("record")) or _object(view.get("value"))
     if _kind(record) == "app.bsky.feed.repost":  # a boost has nothing of its own
-        found = PostParts()
-        found.add_post("boosted post", _at(_object(record.get("subject")), view_of, depth))
-        return found
-    found = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
-    found.date = _plain(record.get("createdAt"))
+        parts = PostParts()
+        parts.add_post("boosted post", _at(_object(record.get("subject")), view_of, depth))
+        return parts
+    parts = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
+    parts.date = _plain(record.get("createdAt"))
     for facet in objects(record.get("facets")):
         for feature in objects(facet.get("features")):
             if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
-                found.links.append(feature["uri"])
-    shown = view.get("embed")
-    if not isinstance(shown, Mapping):  # a post that is quoted lists what it shows
-        shown = next(iter(objects(view.get("embeds"))), {})
-    _embed(found, _object(record.get("embed")), shown, view_of, depth)
-    return found
+                parts.links.append(feature["uri"])
+    embed = view.get("embed")
+    if not isinstance(embed, Mapping):  # a post that is quoted lists what it shows
+        embed = next(iter(objects(view.get("embeds"))), {})
+    _embed(parts, _object(record.get("embed")), embed, view_of, depth)
+    return parts
 
 
 def _embed(
-    found: PostParts,
+    parts: PostParts,
     embed: Mapping[str, Any],
     shown: Mapping[str, Any],
     view_of: ViewOf,
@@ -86,38 +86,38 @@ def _embed(
     both = embed or shown
     both = _object(both.get("media")) or both  # recordWithMedia holds a quotation and pictures
     for image in objects(both.get("images")):
-        found.add("image", image.get("alt"))
+        parts.add("image", image.get("alt"))
     if "video" in both or _kind(both).startswith("app.bsky.embed.video"):
-        found.add("video", both.get("alt"))
+        parts.add("video", both.get("alt"))
     external = _object(both.get("external"))
     if external:
         uri = external.get("uri")
         if isinstance(uri, str):
-            found.links.append(uri)
+            parts.links.append(uri)
         if uri is None or any(map(_plain, map(external.get, ("title", "description")))):
-            found.add("link", external.get("title"), external.get("description"))
+            parts.add("link", external.get("title"), external.get("description"))
         else:
-            found.without_text.append(f"a link to {_plain(uri)}")
+            parts.without_text.append(f"a link to {_plain(uri)}")
     record, shown_record = (_quoted(one) for one in (embed, shown))
     if record or shown_record:
-        _quotation(found, record, shown_record, view_of, depth)
+        _quotation(parts, record, shown_record, view_of, depth)
 
 
 def _quotation(
-    found: PostParts,
+    parts: PostParts,
     record: Mapping[str, Any],
     shown: Mapping[str, Any],
     view_of: ViewOf,
     depth: int,
 ) -> None:
     if isinstance(shown.get("value"), Mapping) and depth < _DEEPEST:
-        found.add_post("quoted post", bluesky_post(shown, view_of, depth + 1))
+        parts.add_post("quoted post", bluesky_post(shown, view_of, depth + 1))
     elif any(_plain(shown.get(name)) for name in ("displayName", "name", "description")):
         names = (shown.get(name) for name in ("displayName", "name", "description"))
-        found.add("quoted list", *names)
+        parts.add("quoted list", *names)
     else:
         hidden = _kind(shown).rpartition("#")[2] in ("viewBlocked", "viewNotFound", "viewDetached")
-        found.add_post("quoted post", None if hidden else _at(record or shown, view_of, depth))
+        parts.add_post("quoted post", None if hidden else _at(record or shown, view_of, depth))
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,9 +138,9 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     """Read a status as `GET /api/v1/statuses/ID` answers it."""
     boosted = _object(status.get("reblog"))
     if boosted and depth < _DEEPEST:
-        found = PostParts()
-        found.add_post("boosted post", mastodon_post(boosted, depth + 1))
-        return found
+        parts = PostParts()
+        parts.add_post("boosted post", mastodon_post(boosted, depth + 1))
+        return parts
     # Servers of other software answer the quoted status itself.
     quote = _object(status.get("quote"))
     quoted = _object(quote.get("quoted_status")) or (quote if "content" in quote else {})
@@ -150,22 +150,22 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     html.close()
     warning, text = _plain(status.get("spoiler_text")), html.text
     own = f"{warning}\n{text}".strip() if warning else text
-    found = PostParts(_paragraphs(own), html.links, _plain(status.get("language")))
-    found.date = _plain(status.get("created_at"))
+    parts = PostParts(_paragraphs(own), html.links, _plain(status.get("language")))
+    parts.date = _plain(status.get("created_at"))
     for media in objects(status.get("media_attachments")):
         kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
-        found.add(kind or _plain(media.get("type")) or "attachment", media.get("description"))
+        parts.add(kind or _plain(media.get("type")) or "attachment", media.get("description"))
     poll = _object(status.get("poll"))
     if poll:
-        found.add("poll", *(option.get("title") for option in objects(poll.get("options"))))
+        parts.add("poll", *(option.get("title") for option in objects(poll.get("options"))))
     card = _object(status.get("card"))
     if card:
-        found.links += [card["url"]] if isinstance(card.get("url"), str) else []
-        found.add("link", card.get("title"), card.get("description"))
+        parts.links += [card["url"]] if isinstance(card.get("url"), str) else []
+        parts.add("link", card.get("title"), card.get("description"))
     if quote:
-        known = quoted and depth < _DEEPEST
-        found.add_post("quoted post", mastodon_post(quoted, depth + 1) if known else None)
-    return found
+        is_quoted = quoted and depth < _DEEPEST
+        parts.add_post("quoted post", mastodon_post(quoted, depth + 1) if is_quoted else None)
+    return parts
 
 
 class _Html(HTMLParser):
@@ -195,18 +195,18 @@ class _Html(HTMLParser):
         self._verbatim = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        classes = set((given.get("class") or "").split())
+        attributes = dict(attrs)
+        classes = set((attributes.get("class") or "").split())
         if self._skipped:
             self._depth += tag == self._skipped
             return
         if tag not in self._VOID and (tag in self._UNSEEN or classes & self._without):
             self._skipped, self._depth = tag, 1
             return
-        if tag == "a" and given.get("href") and not {"mention", "hashtag"} & classes:
-            self.links.append(str(given["href"]))
+        if tag == "a" and attributes.get("href") and not {"mention", "hashtag"} & classes:
+            self.links.append(str(attributes["href"]))
         if tag == "img":  # a server's own emoji
-            self._parts.append(given.get("alt") or given.get("title") or "")
+            self._parts.append(attributes.get("alt") or attributes.get("title") or "")
         self._verbatim += tag == "pre"
         self._break(tag)
 
@@ -244,7 +244,7 @@ class _Html(HTMLParser):
 
 def objects(value: object) -> list[dict[str, Any]]:
     """List the objects of a list; nothing where it is none."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _object(value: object) -> Mapping[str, Any]:

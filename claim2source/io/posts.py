@@ -49,7 +49,7 @@ def read_posts(path: Path) -> Iterator[Post]:
     A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
     """
     problems = Counting()
-    table = {".csv", ".tsv"} & {one.lower() for one in path.suffixes[-2:]}
+    table = {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes[-2:]}
     rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
     seen: dict[str, int] = {}
     for row in rows:
@@ -89,12 +89,12 @@ def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
     names = list(columns.values())
     texts = (line for part in (before, lines) for line in part)
     for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
-        given = zip(columns, cells, strict=True)
+        pairs = zip(columns, cells, strict=True)
 
         def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
             problems.add(path, number, columns.get(field, field), why, kind)
 
-        yield Row({name: cell for name, cell in given if cell.strip()}, number, complain)
+        yield Row({name: cell for name, cell in pairs if cell.strip()}, number, complain)
 
 
 def _post(row: Row) -> Post | None:

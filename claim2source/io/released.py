@@ -86,18 +86,18 @@ class _Entry(Row):
         def complain(field: str, why: str, kind: str = "", /) -> None:
             problems.add(path, None, field or None, f"entry {number}: {why}")
 
-        known = isinstance(raw, dict)
+        is_object = isinstance(raw, dict)
         super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
-        if not known:
+        if not is_object:
             complain("", "is not an object")
-        found = self.record.get("candidates")
-        if known and not isinstance(found, list):
-            complain("candidates", "is missing" if found is None else "is not a list")
-        given = found if isinstance(found, list) else []
-        for place, one in enumerate(given):
-            if not isinstance(one, dict):
+        candidates = self.record.get("candidates")
+        if is_object and not isinstance(candidates, list):
+            complain("candidates", "is missing" if candidates is None else "is not a list")
+        listed = candidates if isinstance(candidates, list) else []
+        for place, value in enumerate(listed):
+            if not isinstance(value, dict):
                 complain(f"candidates[{place}]", "is not an object")
-        self.candidates = [(i, one) for i, one in enumerate(given) if isinstance(one, dict)]
+        self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
         self.is_reranked = any(one.get("reranker_rank") is not None for _, one in self.candidates)
 
     def gold(self) -> str | None:
@@ -108,7 +108,7 @@ class _Entry(Row):
     def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
         """List the candidates by the ranks of one stage, with its scores (None: not given)."""
         stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
-        found: dict[int, tuple[str, float | None]] = {}
+        by_rank: dict[int, tuple[str, float | None]] = {}
         for i, one in self.candidates:
             place, rank = f"candidates[{i}]", one.get(stage[0])
             if rank is None and reranked:
@@ -117,13 +117,13 @@ class _Entry(Row):
             score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
                 self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
-            elif rank in found:
+            elif rank in by_rank:
                 self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
             elif source is not None:
-                found[rank] = source, score
+                by_rank[rank] = source, score
         if reranked and self.candidates and not self.is_reranked:
             self.complain("candidates", "have no reranker_rank, which other entries have")
-        ordered = [found[rank] for rank in sorted(found)]
+        ordered = [by_rank[rank] for rank in sorted(by_rank)]
         for (_, before), (source, after) in pairwise(ordered):
             if before is not None and after is not None and after > before:
                 why = f"{source!r} scores higher than the candidate ranked before it"
@@ -165,19 +165,19 @@ def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
     """Keep the scores, each below the one before; n, n - 1, ..., 1 where one is not given."""
     if None in scores.values():
         return {source: float(len(scores) - i) for i, source in enumerate(scores)}
-    found: dict[str, float] = {}
+    falling: dict[str, float] = {}
     last = np.float32(np.inf)
     for source, score in scores.items():
         last = np.minimum(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
-        found[source] = float(last)
-    return found
+        falling[source] = float(last)
+    return falling
 
 
 def read_selections(path: Path) -> Selections:
     """Read the LLM's selections. Raises `InputError` with a line for each problem."""
     problems = Problems()
     content = parse_json("".join(read_lines(path)), path, problems)
-    found: dict[str, dict[int, int | None]] = {}
+    selections: dict[str, dict[int, int | None]] = {}
     if not isinstance(content, dict) and not len(problems):
         problems.add(path, None, None, "is not a JSON object of selections")
     for key, value in content.items() if isinstance(content, dict) else ():
@@ -190,13 +190,13 @@ def read_selections(path: Path) -> Selections:
         # Their older files hold the bare number.
         selected = value.get("selected_paper") if isinstance(value, dict) else value
         if selected is None or type(selected) is int and 1 <= selected <= 10**6:
-            found.setdefault(name[1], {})[int(name[2])] = selected
+            selections.setdefault(name[1], {})[int(name[2])] = selected
         else:
             problems.add(path, None, field, "is neither null nor a place, an integer from 1")
     problems.raise_if_any()
-    if not found:
+    if not selections:
         raise InputError.at(path, why="holds no selections")
-    return found
+    return selections
 
 
 def with_selected(run: Run, path: Path, selections: Selections, language: str) -> Run:

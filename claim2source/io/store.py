@@ -42,8 +42,8 @@ MadeBy = Mapping[str, object]
 
 def default_root() -> Path:
     """Give `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
-    if named := os.environ.get("CLAIM2SOURCE_STORE"):
-        return Path(named)
+    if folder := os.environ.get("CLAIM2SOURCE_STORE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "claim2source"
 
 
@@ -146,7 +146,7 @@ class EmbeddingSpace:
         self._table.add_arrays(keys, 0)
 
     def _read(self, path: Path) -> np.ndarray:
-        mark = _mark(path)
+        mark = _file_stamp(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")
             digest = (shard.metadata() or {}).get("sha256")
@@ -178,8 +178,8 @@ class EmbeddingSpace:
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """List the positions of the keys that have no vector yet."""
-        found: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
-        return found
+        positions: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
+        return positions
 
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
         """Read vectors [len(keys), dimensions] in the order of `keys`.
@@ -249,7 +249,7 @@ def _mapped(path: Path) -> np.ndarray:
     return np.memmap(str(path), _FLOAT32, mode="r", offset=offset, shape=shape)
 
 
-def _mark(path: Path) -> str:
+def _file_stamp(path: Path) -> str:
     """Give a text that changes when a file is written again: its size, time and inode."""
     status = path.stat()
     # The version of what is checked: 0.1.0 did not look for vectors that are not finite.

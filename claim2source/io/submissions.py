@@ -133,7 +133,7 @@ def check_submission(
         if len(ids) != k or len(set(ids)) != k:
             why = f"{len(set(ids))} distinct sources, not {k}"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
-        if unknown := [one for one in ids if one not in sources]:
+        if unknown := [key for key in ids if key not in sources]:
             why = f"{unknown[0]!r} is no source of the collection"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
     for claim in claims:

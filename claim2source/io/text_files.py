@@ -163,11 +163,11 @@ def tsv_rows(
                 problems.add(path, number, name, why)
             if wrong:
                 return
-            places = [header.index(name) for name in columns]
+            positions = [header.index(name) for name in columns]
         elif len(cells) != len(header):
             problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
         else:
-            yield number, [cells[place] for place in places]
+            yield number, [cells[position] for position in positions]
 
 
 def why_not_text(value: str) -> str | None:

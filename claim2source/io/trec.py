@@ -57,15 +57,15 @@ class RunFile:
 
         Raises `InputError` where neither tells.
         """
-        named = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
-        found = languages if len(languages) == 1 else named
-        if len(found) != 1:
+        matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
+        candidates = languages if len(languages) == 1 else matching
+        if len(candidates) != 1:
             why = (
                 f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
                 "name it in a file of systems"
             )
             raise InputError.at(self.path, why=why)
-        return found[0]
+        return candidates[0]
 
 
 def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
@@ -116,12 +116,12 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
         raise InputError.at(file.path, field="ground_truth_pubkey", why=why)
     if any(claim in golds for claim in ids):
         return file
-    asked = set(ids[:FRONTS_ASKED])
+    first_ids = set(ids[:FRONTS_ASKED])
     fronts: set[str] = set()
     for known in golds:
         parts = known.split("-")
         tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
-        fronts |= {known.removesuffix(tail) for tail in tails if tail in asked}
+        fronts |= {known.removesuffix(tail) for tail in tails if tail in first_ids}
 
     def fits(front: str) -> bool:
         met = [claim for claim in ids if front + claim in golds]
@@ -305,11 +305,11 @@ def _score_texts(run: Run) -> Iterator[str]:
     starts[run.offsets[:-1][run.offsets[:-1] < len(scores)]] = True
     tie = np.cumsum(starts) - 1
     sizes = np.bincount(tie)[tie]
-    places = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
+    ranks = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
     # An eighth of float32's spacing: safely within what rounds back, also at powers of two.
     exponents = np.where(scores == 0, -149, np.frexp(scores)[1] - 24)
     step = np.ldexp(0.125, np.maximum(exponents, -149))
-    values = scores.astype(np.float64) - step * (places / sizes)
+    values = scores.astype(np.float64) - step * (ranks / sizes)
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
         # Nine digits tell every float32 from its neighbours; tied ones need float64's.
         yield f"{value:.9g}" if size == 1 else repr(value)

@@ -80,8 +80,8 @@ class TrainingPage:
     def read(cls, folder: Path) -> TrainingPage | None:
         """Read the page of a training's folder; None where it was not logged."""
         try:
-            found = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
-            return cls(**{key: str(value) for key, value in found.items()})
+            values = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
+            return cls(**{key: str(value) for key, value in values.items()})
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -91,15 +91,15 @@ class TrainingPage:
 
 
 def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
-    place = folder.resolve()
-    pages = ((above, TrainingPage.read(above)) for above in (place, *place.parents))
+    parent = folder.resolve()
+    pages = ((above, TrainingPage.read(above)) for above in (parent, *parent.parents))
     return next(((above, page) for above, page in pages if page is not None), None)
 
 
 def group_above(folder: Path) -> str | None:
     """Return the group of the training whose folder holds `folder`; None outside of one."""
-    found = _page_above(folder)
-    return (found[1].group or None) if found else None
+    page = _page_above(folder)
+    return (page[1].group or None) if page else None
 
 
 class Tracker:
@@ -120,8 +120,8 @@ class Tracker:
     ) -> None:
         self._folder = folder
         named: dict[str, object] = {"project": PROJECT, "name": folder.resolve().name}
-        if (found := _page_above(folder)) is not None:
-            above, page = found
+        if (training := _page_above(folder)) is not None:
+            above, page = training
             inside = folder.resolve().relative_to(above)
             named["name"] = str(Path(page.name or above.name, inside))
             named["project"] = page.project
@@ -135,12 +135,12 @@ class Tracker:
 
     def log(self, values: Mapping[str, object]) -> None:
         """Log numbers and tables (`as_wandb`)."""
-        self._do(lambda run: run.log(dict(values)))
+        self._try(lambda run: run.log(dict(values)))
 
     def define_steps(self, step: str) -> None:
         """Draw every metric over the metric `step`."""
-        self._do(lambda run: run.define_metric(step))
-        self._do(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
+        self._try(lambda run: run.define_metric(step))
+        self._try(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
 
     def close(self) -> None:
         """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
@@ -178,7 +178,7 @@ class Tracker:
         settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits)  # type: ignore[arg-type]
         return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
 
-    def _do(self, work: Callable[[Any], object]) -> None:
+    def _try(self, work: Callable[[Any], object]) -> None:
         """Do something with the run; where that fails, once more with an offline one."""
         if self._run is None:
             return
@@ -210,8 +210,8 @@ class Tracker:
             self._fall_back(False, again)
 
     def _say(self, why: Exception | str, what: str) -> None:
-        place = printable_line(str(self._folder / "wandb"))
-        log.warning("wandb: %s; %s is in %s (`wandb sync` uploads it)", _reason(why), what, place)
+        offline = printable_line(str(self._folder / "wandb"))
+        log.warning("wandb: %s; %s is in %s (`wandb sync` uploads it)", _reason(why), what, offline)
 
 
 def _reason(error: Exception | str) -> str:
@@ -228,10 +228,10 @@ def why_not_reached(host: str) -> str:
     try:
         parts = urlsplit(host)
         # Without a user's name and password.
-        place = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
+        address = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
     except ValueError as error:
         return f"WANDB_BASE_URL: {error}"
-    found = [f"{place} gives no answer in {ANSWER_SECONDS:g} seconds"]
+    reasons = [f"{address} gives no answer in {ANSWER_SECONDS:g} seconds"]
 
     def ask() -> None:
         body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
@@ -239,20 +239,20 @@ def why_not_reached(host: str) -> str:
             request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
             # An opener of its own: the shared one keeps the proxies of its first use.
             with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
-                found[0] = ""
+                reasons[0] = ""
         except urllib.error.HTTPError as error:
             # What it says of a question without a key does not matter.
-            found[0] = f"{place} answers {error.code}" if error.code >= 500 else ""
+            reasons[0] = f"{address} answers {error.code}" if error.code >= 500 else ""
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if not isinstance(reason, TimeoutError):
-                found[0] = f"{place}: {getattr(reason, 'strerror', None) or reason}"
+                reasons[0] = f"{address}: {getattr(reason, 'strerror', None) or reason}"
 
     # Looking up a host's name without a network has no time limit of its own.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS + 1)
-    return found[0]
+    return reasons[0]
 
 
 def log_tables(

@@ -1,4 +1,4 @@
-"""Store what servers replied, in one SQLite file that several processes may share.
+"""Store servers' replies in one SQLite file that several processes may share.
 
 A row is a reply as it came, under the hash of everything that made it; whether it is good is
 judged anew when it is read.
@@ -70,7 +70,7 @@ class AnswerStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
-        with self._saying():
+        with self._named_errors():
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(
@@ -105,18 +105,18 @@ class AnswerStore:
 
     def get(self, key: str) -> Stored | None:
         """Look up a stored reply by its request's hash."""
-        with self._saying():
+        with self._named_errors():
             row = self._base.execute(
                 f"SELECT {_COLUMNS}, hash FROM answers WHERE key = ?", (key,)
             ).fetchone()
         if row is None:
             return None
-        *values, known = row
+        *values, tries = row
         # Without a hash: of the first version.
-        if known is not None and known != _hash(key, values):
+        if tries is not None and tries != _hash(key, values):
             raise self._damaged("a reply is not what was written")
         try:
-            return _stored(*values)
+            return _reply_of_row(*values)
         except (ValueError, TypeError, RecursionError):
             raise self._damaged("a reply cannot be read") from None
 
@@ -128,7 +128,7 @@ class AnswerStore:
             *(reply.tries, reply.failure, reply.model, reply.version, reply.id),
         )
         row = (key, *values, time.time(), _hash(key, values))
-        with self._saying(), self._writing():
+        with self._named_errors(), self._writing():
             self._base.execute(
                 f"INSERT OR REPLACE INTO answers (key, {_COLUMNS}, at, hash)"
                 f" VALUES ({', '.join('?' * len(row))})",
@@ -136,7 +136,7 @@ class AnswerStore:
             )
 
     def __len__(self) -> int:
-        with self._saying():
+        with self._named_errors():
             return int(self._base.execute("SELECT count(*) FROM answers").fetchone()[0])
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class AnswerStore:
         self._base.execute("COMMIT")
 
     @contextlib.contextmanager
-    def _saying(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         """Name the file where it cannot be read or written."""
         try:
             yield
@@ -191,7 +191,7 @@ def _hash(key: str, values: Sequence[object]) -> str:
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 
 
-def _stored(
+def _reply_of_row(
     raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
 ) -> Stored:
     """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""

@@ -86,22 +86,22 @@ class LLM:
         self._without: set[str] = set()
 
     def plan(self, requests: Sequence[Request]) -> Plan:
-        """Count what `answer` would ask for, and estimate the tokens; nothing is asked."""
-        found, stored, repeated = dict[str, Request](), 0, 0
+        """Count the requests that `answer` would send, and estimate the tokens; send none."""
+        missing, stored, repeated = dict[str, Request](), 0, 0
         for request in requests:
             key = key_of(request, self.config)
-            if key in found:
+            if key in missing:
                 repeated += 1
-            elif self._is_done(request, self._stored(request, key), None):
+            elif self._is_done(request, self._stored_reply(request, key), None):
                 stored += 1
             else:
-                found[key] = request
+                missing[key] = request
         return Plan(
-            len(found),
+            len(missing),
             stored,
             repeated,
-            sum(map(prompt_tokens, found.values())),
-            sum(request.max_tokens or self.config.max_tokens for request in found.values()),
+            sum(map(prompt_tokens, missing.values())),
+            sum(request.max_tokens or self.config.max_tokens for request in missing.values()),
         )
 
     def answer(
@@ -116,19 +116,19 @@ class LLM:
         answers = run.answers(requests)
         failed = [answer for answer in answers if answer.failure is not None]
         if failed:
-            named = ", ".join(answer.id for answer in failed[:MOST_NAMED])
+            names = ", ".join(answer.id for answer in failed[:MOST_NAMED])
             more = ", .." if len(failed) > MOST_NAMED else ""
             log.warning(
                 "%s: %d of %d failed: %s (%s%s)",
-                *(what, len(failed), len(answers), reasons(failed), named, more),
+                *(what, len(failed), len(answers), reasons(failed), names, more),
             )
         return answers
 
-    def _stored(self, request: Request, key: str) -> Stored | None:
-        """Look up a stored reply; older stores hold some that did not end by themselves."""
-        found = self.answers.get(key)
-        unfinished = found is not None and why_unfinished(request, found.raw, found.finish)
-        return None if unfinished else found
+    def _stored_reply(self, request: Request, key: str) -> Stored | None:
+        """Look up a stored reply; older stores hold some that were cut off."""
+        reply = self.answers.get(key)
+        unfinished = reply is not None and why_unfinished(request, reply.raw, reply.finish)
+        return None if unfinished else reply
 
     def _judged(
         self, request: Request, stored: Stored | None, check: Check | None
@@ -142,7 +142,7 @@ class LLM:
         return answer
 
     def _is_done(self, request: Request, stored: Stored | None, check: Check | None) -> bool:
-        """Tell whether what is stored needs no asking: it is good, or failed often enough."""
+        """Tell whether a stored reply settles a request: it is good, or failed often enough."""
         answer = self._judged(request, stored, check)
         if answer is None or stored is None or answer.failure is None:
             return answer is not None
@@ -163,7 +163,7 @@ class _Run:
         first = dict(zip(reversed(keys), reversed(requests), strict=True))
         jobs = deque[_Job]()
         for key in dict.fromkeys(keys):
-            job = _Job(key, first[key], self.llm._stored(first[key], key))
+            job = _Job(key, first[key], self.llm._stored_reply(first[key], key))
             if job.before is not None:
                 self.found[key] = job.before
             if not self._is_done(job):
@@ -176,10 +176,10 @@ class _Run:
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
-        known = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
+        answer = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
         if key in self.none:
-            return replace(known, failure=self.none[key], text="", data=None)
-        return replace(known, stored=key not in self.asked)
+            return replace(answer, failure=self.none[key], text="", data=None)
+        return replace(answer, stored=key not in self.asked)
 
     def _is_done(self, job: _Job) -> bool:
         if job.key in self.asked and job.before is not None and job.before.tries >= TRIES:
@@ -204,9 +204,9 @@ class _Run:
             self.progress.update(1, self._note())
 
     async def _settle(self, job: _Job) -> None:
-        """Ask until a reply is good or was asked for often enough; store each that is whole."""
+        """Ask until a reply is good or the tries are spent; store each complete reply."""
         # Another process may have answered it since.
-        job.before = self.llm._stored(job.request, job.key)
+        job.before = self.llm._stored_reply(job.request, job.key)
         if job.before is not None:
             self.found[job.key] = job.before
         while not self._is_done(job):
@@ -283,7 +283,7 @@ class _Run:
         return f"{NO_REPLY}: {why}"
 
     async def _reserve(self, request: Request) -> int | str:
-        """Wait until a request may be sent; returns its tokens at most, or why it may not be."""
+        """Wait until a request may be sent; return its most tokens, or why it may not be."""
         config, llm = self.config, self.llm
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         most = config.max_tokens_total
@@ -313,14 +313,14 @@ class _Run:
             raise Unusable(f"config: llm.url: no server answers at {url}: {error}") from None
         if models and name not in models:
             more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-            known = ", ".join(models[:10]) + more
-            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {known}")
+            names = ", ".join(models[:10]) + more
+            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
         self.llm._is_known = True
 
     def _note(self) -> str:
         seconds = max(time.monotonic() - self.began, 1e-3)
-        rest = self.left * seconds / max(self.jobs - self.left, 1)
-        return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"
+        remaining = self.left * seconds / max(self.jobs - self.left, 1)
+        return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {remaining:.0f} s"
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -357,7 +357,7 @@ def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def _stoppable(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Let SIGTERM end the work: an exception of its handler may be lost within the loop."""
+    """Let SIGTERM end the work: the loop may swallow an exception of its handler."""
     handler = signal.getsignal(signal.SIGTERM)
     main = threading.current_thread() is threading.main_thread()
     if not main or not callable(handler):

@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class LLMConfig(Settings):
-    """Configure a server that speaks the OpenAI API, and what is asked of it.
+    """Configure a server that speaks the OpenAI API, and the sampling of its replies.
 
     Args:
         model: the model's name at the server
@@ -95,7 +95,7 @@ class LLMConfig(Settings):
 
 
 def check_server(group: str, url: str, key_env: str) -> None:
-    """Refuse what is no address or key of a server; keys of the config begin with `group`."""
+    """Refuse an invalid address or key of a server; keys of the config begin with `group`."""
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -132,7 +132,7 @@ def read_key(name: str, url: str) -> str:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether nobody between here and a server can read what is sent to it."""
+    """Tell whether nobody between here and a server can read the requests."""
     parts = urlsplit(url.strip())
     host = (parts.hostname or "").removesuffix(".")
     if parts.scheme == "https" or host == "localhost" or host.endswith(".localhost"):
@@ -151,7 +151,7 @@ def is_plain(url: str) -> bool:
 
 
 def may_use_proxy(url: str) -> bool:
-    """Tell whether a proxy of the environment may see what is sent: none is, to this machine."""
+    """Tell whether a proxy of the environment may carry requests; never those to this machine."""
     return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
 
 

@@ -73,8 +73,8 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=why)
     if len(raw) > MOST_READ:
         return replace(answer, failure=TOO_LONG)
-    said = without_thoughts(raw).strip()
-    text = without_control(said)
+    reply = without_thoughts(raw).strip()
+    text = without_control(reply)
     if request.choices:
         choice = _choice(request, text)
         return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
@@ -82,9 +82,9 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=EMPTY)
     if request.schema is not None:
         data, failure = json_object(text, request.schema)
-        if data is None and text != said:
+        if data is None and text != reply:
             # A token within a string of the object is no end.
-            data, failure = json_object(said, request.schema)
+            data, failure = json_object(reply, request.schema)
         return replace(answer, text=text, data=data, failure=failure)
     text = cleaned(text, _tags(request))
     return replace(answer, text=text, failure=_why_not_text(request, text))
@@ -107,7 +107,7 @@ def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None
 
 
 def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
-    """Remove what models put around a text: fences, tags of the prompt, preambles and quotes."""
+    """Remove the wrapping of a model's text: fences, tags of the prompt, preambles and quotes."""
     text = text.strip()
     for _ in range(MOST_LAYERS):
         before = text
@@ -145,41 +145,41 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
     kind: Any = validators.validator_for(dict(schema))
     checker = kind(dict(schema))
     failure = NOT_JSON
-    for found in _objects(text):
-        if checker.is_valid(found):
-            return found, None
+    for candidate in _objects(text):
+        if checker.is_valid(candidate):
+            return candidate, None
         failure = NO_FIT
     return None, failure
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the JSON objects of a reply in the order in which they are believed."""
+    """Yield the JSON objects of a reply, the most credible first."""
     fenced = [part for part in text.split(FENCE)[1:-1] if "{" in part and _INFO.match(part)]
     candidates = [_INFO.sub("", part, count=1) for part in fenced[: -MOST_BRACES - 1 : -1]]
     candidates.insert(0, text)
     for candidate in candidates:
         try:
-            found = _DECODER.decode(candidate.strip())
+            value = _DECODER.decode(candidate.strip())
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(value, dict):
+            yield value
     yield from reversed(_balanced(text))
 
 
 def _balanced(text: str) -> list[dict[str, object]]:
-    found, place = [], text.find("{")
+    objects, start = [], text.find("{")
     for _ in range(MOST_BRACES):
-        if place < 0:
+        if start < 0:
             break
         try:
-            value, length = _DECODER.raw_decode(text[place : place + MOST_WITHIN])
-            found.append(value)
-            end = place + length
+            value, length = _DECODER.raw_decode(text[start : start + MOST_WITHIN])
+            objects.append(value)
+            end = start + length
         except (ValueError, RecursionError):
-            end = place + 1
-        place = text.find("{", end)
-    return found
+            end = start + 1
+        start = text.find("{", end)
+    return objects
 
 
 def _finite(text: str) -> float:
@@ -194,15 +194,15 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 def _choice(request: Request, text: str) -> str | None:
     if text in request.choices:
         return text
-    plain = text.strip().strip("\"'`*.").strip().casefold()
-    found = [choice for choice in request.choices if choice.casefold() == plain]
-    return found[0] if len(found) == 1 else None
+    folded = text.strip().strip("\"'`*.").strip().casefold()
+    choices = [choice for choice in request.choices if choice.casefold() == folded]
+    return choices[0] if len(choices) == 1 else None
 
 
 def _tags(request: Request) -> frozenset[str]:
     users = (m.content for m in request.messages if m.role == "user")
-    found = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
-    return frozenset(tag for tags in found for tag in tags)
+    names = (re.findall(r"^</([a-z0-9-]+)>$", content, re.MULTILINE) for content in users)
+    return frozenset(tag for tags in names for tag in tags)
 
 
 def _why_not_text(request: Request, text: str) -> str | None:

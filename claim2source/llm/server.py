@@ -1,4 +1,4 @@
-"""Speak with a server through the `openai` package, which asks again what may pass.
+"""Speak with a server through the `openai` package, which retries passing failures.
 
 Replies are bounded, and the key is taken out of whatever comes back.
 """
@@ -88,7 +88,7 @@ class Budget:
 
 
 class Refused(Exception):
-    """Say with what status and words a server refused a request.
+    """Report the status and words with which a server refused a request.
 
     `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
     """
@@ -126,16 +126,16 @@ def refusal(status: int, content: bytes) -> Refused:
     """Read a refusal's words, wherever a server puts them."""
     text = content.decode("utf-8", "replace")
     try:
-        said = json.loads(content)
+        values = json.loads(content)
     except (ValueError, RecursionError):
         return Refused(status, text)
-    found = said.get("error", said) if isinstance(said, dict) else said
-    found = {"message": found} if isinstance(found, str) else found
-    if not isinstance(found, dict):
+    error = values.get("error", values) if isinstance(values, dict) else values
+    error = {"message": error} if isinstance(error, str) else error
+    if not isinstance(error, dict):
         return Refused(status, text)
-    codes = " ".join(str(found[key]) for key in ("code", "type", "param") if found.get(key))
-    words = (found.get(key) for key in ("message", "detail"))
-    why = next((one for one in words if one and isinstance(one, str)), text)
+    codes = " ".join(str(error[key]) for key in ("code", "type", "param") if error.get(key))
+    words = (error.get(key) for key in ("message", "detail"))
+    why = next((word for word in words if word and isinstance(word, str)), text)
     return Refused(status, why, codes[:_LONGEST_WORDS])
 
 
@@ -145,7 +145,7 @@ def short_line(words: str) -> str:
 
 
 def other_shape(content: bytes, what: str) -> Refused:
-    """Say that a reply is not what was asked for, and show how it begins."""
+    """Describe a reply of an unexpected shape, and quote its beginning."""
     start = content[: 4 * _LONGEST_WORDS].decode("utf-8", "replace")
     return Refused(200, f"a reply that is {what}: {start}")
 
@@ -200,7 +200,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
 
 
 def _is_cut(content: bytes) -> bool:
-    """Tell whether a reply ends within its object: it may come whole the next time."""
+    """Tell whether a reply ends within its object: the next one may be complete."""
     try:
         json.loads(content)
     except RecursionError:
@@ -228,7 +228,7 @@ class NoReply(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """Hold what the server replied."""
+    """Hold a server's reply."""
 
     text: str
     finish: str | None
@@ -275,8 +275,8 @@ class Server:
     async def models(self) -> list[str] | None:
         """List the names of the server's models; None where it has no such list."""
         try:
-            found, _ = await self.sent("/models")
-            return [str(model["id"]) for model in found["data"]]
+            reply, _ = await self.sent("/models")
+            return [str(model["id"]) for model in reply["data"]]
         except (KeyError, TypeError):
             return None
         except Refused as error:
@@ -298,7 +298,7 @@ class Server:
         failed. `without` names those of `OPTIONAL` that the model refuses.
         """
         try:
-            found, content = await self.sent(
+            reply, content = await self.sent(
                 "/chat/completions", self._body(request, strict, again, without)
             )
         except Refused as error:
@@ -306,7 +306,7 @@ class Server:
                 raise self.unusable(error) from None
             raise
         try:
-            return self._reply(request, found)
+            return self._reply(request, reply)
         except _BROKEN:
             raise self._shown(other_shape(content, "no chat completion")) from None
 
@@ -336,15 +336,15 @@ class Server:
             raise self._shown(error) from None
         content = response.content
         try:
-            found = json.loads(content)
+            reply = json.loads(content)
         except (ValueError, RecursionError):
             raise self._shown(other_shape(content, "no JSON")) from None
-        if isinstance(found, dict) and found.get("error"):
+        if isinstance(reply, dict) and reply.get("error"):
             raise self._shown(refusal(200, content))
-        return found, content
+        return reply, content
 
     def _shown(self, refused: Refused) -> Refused:
-        return Refused(refused.status, short_line(self._hidden(refused.why)), refused.codes)
+        return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
         """Say which key of the config a server does not take."""
@@ -366,7 +366,7 @@ class Server:
     def _body(
         self, request: Request, strict: bool, again: bool, without: Collection[str]
     ) -> dict[str, Any]:
-        """Write the request as vLLM 0.32 takes it, or as a model does that refuses some of it."""
+        """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
         config = self.config
         temperature, seed = config.temperature, config.seed
         if again:
@@ -396,14 +396,14 @@ class Server:
             body.pop(name, None)
         return body
 
-    def _reply(self, request: Request, found: Any) -> Reply:
-        choice = found["choices"][0]
+    def _reply(self, request: Request, reply: Any) -> Reply:
+        choice = reply["choices"][0]
         text = _text(choice["message"].get("content"))
-        text = self._hidden(_letters(text))
+        text = self._without_key(_without_surrogates(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is no text")
-        used = found.get("usage")
+        used = reply.get("usage")
         used = {} if used is None else used
         # Not every server counts.
         prompt = _count(used.get("prompt_tokens")) or prompt_tokens(request)
@@ -411,32 +411,32 @@ class Server:
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
-                _letters(token["token"]),
+                _without_surrogates(token["token"]),
                 _logprob(token["logprob"]),
                 {
-                    _letters(t["token"]): _logprob(t["logprob"])
+                    _without_surrogates(t["token"]): _logprob(t["logprob"])
                     for t in token.get("top_logprobs") or ()
                 },
             )
             for token in logprobs
         )
-        finish = finish and short_line(self._hidden(finish))
+        finish = finish and short_line(self._without_key(finish))
         return Reply(text, finish, Usage(prompt, completion), tokens)
 
-    def _hidden(self, text: str) -> str:
-        """Take the key out of a text: a server may repeat what it was sent."""
+    def _without_key(self, text: str) -> str:
+        """Take the key out of a text: a server may echo it."""
         if len(self._key) < _SHORTEST_KEY:
             return text
         return text.replace(self._key, f"<{self.config.key_env}>")
 
 
 def refused_part(error: Refused, known: Collection[str]) -> str | None:
-    """Name what of `OPTIONAL` a refusal is about and is not `known` yet."""
-    said = f"{error.codes} {error.why}"
-    if error.status not in (400, 422) or not _UNWANTED.search(said):
+    """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
+    words = f"{error.codes} {error.why}"
+    if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():
-        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", said):
+        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
             return name
     return None
 
@@ -444,16 +444,16 @@ def refused_part(error: Refused, known: Collection[str]) -> str | None:
 def _text(content: object) -> str:
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
-        said = [part for part in parts if part.get("type", "text") in _TEXTS]
+        texts = [part for part in parts if part.get("type", "text") in _TEXTS]
         # Gemini marks its thoughts so.
-        return "".join(part["text"] for part in said if not part.get("thought"))
+        return "".join(part["text"] for part in texts if not part.get("thought"))
     if not isinstance(content, str | None):
         raise TypeError("content is no text")
     return content or ""
 
 
-def _letters(text: object) -> str:
-    """Write halves of surrogate pairs, which no file holds, as question marks."""
+def _without_surrogates(text: object) -> str:
+    """Replace halves of surrogate pairs, which no file can hold, by question marks."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 

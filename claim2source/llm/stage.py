@@ -1,4 +1,4 @@
-"""Share what stages need that ask a language model: stored answers, and versions of texts."""
+"""Share code of stages that ask a language model: stored answers, and versions of texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LLMCost:
 
 @dataclass(frozen=True, kw_only=True)
 class LLMStage(Settings):
-    """Ask a language model; what it answered is asked for once.
+    """Ask a language model, each question once.
 
     Args:
         llm: the language model and how it is asked.
@@ -138,23 +138,23 @@ def write_versions(
     llm: LLM, prompt: Prompt, texts: Sequence[str], count: int, what: str
 ) -> Versions:
     """Write `count` versions of every distinct text by a prompt with the variable post."""
-    named = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
+    labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
     requests = [
         Request.of(prompt, name, {"post": text}, sample=sample)
-        for name, text in named.items()
+        for name, text in labels.items()
         for sample in range(count)
     ]
 
     def check(request: Request, answer: Answer) -> str | None:
-        text = named[request.id]
+        text = labels[request.id]
         longest = max(LONGEST, TIMES * len(text))
         return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
 
     answers = llm.answer(requests, check, what)
-    good: dict[str, list[str]] = {text: [] for text in named.values()}
-    failures: dict[str, list[str]] = {text: [] for text in named.values()}
+    good: dict[str, list[str]] = {text: [] for text in labels.values()}
+    failures: dict[str, list[str]] = {text: [] for text in labels.values()}
     for answer in answers:
-        text = named[answer.id]
+        text = labels[answer.id]
         if answer.failure is None:
             good[text].append(answer.text)
         else:

@@ -80,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold what came of a request; `failure` says why it is no good, None that it is.
+    """Hold the answer to a request; `failure` says why it is no good, None that it is.
 
     `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
     reply as it came. `stored` says that nothing was asked for it now.
@@ -107,7 +107,7 @@ Check = Callable[[Request, Answer], str | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """Count what a run would ask for, before it does.
+    """Count a run's requests before it sends any.
 
     `requests` are to be made, `stored` are answered, `repeated` ask what another one does.
     Tokens are estimated from the length of the texts; of replies they are the most allowed.
@@ -133,10 +133,10 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
     A program calls it last, when what was answered is written. Replies that failed their checks
     are no reason: a next run would not ask for them.
     """
-    left = [answer for answer in answers if not answer.is_asked]
-    if left:
+    unanswered = [answer for answer in answers if not answer.is_asked]
+    if unanswered:
         raise UserError(
-            f"{len(left)} of {len(answers)} {what} have no answer ({reasons(left)}); "
+            f"{len(unanswered)} of {len(answers)} {what} have no answer ({reasons(unanswered)}); "
             "what is answered is kept: the same command goes on from there"
         )
 
@@ -144,9 +144,9 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
 def reasons(answers: Sequence[Answer]) -> str:
     """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
     counts = Counter(answer.failure for answer in answers if answer.failure is not None)
-    named = [f"{count} {why}" for why, count in counts.most_common(5)]
-    rest = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    return ", ".join(named + ([f"{rest} others"] if rest else []))
+    counted = [f"{count} {why}" for why, count in counts.most_common(5)]
+    others = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
+    return ", ".join(counted + ([f"{others} others"] if others else []))
 
 
 def is_unanswered(failure: str) -> bool:

@@ -81,8 +81,8 @@ def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
             f"{name}: ids do not match: none of its {len(run.claim_ids)} claims is judged; "
             f"the run has {example}, the qrels have {judged[0]!r}"
         )
-    found = sum(run.rows(claim).stop > run.rows(claim).start for claim in shared)
-    return Coverage(len(judged), len(judged) - found, len(run.claim_ids) - len(shared))
+    answered = sum(run.rows(claim).stop > run.rows(claim).start for claim in shared)
+    return Coverage(len(judged), len(judged) - answered, len(run.claim_ids) - len(shared))
 
 
 def cutoff(metric: str) -> int | None:
@@ -154,16 +154,15 @@ def evaluate(
 
 def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
     """Leave claims that are ranked for themselves out of runs, and say where there were some."""
-    found = {name: run.without_themselves(qrels) for name, run in runs.items()}
-    return {name: run for name, (run, _) in found.items()}, [
+    cleaned = {name: run.without_themselves(qrels) for name, run in runs.items()}
+    return {name: run for name, (run, _) in cleaned.items()}, [
         f"{name}: {count} claims rank a source of their own id, which is left out, as in BEIR."
-        for name, (_, count) in found.items()
+        for name, (_, count) in cleaned.items()
         if count
     ]
 
 
 def _as_mapping(run: Run) -> dict[str, dict[str, float]]:
-    """Convert a run to claim id -> source id -> score, for the claims that have rows."""
     sources = run.vocabulary[run.codes].tolist()
     scores = run.scores.tolist()
     ends = run.offsets.tolist()
@@ -231,12 +230,12 @@ def twins_in(run: Run, dataset: Dataset) -> Twins | None:
         twins = [s for s in scored if s != gold and first.get(s) == first[gold]]
         ties += any(scored[twin] == scored.get(gold) for twin in twins)
     values = np.zeros(len(judged))
-    for place, claim in enumerate(judged):
+    for position, claim in enumerate(judged):
         wanted = dataset.qrels.golds(claim)
         whole = {first.get(gold, gold) for gold in wanted}
         order = list(dict.fromkeys(first.get(source, source) for source in ranked.get(claim, {})))
         rank = next((rank for rank, source in enumerate(order[:5], 1) if source in whole), None)
-        values[place] = 1 / rank if rank else 0.0
+        values[position] = 1 / rank if rank else 0.0
         best = next(iter(ranked.get(claim, {})), None)
         lost += best is not None and best not in wanted and first.get(best, best) in whole
     scores = Scores(judged, {MAIN_METRIC: values})

@@ -215,7 +215,6 @@ def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[
 
 
 def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int]:
-    """Return strata renumbered from 0, and their number; a single one for None."""
     if strata is None:
         return np.zeros(claims, dtype=np.int64), 1
     if np.shape(strata) != (claims,):
@@ -229,7 +228,7 @@ def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
 
 
 def _chunks(repeats: int, width: int) -> Iterator[int]:
-    """Yield sizes of chunks of repeats that keep [rows, width] doubles within `_CHUNK`."""
+    """Split `repeats` into chunks whose [rows, width] doubles stay within `_CHUNK`."""
     step = max(1, _CHUNK // max(width, 1))
     for start in range(0, repeats, step):
         yield min(step, repeats - start)

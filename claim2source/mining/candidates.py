@@ -106,9 +106,9 @@ class Candidates:
         flags = in_dense * 2 + in_sparse
         keys = sort_keys(scores, self._order[positions] * 4 + flags)
         keys.sort(axis=1)
-        scores, places = unsorted_keys(keys[:, : self._depth])
-        places, flags = np.divmod(places, 4)
-        positions = np.where(np.isneginf(scores), -1, self._at[places])
+        scores, slots = unsorted_keys(keys[:, : self._depth])
+        slots, flags = np.divmod(slots, 4)
+        positions = np.where(np.isneginf(scores), -1, self._at[slots])
         return Window(positions, scores, flags >= 2, flags % 2 == 1, similarities)
 
     def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> _Lists:
@@ -117,55 +117,57 @@ class Candidates:
             return _Lists(nothing.astype(np.int64), nothing.astype(np.float32))
         deeper = self._depth + max(len(claim.excluded) for claim in claims)
         floors = floors_of_best(similarities, min(deeper, similarities.shape[1]))
-        kept = similarities >= floors[:, None]
+        is_close = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
-                kept[row] = False
-                kept[row, self.sources.candidates(claim)] = True
+                is_close[row] = False
+                is_close[row, self.sources.candidates(claim)] = True
             if claim.excluded:
-                kept[row, self.sources.excluded(claim)] = False
-        return _Lists(*top_of_rows(similarities, kept, self._depth, self._order[:-1]))
+                is_close[row, self.sources.excluded(claim)] = False
+        return _Lists(*top_of_rows(similarities, is_close, self._depth, self._order[:-1]))
 
     def _fused(
         self, dense: _Lists, sparse: _Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Unite the lists: positions, fused scores (-inf: no entry), in dense, in sparse."""
-        ended, found = len(self.sources), dense.positions >= 0
+        """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
+        ended, listed = len(self.sources), dense.positions >= 0
         if sparse is None:
-            scores = np.where(found, dense.scores, -np.inf)
-            return np.where(found, dense.positions, ended), scores, found, np.zeros_like(found)
-        if len(self._columns) < len(found):
-            self._columns = np.full((len(found), ended + 1), -1, dtype=np.int32)
-        columns = self._columns[: len(found)]
-        np.put_along_axis(columns, dense.positions, np.arange(found.shape[1], dtype=np.int32), 1)
+            scores = np.where(listed, dense.scores, -np.inf)
+            return np.where(listed, dense.positions, ended), scores, listed, np.zeros_like(listed)
+        if len(self._columns) < len(listed):
+            self._columns = np.full((len(listed), ended + 1), -1, dtype=np.int32)
+        columns = self._columns[: len(listed)]
+        np.put_along_axis(columns, dense.positions, np.arange(listed.shape[1], dtype=np.int32), 1)
         columns[:, ended] = -1
-        place = np.take_along_axis(columns, sparse.positions, 1)
+        column = np.take_along_axis(columns, sparse.positions, 1)
         # Cleared where it was written alone: a table of all sources takes longer to fill.
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
-        twice, once = place >= 0, (sparse.positions >= 0) & (place < 0)
+        twice, once = column >= 0, (sparse.positions >= 0) & (column < 0)
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
-        in_both, by_both = np.zeros_like(found), np.zeros(found.shape)
+        in_both, by_both = np.zeros_like(listed), np.zeros(listed.shape)
         rows, _ = np.nonzero(twice)
-        in_both[rows, place[twice]] = True
-        by_both[rows, place[twice]] = by_sparse[twice]
+        in_both[rows, column[twice]] = True
+        by_both[rows, column[twice]] = by_sparse[twice]
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
-        in_dense = np.concatenate([found, np.zeros_like(once)], axis=1)
+        in_dense = np.concatenate([listed, np.zeros_like(once)], axis=1)
         in_sparse = np.concatenate([in_both, once], axis=1)
-        kept = in_sparse if raw else in_dense | in_sparse
+        is_member = in_sparse if raw else in_dense | in_sparse
         if not raw:
             fused *= self._alpha
-            fused[:, : found.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
-        scores = np.where(kept, fused, -np.inf).astype(np.float32)
-        return np.where(kept, positions, ended), scores, in_dense, in_sparse
+            fused[:, : listed.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
+        scores = np.where(is_member, fused, -np.inf).astype(np.float32)
+        return np.where(is_member, positions, ended), scores, in_dense, in_sparse
 
 
 def _normalised(lists: _Lists) -> np.ndarray:
     """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
-    found, scores = lists.positions >= 0, lists.scores.astype(np.float64)
-    low = np.where(found, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
-    high = np.where(found, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    listed, scores = lists.positions >= 0, lists.scores.astype(np.float64)
+    low = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    high = np.where(listed, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
     differs = high > low
     spread = np.where(differs, high - low, 1)
-    return np.where(found, np.where(differs, (scores - np.where(differs, low, 0)) / spread, 1.0), 0)
+    return np.where(
+        listed, np.where(differs, (scores - np.where(differs, low, 0)) / spread, 1.0), 0
+    )

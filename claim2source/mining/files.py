@@ -58,12 +58,12 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
             continue
         try:
             row = _row(line)
-            _check(row, claims, sources)
+            _check_row(row, claims, sources)
             first = pairs.setdefault((row.claim, row.positive), number)
             if first != number:
-                raise _Wrong("positive", f"this pair is already on line {first}")
+                raise _LineProblem("positive", f"this pair is already on line {first}")
             rows.append(row)
-        except _Wrong as wrong:
+        except _LineProblem as wrong:
             problems.add(path, number, wrong.field, wrong.why)
     problems.raise_if_any()
     if not rows:
@@ -71,9 +71,7 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
     return rows
 
 
-class _Wrong(Exception):
-    """Carry a problem of a line, and its field."""
-
+class _LineProblem(Exception):
     def __init__(self, field: str | None, why: str) -> None:
         super().__init__(why)
         self.field, self.why = field, why
@@ -84,7 +82,7 @@ def _row(line: str) -> MinedRow:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
         why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise _Wrong(None, f"not JSON: {why}") from None
+        raise _LineProblem(None, f"not JSON: {why}") from None
     negatives = _field(raw, "negatives", list)
     return MinedRow(
         _field(raw, "claim", str),
@@ -98,38 +96,39 @@ def _negative(raw: Any, place: str) -> Negative:
     score = _field(raw, "score", (int, float), place)
     # An integer may be too large for a float, but it still compares.
     if isinstance(score, bool) or not -_LARGEST <= score <= _LARGEST:
-        raise _Wrong(f"{place}.score", "is not a finite number")
+        raise _LineProblem(f"{place}.score", "is not a finite number")
     if origin not in get_args(Origin):
-        raise _Wrong(f"{place}.origin", f"{origin!r} is none of {', '.join(get_args(Origin))}")
+        raise _LineProblem(
+            f"{place}.origin", f"{origin!r} is none of {', '.join(get_args(Origin))}"
+        )
     return Negative(source, float(score), cast(Origin, origin))
 
 
 def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
     if not isinstance(raw, dict):
-        raise _Wrong(place or None, "is not a JSON object")
+        raise _LineProblem(place or None, "is not a JSON object")
     full = f"{place}.{name}" if place else name
     if name not in raw:
-        raise _Wrong(full, "is missing")
+        raise _LineProblem(full, "is missing")
     if not isinstance(raw[name], kind):
         expected = "text" if kind is str else "a list" if kind is list else "a number"
-        raise _Wrong(full, f"{raw[name]!r} is not {expected}")
+        raise _LineProblem(full, f"{raw[name]!r} is not {expected}")
     return raw[name]
 
 
-def _check(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
-    """Raise `_Wrong` unless claim, gold and negatives are in the data set."""
+def _check_row(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
     if row.claim not in claims:
-        raise _Wrong("claim", f"{row.claim!r} is no training claim")
+        raise _LineProblem("claim", f"{row.claim!r} is no training claim")
     golds = claims[row.claim].golds
     if row.positive not in golds:
-        raise _Wrong("positive", f"{row.positive!r} is not gold for the claim")
+        raise _LineProblem("positive", f"{row.positive!r} is not gold for the claim")
     seen: set[str] = set()
     for i, negative in enumerate(row.negatives):
-        place, source = f"negatives[{i}].source", negative.source
+        field, source = f"negatives[{i}].source", negative.source
         if source not in sources:
-            raise _Wrong(place, f"{source!r} is not in the corpus")
+            raise _LineProblem(field, f"{source!r} is not in the corpus")
         if source in golds:
-            raise _Wrong(place, f"{source!r} is gold for the claim")
+            raise _LineProblem(field, f"{source!r} is gold for the claim")
         if source in seen:
-            raise _Wrong(place, f"{source!r} is listed twice")
+            raise _LineProblem(field, f"{source!r} is listed twice")
         seen.add(source)

@@ -257,7 +257,7 @@ class Miner:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Hold a claim, by its row in the block, one of its golds, and those that are no negatives."""
+    """Hold a claim by its row in the block, one of its golds, and sources that are no negatives."""
 
     row: int
     claim: Claim
@@ -267,7 +267,7 @@ class _Pair:
 
 
 class _Picker:
-    """Choose negatives for blocks of claims; sources are given by position."""
+    """Choose negatives for blocks of claims; sources are positions in the pool."""
 
     def __init__(
         self,
@@ -311,9 +311,9 @@ class _Picker:
             pairs = [pair for pair, kept in zip(pairs, listed.tolist(), strict=True) if kept]
             rows, golds = rows[listed], golds[listed]
         limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
-        hard = self._hard(pairs, window, rows, limits)
+        hard = self._hard_negatives(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
-            random = self._random(pair, window.similarities[pair.row], limit, negatives)
+            random = self._random_negatives(pair, window.similarities[pair.row], limit, negatives)
             self.counts.count(len(negatives), len(random), self.config)
             yield MinedRow(pair.claim.id, pair.gold, (*negatives, *random))
 
@@ -336,12 +336,12 @@ class _Picker:
         last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
         return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
-    def _hard(
+    def _hard_negatives(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
-        """Take for every pair the best sources of its list that are allowed, or any of them."""
+        """Draw each pair's hard negatives from the allowed sources of its list, by `pick`."""
         random = self.config.pick == "random"
-        wanted = self.config.last_rank if random else self.config.hard
+        most = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
@@ -360,7 +360,7 @@ class _Picker:
         while True:
             taken = free & ~close & ~duplicate
             # The list counts as read up to its last source that is taken.
-            read = np.cumsum(taken, axis=1) - taken < wanted
+            read = np.cumsum(taken, axis=1) - taken < most
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
@@ -381,23 +381,22 @@ class _Picker:
         lists = (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
         if not random:
             return lists
-        return (self._some(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
+        return (self._draw_hard(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
 
-    def _some(self, pair: _Pair, allowed: Sequence[Negative]) -> list[Negative]:
-        """Draw hard negatives from those that are allowed."""
+    def _draw_hard(self, pair: _Pair, allowed: Sequence[Negative]) -> list[Negative]:
         order = pair_draw(self.config.seed, pair.claim.id, pair.gold).permutation(len(allowed))
         return [allowed[i] for i in order[: self.config.hard].tolist()]
 
-    def _random(
+    def _random_negatives(
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
     ) -> list[Negative]:
-        """Draw sources from the pool, seeded by the claim: other claims do not change the draw."""
+        """Draw random negatives, seeded by the claim, so that no other claim changes the draw."""
         drawn: list[Negative] = []
         if not self.config.random:
             return drawn
-        taken = {self.position[negative.source] for negative in hard} | pair.golds
-        for position in self._drawn(pair.claim):
-            if position in taken or position in pair.duplicates:
+        excluded = {self.position[negative.source] for negative in hard} | pair.golds
+        for position in self._shuffled_pool(pair.claim):
+            if position in excluded or position in pair.duplicates:
                 continue
             score = float(similarities[position])
             if score <= limit:
@@ -406,8 +405,7 @@ class _Picker:
                     break
         return drawn
 
-    def _drawn(self, claim: Claim) -> Iterator[int]:
-        """Shuffle the pool, each claim in an order of its own."""
+    def _shuffled_pool(self, claim: Claim) -> Iterator[int]:
         draw = np.random.default_rng([self.config.seed, _number(claim.id)])
         # Shuffling a huge pool is slow, and the first few sources are nearly always enough.
         first = draw.choice(self.drawable, min(len(self.drawable), FIRST_DRAWN), replace=False)

@@ -41,13 +41,13 @@ def same_papers(
         ([source.abstract for source in sources], max_text),
     ):
         if most is not None:
-            alike = _alike([distinct_words(text) for text in texts], most)
+            alike = _similar_pairs([distinct_words(text) for text in texts], most)
             pairs += [(sources[one].id, sources[other].id) for one, other in alike]
     return pairs
 
 
-def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
-    """Find texts whose `jaccard` is above `most`, by position; of equal ones only the first."""
+def _similar_pairs(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
+    """List pairs of texts, by position, whose `jaccard` exceeds `most`; equal texts count once."""
     alike: list[tuple[int, int]] = []
     first: dict[frozenset[str], int] = {}
     for position, words in enumerate(texts):
@@ -62,14 +62,14 @@ def _alike(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]
         shared = int(most * len(words) - 1e-9) + 1
         needed[position] = min(SHARED_RAREST, shared)
         rarest = sorted(words, key=lambda word: (count[word], word))
-        found: Counter[int] = Counter()
+        shared_by: Counter[int] = Counter()
         for word in rarest[: len(words) - shared + needed[position]]:
             listed = holders.setdefault(word, [])
-            found.update(listed)
+            shared_by.update(listed)
             listed.append(position)
         alike += [
             (other, position)
-            for other, times in found.items()
+            for other, times in shared_by.items()
             if times >= min(needed[position], needed[other]) and jaccard(words, texts[other]) > most
         ]
     return alike

@@ -1,4 +1,4 @@
-"""Mine hard negatives from any system's ranking: what a re-ranker's first stage finds."""
+"""Mine hard negatives from any system's ranking: the mistakes of a re-ranker's first stage."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TRIES = 20
 def check_ranked(config: MiningConfig) -> None:
     """Raise `ConfigError` for settings that need the vectors of a model."""
     share = config.share_of
-    known = config.max_share is None or share != "above_random"
+    is_allowed = config.max_share is None or share != "above_random"
     allowed = "above_last or score with a first stage, unless mining.max_share is null"
-    require(known, "mining.share_of", share, allowed)
+    require(is_allowed, "mining.share_of", share, allowed)
 
 
 @dataclass
@@ -70,20 +70,20 @@ class RankingMiner:
                         continue
                 limit = self._limit(scored.get(gold), min(scored.values(), default=0.0))
                 draw = pair_draw(config.seed, claim.id, gold)
-                hard = list(self._hard(ranked, golds, alike, limit, draw))
+                hard = list(self._hard_negatives(ranked, golds, alike, limit, draw))
                 listed = first.union(negative.source for negative in hard)
-                random = list(self._random(golds, alike, listed, draw))
+                random = list(self._random_negatives(golds, alike, listed, draw))
                 counts.count(len(hard), len(random), config)
                 if hard or random:
                     yield MinedRow(claim.id, gold, (*hard, *random))
 
     def _limit(self, gold: float | None, last: float) -> float:
-        """Return the highest score of a negative; a gold that is not ranked sets none."""
+        """Return the highest score of a negative: `max_score` alone if the gold is unranked."""
         if gold is None:
             return np.inf if self.config.max_score is None else self.config.max_score
         return float(limits_of(self.config, np.array([gold]), np.array([last]))[0])
 
-    def _hard(
+    def _hard_negatives(
         self,
         ranked: Sequence[tuple[str, float]],
         golds: frozenset[str],
@@ -91,7 +91,7 @@ class RankingMiner:
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Take the first sources of the ranks that are allowed, or any of them."""
+        """Draw hard negatives from the allowed sources at the configured ranks, by `pick`."""
         config, counts, pool = self.config, self.counts, frozenset(self._pool)
         allowed = []
         for source, score in ranked[config.first_rank - 1 : config.last_rank]:
@@ -110,21 +110,20 @@ class RankingMiner:
             order = draw.permutation(len(allowed)).tolist()
         yield from (allowed[i] for i in order[: config.hard])
 
-    def _random(
+    def _random_negatives(
         self,
         golds: frozenset[str],
         alike: GoldDuplicates,
         listed: set[str],
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Draw sources that are not ranked high; random ones are easy by that."""
-        wanted = self.config.random
-        places = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
-        for place in places:
-            source = self._pool[place]
+        remaining = self.config.random
+        positions = draw.permutation(len(self._pool))[: remaining * _TRIES] if remaining else ()
+        for position in positions:
+            source = self._pool[position]
             if source in golds or source in listed or self._place[source] in alike:
                 continue
             yield Negative(source, 0.0, "random")
-            wanted -= 1
-            if not wanted:
+            remaining -= 1
+            if not remaining:
                 return

@@ -87,8 +87,8 @@ class Encoder:
     @property
     def dimensions(self) -> int:
         """Return the length of a vector."""
-        whole = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
-        return min(whole, self.settings.truncate_dim or whole)
+        width = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
+        return min(width, self.settings.truncate_dim or width)
 
     @property
     def width(self) -> int:
@@ -102,8 +102,8 @@ class Encoder:
         # A projection in training is a part of the model too.
         return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
-    def tokenize(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Tokenize texts with the side's prefix, cut at `max_length`.
+    def tokenize(self, texts: Sequence[str], side: Side, length: int | None = None) -> list[Tokens]:
+        """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
 
         A special token's name in a text is plain text. Raises `ConfigError` where the tokenizer
         cannot apply the template, or the template leaves no room for a text.
@@ -116,9 +116,11 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
-        length = self.settings.max_length
-        if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
-            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
+        length = length or self.settings.max_length
+        if prefix and length <= (
+            prefix_tokens := len(self.tokenizer(prefix)["input_ids"]) + len(end)
+        ):
+            allowed = f"{prefix_tokens + 1} or more: the {side}'s template takes {prefix_tokens}"
             raise ConfigError("model.max_length", length, allowed)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
@@ -162,9 +164,9 @@ class Encoder:
         """Pad tokenized texts to the longest of them."""
         rows = [torch.tensor(text.ids) for text in tokens]
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0)
-        places = torch.arange(ids.shape[1])
-        attend = places < torch.tensor([[len(text.ids)] for text in tokens])
-        pool = attend & (places >= torch.tensor([[text.skip] for text in tokens]))
+        positions = torch.arange(ids.shape[1])
+        attend = positions < torch.tensor([[len(text.ids)] for text in tokens])
+        pool = attend & (positions >= torch.tensor([[text.skip] for text in tokens]))
         return TokenBatch(ids, attend.long(), pool.long())
 
     def batch(self, tokens: Sequence[Tokens]) -> TokenBatch | PackedBatch:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -50,6 +52,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     weights that the config does not allow by name.
     """
     config = local_model(config)
+    config = replace(config, name=packaged_name(config.name))
     folder = Path(config.name)
     if folder.is_dir():
         if config.revision is not None:
@@ -76,17 +79,34 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         return packaged
 
 
+def packaged_name(name: str) -> str:
+    """Return the name of the packaged model that a short name means; any other name as it is."""
+    if "/" in name or Path(name).exists():
+        return name
+    return _by_short_name().get(name.lower(), name)
+
+
+def _by_short_name() -> dict[str, str]:
+    return {name.rpartition("/")[2].lower(): name for name in (*PACKAGED, *_COPIES)}
+
+
 class _NotGivenError(UserError):
-    """Report that the hub did not give a model's files."""
+    """Report that the hub did not deliver a model's files."""
 
 
 def _hub_files(config: ModelConfig) -> tuple[Path, Base]:
     own_code = check_code(config, _download(config, ["*.json"]))
     folder = _download(config, [*_PATTERNS, "*.py"] if own_code else _PATTERNS)
-    if _needs_bin(folder) and _allowed(config, "allow_bin"):
+    if _needs_bin(folder) and _is_allowed(config, "allow_bin"):
         _download(config, _BIN_PATTERNS)
     # The hub's cache names a snapshot's folder by its commit.
     return folder, Base(config.name, folder.name, _checked_hash(config, folder))
+
+
+def _did_you_mean(name: str) -> str:
+    short = _by_short_name()
+    near = get_close_matches(name.rpartition("/")[2].lower(), short, 1, 0.7)
+    return f"did you mean {short[near[0]]}? " if near else ""
 
 
 def packaged_files(name: str) -> tuple[Path, Base] | None:
@@ -127,8 +147,8 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise _NotGivenError(
-            f"model {config.name!r}: no such folder, not packaged, and the hub did not give it: "
-            f"{one_line(error)}"
+            f"model {config.name!r}: {_did_you_mean(config.name)}no such folder, not packaged, "
+            f"and the hub did not give it: {one_line(error)}"
         ) from None
 
 
@@ -139,7 +159,7 @@ def require_files(folder: Path) -> None:
             raise InputError.at(path, why=why)
 
 
-def _allowed(config: ModelConfig, key: _Permission) -> bool:
+def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
     """Tell whether `model.KEY` names this model; a hub model must then be pinned to a commit."""
     names: tuple[str, ...] = getattr(config, key)
     if Path(config.name).is_dir():
@@ -167,12 +187,12 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
     if not model and not tokenizer:
         return False
-    if _allowed(config, "allow_remote_code"):
-        for place in (*model, *tokenizer):
-            if "--" in place:
+    if _is_allowed(config, "allow_remote_code"):
+        for value in (*model, *tokenizer):
+            if "--" in value:
                 raise UserError(
                     f"model {config.name!r}: its code lies in another repository "
-                    f"({place.partition('--')[0]}), which model.revision does not pin; "
+                    f"({value.partition('--')[0]}), which model.revision does not pin; "
                     "such code is not run"
                 )
         return True
@@ -224,7 +244,7 @@ def uses_bin(folder: Path) -> bool:
 
 def _needs_bin(folder: Path) -> bool:
     return not list(folder.glob("*.safetensors")) or any(
-        not (place / "model.safetensors").is_file() for place in _dense_folders(folder)
+        not (module / "model.safetensors").is_file() for module in _dense_folders(folder)
     )
 
 
@@ -274,7 +294,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             # Its weights lie in the folders of its routes.
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError.at(folder / "modules.json", field="type", why=why)
-    if not weight_files(folder) or (_needs_bin(folder) and not _allowed(config, "allow_bin")):
+    if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
         if (other := _other_weights(folder)) is not None:
             raise InputError.at(other[0], why=other[1])
         why = (
@@ -286,7 +306,7 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> tuple[Path, str] | None:
-    """Find other weights in a folder without safetensors, and say why they are not read."""
+    """Find weights in another format in a folder without safetensors, and why they are refused."""
     if weight_files(folder):
         return None
     adapter = folder / ADAPTER_CONFIG_FILE

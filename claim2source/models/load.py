@@ -100,7 +100,7 @@ def load(
 
 
 def _lower_case(tokenizer: Any, folder: Path) -> None:
-    """Lower the case before all else that the tokenizer does, as sentence-transformers does."""
+    """Make lower case the tokenizer's first step, as sentence-transformers does."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
@@ -169,7 +169,7 @@ def _quantized(settings: EncoderSettings, target: str) -> dict[str, object]:
 
 @torch.inference_mode()
 def _sees_ahead(encoder: Encoder) -> bool:
-    """Test whether a token sees those after it: some models ignore the config."""
+    """Test whether a token attends to later ones: some models ignore the config."""
     ids = torch.tensor([[0, 1], [0, 2]], device=encoder.device)
     hidden = encoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     return not torch.equal(hidden[0, 0], hidden[1, 0])

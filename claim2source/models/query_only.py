@@ -86,9 +86,9 @@ class LateEncoder(Encoder):
 def source_model(encoder: Encoder, name: str, revision: str | None) -> SourceModel:
     """Record an encoder of the sources; `name` is a model's, or a folder."""
     assert encoder.weights is not None
-    place = str(Path(name).resolve()) if Path(name).is_dir() else name
+    path = str(Path(name).resolve()) if Path(name).is_dir() else name
     return SourceModel(
-        place,
+        path,
         revision,
         dict(encoder.weights),
         encoder.config_hash(),

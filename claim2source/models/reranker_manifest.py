@@ -67,9 +67,9 @@ class RerankerManifest(TrainingRecord):
             raise InputError.at(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
         if file == EXPORT_FILE:
             raw = {key.name: raw[key.name] for key in fields(cls) if key.name in raw}
-        found = parsed(cls, raw, path)
-        base, data = locate(found.base, found.data, path.parent)
-        return replace(found, base=base, data=data)
+        manifest = parsed(cls, raw, path)
+        base, data = locate(manifest.base, manifest.data, path.parent)
+        return replace(manifest, base=base, data=data)
 
 
 def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
@@ -88,8 +88,8 @@ def manifest_of(name: str) -> Manifest | RerankerManifest | None:
 
     A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from.
     """
-    if (found := trained_reranker(name)) is not None:
-        return found[1]
+    if (trained := trained_reranker(name)) is not None:
+        return trained[1]
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         return Manifest.read(folder)
@@ -104,7 +104,7 @@ def manifest_of_base(manifest: Manifest | RerankerManifest) -> Manifest | Rerank
 
     None where that is no checkpoint, or not to be found any more.
     """
-    found = manifest_of(manifest.base.name)
+    base = manifest_of(manifest.base.name)
     # A folder of that name may be another one.
-    same = found is not None and found.weights.sha256 == manifest.base.sha256
-    return found if same else None
+    same = base is not None and base.weights.sha256 == manifest.base.sha256
+    return base if same else None

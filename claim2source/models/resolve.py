@@ -111,11 +111,11 @@ def resolve(
         return Resolved(encoder, base, files)
     if export.weights.trained == "query_only":
         # Only claims were trained: its base encodes the sources.
-        place = files / EXPORT_FILE
+        file = files / EXPORT_FILE
         if export.source_model is not None:
-            encoder.source_encoder = _late(export.source_model, place, config, device)
+            encoder.source_encoder = _late_encoder(export.source_model, file, config, device)
         else:
-            encoder.source_encoder = _load_base(export.base, place, settings, config, device)[0]
+            encoder.source_encoder = _load_base(export.base, file, settings, config, device)[0]
     return Resolved(encoder, base, files, exported=export.rendering)
 
 
@@ -167,23 +167,23 @@ def _checkpoint(
     require_files(folder)
     manifest = Manifest.read(folder)
     base, settings, weights = manifest.base, manifest.encoder, manifest.weights
-    place = folder / FILE
+    file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
-            raise InputError.at(place, field="encoder.own_code", why="not in a full model")
+            raise InputError.at(file, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         encoder.name = base.name
         if manifest.source_model is not None:
-            _project(encoder, folder, manifest, config, device)
+            _add_projection(encoder, folder, manifest, config, device)
         elif weights.trained == "query_only":
-            encoder.source_encoder = _load_base(base, place, settings, config, device)[0]
+            encoder.source_encoder = _load_base(base, file, settings, config, device)[0]
         return Resolved(encoder, base, folder, manifest)
-    encoder, files = _load_base(base, place, settings, config, device)
+    encoder, files = _load_base(base, file, settings, config, device)
     if weights.kind == "lora":
         untrained = encoder.weights or {}
         check_hash(folder / ADAPTER_FILE, weights.sha256)
@@ -197,11 +197,11 @@ def _checkpoint(
             encoder.source_encoder = base_encoder(encoder, untrained)
     if manifest.source_model is not None:
         encoder.weights = weights.identity(encoder.weights or {})
-        _project(encoder, folder, manifest, config, device)
+        _add_projection(encoder, folder, manifest, config, device)
     return Resolved(encoder, base, files, manifest)
 
 
-def _project(
+def _add_projection(
     encoder: Encoder, folder: Path, manifest: Manifest, config: ModelConfig, device: str | None
 ) -> None:
     """Map the claims' vectors into the space of the sources' encoder, which loads when needed."""
@@ -211,25 +211,25 @@ def _project(
     assert manifest.source_model is not None
     check_hash(folder / PROJECTION, manifest.weights.projection)
     encoder.dense = load_projection(folder, encoder.width).to(encoder.device)
-    encoder.source_encoder = _late(manifest.source_model, folder / FILE, config, device)
+    encoder.source_encoder = _late_encoder(manifest.source_model, folder / FILE, config, device)
 
 
-def _late(record: SourceModel, place: Path, config: ModelConfig, device: str | None) -> Encoder:
-    """Stand for the model that the file `place` records; whoever loads it compares its hashes."""
+def _late_encoder(
+    record: SourceModel, file: Path, config: ModelConfig, device: str | None
+) -> Encoder:
+    """Stand for the sources' recorded model until it is needed; loading compares its hashes."""
     from claim2source.models.query_only import LateEncoder
 
     def load() -> Encoder:
         if record.name.startswith(LOCAL):
             why = f"no such model is known here: {Path(record.name).name!r}; put it or a link to it"
-            raise InputError.at(
-                place, field="source_model.name", why=f"{why} beside {place.parent}"
-            )
-        found = resolve(_asked(record, config), device).encoder
-        found = found.source_encoder or found
-        if found.key() != late.key():
+            raise InputError.at(file, field="source_model.name", why=f"{why} beside {file.parent}")
+        encoder = resolve(_asked(record, config), device).encoder
+        encoder = encoder.source_encoder or encoder
+        if encoder.key() != late.key():
             why = f"{record.name} is not the model whose vectors of sources this was trained for"
-            raise InputError.at(place, field="source_model.weights", why=why)
-        return found
+            raise InputError.at(file, field="source_model.weights", why=why)
+        return encoder
 
     late = LateEncoder(record, load)
     return late
@@ -245,11 +245,11 @@ def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
     folder = checkpoint_folder(record.name)
     if (folder / FILE).is_file():
         return model
-    known = {one.name for one in fields(ModelConfig)}
+    known = {spec.name for spec in fields(ModelConfig)}
     settings: dict[str, Any] = {
-        one.name: getattr(record.encoder, one.name)
-        for one in fields(EncoderSettings)
-        if one.name in known
+        spec.name: getattr(record.encoder, spec.name)
+        for spec in fields(EncoderSettings)
+        if spec.name in known
     }
     if record.encoder.own_code:
         settings["bidirectional"] = None
@@ -260,15 +260,15 @@ def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
 
 def _load_base(
     recorded: Base,
-    place: Path,
+    file: Path,
     settings: EncoderSettings,
     config: ModelConfig,
     device: str | None,
 ) -> tuple[Encoder, Path]:
-    """Load the base model recorded in the file `place`, checked by its hash; also its folder."""
+    """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
         why = f"no such folder is known here: {Path(recorded.name).name!r}; put it or a link to it"
-        raise InputError.at(place, field="base.name", why=f"{why} beside {place.parent}")
+        raise InputError.at(file, field="base.name", why=f"{why} beside {file.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = local_model(
         replace(
@@ -283,10 +283,10 @@ def _load_base(
     files, base = packaged_files(recorded.name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
         why = f"{files} ships no code of its own"
-        raise InputError.at(place, field="encoder.own_code", why=why)
+        raise InputError.at(file, field="encoder.own_code", why=why)
     if base.sha256 != recorded.sha256:
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
-        raise InputError.at(place, field="base.sha256", why=why)
+        raise InputError.at(file, field="base.sha256", why=why)
     encoder = _load(files, settings, device, config.attention)
     encoder.weights, encoder.name = _identity(base, files), recorded.name
     return encoder, files

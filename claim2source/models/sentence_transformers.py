@@ -106,19 +106,19 @@ def read_folder(folder: Path) -> FolderSettings:
     if not modules:
         return FolderSettings()
     pooling, include_prompt, length, lower_case = None, True, None, False
-    for kind, place in modules:
+    for kind, path in modules:
         if kind == "Pooling":
-            config = _pooling_config(place)
+            config = _pooling_config(path)
             mode = config.get("pooling_mode", "mean")
             modes = mode if isinstance(mode, list | tuple) else (mode,)
             pooling = "+".join("last" if mode == "lasttoken" else str(mode) for mode in modes)
             include_prompt = config.get("include_prompt", True) is not False
         elif kind == "Transformer":
-            config = _transformer_config(place)
-            _check_transformer(config, folder, place)
-            length, lower_case = _max_length(config, place), config.get("do_lower_case") is True
+            config = _transformer_config(path)
+            _check_transformer(config, folder, path)
+            length, lower_case = _max_length(config, path), config.get("do_lower_case") is True
         elif kind == "StaticEmbedding":
-            pooling, length = "mean", _max_length(read_object(place / "config.json"), place)
+            pooling, length = "mean", _max_length(read_object(path / "config.json"), path)
         elif kind == "Dense":
             _read_dense(folder)  # before gigabytes of weights are read
         elif kind != "Normalize":
@@ -135,33 +135,32 @@ def read_folder(folder: Path) -> FolderSettings:
     )
 
 
-def _pooling_config(place: Path) -> dict[str, object]:
-    """Read a Pooling module's config: in few words here, otherwise by its class."""
-    file = place / "config.json"
+def _pooling_config(folder: Path) -> dict[str, object]:
+    """Read a Pooling module's config; its class reads any but the plain form."""
+    file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
-    plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
-    if plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
+    is_plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
+    if is_plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
         return {**config, "pooling_mode": modes[0]}
     # Importing it takes seconds, more than `find` needs for its answer.
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    return _read_config(Pooling, place)
+    return _read_config(Pooling, folder)
 
 
-def _transformer_config(place: Path) -> dict[str, object]:
-    """Read a Transformer module's config: in few words here, otherwise by its class."""
-    file = place / "sentence_bert_config.json"
+def _transformer_config(folder: Path) -> dict[str, object]:
+    """Read a Transformer module's config; its class reads any but the plain form."""
+    file = folder / "sentence_bert_config.json"
     config = read_object(file) if file.is_file() else {}
     if config and {*config} <= {"max_seq_length", "do_lower_case"}:
         return {**config, "modality_config": {"text": _TEXT}}
     from sentence_transformers.sentence_transformer.modules import Transformer
 
-    return _read_config(Transformer, place)
+    return _read_config(Transformer, folder)
 
 
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
-    """Raise `InputError` for settings of a Transformer module that are not supported."""
     if place.resolve() != folder.resolve():
         why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
         raise InputError.at(folder / _MODULES, field="path", why=why)
@@ -210,8 +209,8 @@ def _absent_end(folder: Path) -> str:
     """
     file = folder / "tokenizer_config.json"
     said = read_object(file) if file.is_file() else {}
-    wanted = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
-    if not wanted or not (folder / "tokenizer.json").is_file():
+    ends = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
+    if not ends or not (folder / "tokenizer.json").is_file():
         return ""
     from transformers import AutoTokenizer
 
@@ -220,23 +219,23 @@ def _absent_end(folder: Path) -> str:
         ids = tokenizer("a")["input_ids"]
     except Exception:  # code of its own, or files that whoever loads the model complains of
         return ""
-    if "bos" in wanted and ids[0] != tokenizer.bos_token_id:
+    if "bos" in ends and ids[0] != tokenizer.bos_token_id:
         why = "true, but tokenizer.json adds no first token"
         raise InputError.at(file, field="add_bos_token", why=why)
-    if "eos" not in wanted or ids[-1] == tokenizer.eos_token_id:
+    if "eos" not in ends or ids[-1] == tokenizer.eos_token_id:
         return ""
     if tokenizer.eos_token is None:
         raise InputError.at(file, field="add_eos_token", why="true, but there is no eos_token")
     return str(tokenizer.eos_token)
 
 
-def _read_config(module: Any, place: Path) -> dict[str, object]:
-    """Read a module's config with its class, which translates older spellings."""
-    file = place / module.config_file_name
+def _read_config(module: Any, folder: Path) -> dict[str, object]:
+    """Read a module's config by its class, which translates older spellings."""
+    file = folder / module.config_file_name
     if file.is_file():
         read_object(file)  # whatever its shape or depth, it is said in our words
     try:
-        config: dict[str, object] = module.load_config(str(place), local_files_only=True)
+        config: dict[str, object] = module.load_config(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError.at(file, why=f"cannot be read as JSON: {one_line(error)}") from None
     if not isinstance(config, dict) or not config:
@@ -244,17 +243,17 @@ def _read_config(module: Any, place: Path) -> dict[str, object]:
     return config
 
 
-def _max_length(config: dict[str, object], place: Path) -> int | None:
+def _max_length(config: dict[str, object], folder: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
         if isinstance(said := config.get(key), dict):
             length = said.get("model_max_length", length)
-    file = place / "tokenizer_config.json"
+    file = folder / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):
-        raise InputError.at(place, field="max_seq_length", why=f"{length!r} is not a number")
+        raise InputError.at(folder, field="max_seq_length", why=f"{length!r} is not a number")
     # transformers writes 10**30 where no length was given.
     return int(length) if length is not None and length < 10**9 else None
 
@@ -298,8 +297,8 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
         raise InputError.at(folder / _MODULES, field="type", why=why)
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    place = modules[2][1]
-    file, config = place / "config.json", _read_config(Dense, place)
+    path = modules[2][1]
+    file, config = path / "config.json", _read_config(Dense, path)
     if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
         why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise InputError.at(file, field="activation_function", why=why)
@@ -310,7 +309,7 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
             raise InputError.at(file, field=key, why=f"{config[key]!r}, not the pooled vector")
-    return place, config["in_features"]
+    return path, config["in_features"]
 
 
 def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
@@ -323,14 +322,14 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
         return None
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    place, inputs = dense
+    path, inputs = dense
     if inputs != width:
         why = f"{inputs}, but pooled vectors have {width} dimensions"
-        raise InputError.at(place / "config.json", field="in_features", why=why)
+        raise InputError.at(path / "config.json", field="in_features", why=why)
     try:
-        layer = Dense.load(str(place), local_files_only=True)
+        layer = Dense.load(str(path), local_files_only=True)
     except Exception as error:  # libraries raise anything for files that are damaged
-        has_safetensors = (place / "model.safetensors").is_file()
-        file = place / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
+        has_safetensors = (path / "model.safetensors").is_file()
+        file = path / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
         raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None
     return layer.float().eval().requires_grad_(False)

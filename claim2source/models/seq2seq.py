@@ -79,17 +79,17 @@ def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[Translati
     from claim2source.core.progress import Progress
 
     by_language: dict[str, list[int]] = defaultdict(list)
-    for place, text in enumerate(texts):
-        by_language[text.language.partition("-")[0]].append(place)
-    found: dict[int, Translation] = {}
+    for row, text in enumerate(texts):
+        by_language[text.language.partition("-")[0]].append(row)
+    by_row: dict[int, Translation] = {}
     with Progress("translations", len(texts)) as progress:
-        for language, places in by_language.items():
+        for language, rows in by_language.items():
             model = Seq2Seq(config, language)
-            own = [texts[place].text for place in places]
-            for place, result in model.translated(own):
-                found[places[place]] = result
+            own = [texts[row].text for row in rows]
+            for row, result in model.translated(own):
+                by_row[rows[row]] = result
                 progress.update()
-    return [found[place] for place in range(len(texts))]
+    return [by_row[row] for row in range(len(texts))]
 
 
 class Seq2Seq:
@@ -130,7 +130,7 @@ class Seq2Seq:
         return folder
 
     def _set_languages(self, name: str) -> int | None:
-        """Tell a model of many languages from which to which; give the first token of English."""
+        """Set a multilingual model's two languages; return the first token of English."""
         if not hasattr(self.tokenizer, "src_lang"):
             return None
         vocabulary = self.tokenizer.get_vocab()
@@ -151,17 +151,17 @@ class Seq2Seq:
         most = self.config.max_length
         rows = [self.tokenizer(self.config.prefix + text)["input_ids"] for text in texts]
         fitting = []
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             if len(row) > most:
-                yield place, Translation(why=f"too long for the model: {len(row)} tokens")
+                yield position, Translation(why=f"too long for the model: {len(row)} tokens")
             else:
-                fitting.append(place)
-        fitting.sort(key=lambda place: len(rows[place]))
+                fitting.append(position)
+        fitting.sort(key=lambda position: len(rows[position]))
         size = self.config.batch_size
         for start in range(0, len(fitting), size):
             batch = fitting[start : start + size]
             inputs = self.tokenizer.pad(
-                {"input_ids": [rows[place] for place in batch]}, return_tensors="pt"
+                {"input_ids": [rows[position] for position in batch]}, return_tensors="pt"
             ).to(self.device)
             with torch.inference_mode():
                 made = self.model.generate(
@@ -172,8 +172,8 @@ class Seq2Seq:
                     do_sample=False,
                     **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
                 )
-            for place, row in zip(batch, made.tolist(), strict=True):
-                yield place, self._read(row)
+            for position, row in zip(batch, made.tolist(), strict=True):
+                yield position, self._read(row)
 
     def _read(self, row: list[int]) -> Translation:
         ends = self.model.generation_config.eos_token_id

@@ -55,7 +55,7 @@ class TokenBatch:
 def changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
     """Change every tensor among a dataclass's fields."""
     values = {field.name: getattr(part, field.name) for field in fields(part)}
-    tensors = {name: change(one) for name, one in values.items() if isinstance(one, Tensor)}
+    tensors = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(part, **tensors)
 
 
@@ -88,11 +88,11 @@ def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[l
         rows = order[ends[start] : ends[end]]
         groups = -(-len(rows) // max(1, budget // int(lengths[start])))
         size, larger = divmod(len(rows), groups)
-        place = 0
+        position = 0
         for group in range(groups):
             step = size + (group < larger)
-            yield rows[place : place + step]
-            place += step
+            yield rows[position : position + step]
+            position += step
 
 
 def in_rows(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:

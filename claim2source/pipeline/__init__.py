@@ -1,1 +1,1 @@
-"""Run systems, choose settings on val, and report what came out."""
+"""Run systems, choose settings on val, and report the results."""

@@ -48,7 +48,7 @@ def papers_of_claims(
     """Map every claim with a gold to its golds and all near-duplicates of them."""
     alike = same_papers(dataset.sources, max_title, max_text)
     ids = [source.id for source in dataset.sources]
-    numbers = connected_groups([[one] for one in ids] + [list(pair) for pair in alike])[: len(ids)]
+    numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in alike])[: len(ids)]
     group = dict(zip(ids, numbers, strict=True))
     members: dict[int, set[str]] = {}
     for one in ids:
@@ -62,7 +62,7 @@ def papers_of_claims(
 
 @dataclass(frozen=True, eq=False)
 class PairedResults:
-    """Hold what the stages of a system gave for claims, each once with and once without its papers.
+    """Hold a system's results for claims, each once with and once without its papers.
 
     `stages` has the claims with their papers first; `claims` counts them. `outcomes` are of
     both, in that order.
@@ -79,7 +79,7 @@ class PairedResults:
     ) -> Self:
         """Compare the last stage's first sources with the golds of the claims."""
         last, absent = list(stages.values())[-1].run, np.zeros(len(claims), bool)
-        right = np.array([bool({*last.sources(one.id, 1)} & {*one.golds}) for one in claims])
+        right = np.array([bool({*last.sources(claim.id, 1)} & {*claim.golds}) for claim in claims])
         groups = np.array(connected_groups(claim.golds for claim in claims))
         outcomes = Outcomes(
             np.concatenate([~absent, absent]), np.concatenate([right, absent]), np.tile(groups, 2)
@@ -93,20 +93,24 @@ class PairedResults:
 
     def single_scores(self) -> dict[str, np.ndarray]:
         """Name the first score and the margin of each stage, as confidences."""
-        found = {}
+        scores = {}
         for name in self.stages:
             one = self.features(Design((name,), 1))[:, 0]
             margins = [margin_shares(s[name].run, self.claim_ids) for s in (self.stages, self.bare)]
-            found[f"{name}: first score"] = one
-            found[f"{name}: margin"] = np.concatenate(margins)
-        return found
+            scores[f"{name}: first score"] = one
+            scores[f"{name}: margin"] = np.concatenate(margins)
+        return scores
 
     @property
     def has_none(self) -> bool:
         """Tell whether a verifier gave a probability of "none" with and without the papers."""
         return all(
-            any(NONE in details for one in found.values() for details in one.details.values())
-            for found in (self.stages, self.bare)
+            any(
+                NONE in details
+                for result in results.values()
+                for details in result.details.values()
+            )
+            for results in (self.stages, self.bare)
         )
 
 
@@ -123,13 +127,13 @@ def paired_results(
             f"{dataset.name or 'the data set'}: no claim of {dataset.split!r} has a gold"
         )
     bare_of_papers = without(judged, papers_of_claims(judged))
-    found = _stages(runner.run(system, form, judged), judged)
+    results = _stages(runner.run(system, form, judged), judged)
     bare = _stages(runner.run(system, form, bare_of_papers), judged)
-    return PairedResults.of(judged.claims, found, bare)
+    return PairedResults.of(judged.claims, results, bare)
 
 
-def _stages(found: SystemResult, dataset: Dataset) -> dict[str, Result]:
-    return named_stages([(one.name, one.result) for one in found.stages], dataset.claims)
+def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
+    return named_stages([(stage.name, stage.result) for stage in result.stages], dataset.claims)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,14 +183,14 @@ def fit_abstention(
         design = Design(tuple(asked.stages), scores, none)
         features = asked.features(design)
         for penalty in PENALTIES:
-            found = np.empty(len(wanted))
+            shares = np.empty(len(wanted))
             for one in range(FOLDS):
                 rest = fold != one
                 model = fit(design, features[rest], wanted[rest], penalty)
-                found[~rest] = model.probabilities(features[~rest])
-            sure = np.clip(np.where(wanted, found, 1 - found), 1e-12, None)
+                shares[~rest] = model.probabilities(features[~rest])
+            sure = np.clip(np.where(wanted, shares, 1 - shares), 1e-12, None)
             tried[scores, penalty] = round(float(-np.log(sure).mean()), 12)
-            held_out[scores, penalty] = found
+            held_out[scores, penalty] = shares
     best = min(tried, key=lambda setting: tried[setting])
     design = Design(tuple(asked.stages), best[0], none)
     model = fit(design, asked.features(design), wanted, best[1])

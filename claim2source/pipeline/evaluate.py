@@ -1,4 +1,4 @@
-"""Score what systems gave: by language, with intervals, slices, tests and published numbers."""
+"""Score systems' results: by language, with intervals, slices, tests and published numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SUBMITTED = 5
 
 @dataclass(frozen=True)
 class Scoring:
-    """Say what is computed: metrics, those with intervals, and bootstrap draws (0: none)."""
+    """Set the metrics, those with intervals, and the bootstrap draws (0: none)."""
 
     metrics: Sequence[str] = METRICS
     repeats: int = 10_000
@@ -69,7 +69,7 @@ class ScoredSystem:
     scores: Scores | None = None
 
     def with_report(self, **changes: Any) -> ScoredSystem:
-        """Return the same with some of what its report says changed."""
+        """Return the same with some fields of its report changed."""
         return replace(self, report=replace(self.report, **changes))
 
 
@@ -105,15 +105,17 @@ def evaluate(
         >>> c2s.evaluate(scores, dev, repeats=0).macro["mrr@5"]
         0.0
     """
-    given = named_results(results, dataset)
-    runs = {name: one if isinstance(one, Run) else one.run for name, one in given.items()}
+    rankings = named_results(results, dataset)
+    runs = {
+        name: value if isinstance(value, Run) else value.run for name, value in rankings.items()
+    }
     _, notes = scoring.without_themselves(runs, dataset.qrels)
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
     scored = {
         name: score_result(name, result, dataset, scoring_settings)
-        for name, result in given.items()
+        for name, result in rankings.items()
     }
-    systems = {name: one.report for name, one in scored.items()}
+    systems = {name: system.report for name, system in scored.items()}
     report = make_report(dataset, systems, next(iter(systems), None))
     report = replace(report, notes=(*report.notes, *notes))
     return with_depth_notes(report, scored, dataset)
@@ -123,8 +125,8 @@ def with_depth_notes(
     report: Report, systems: Mapping[str, ScoredSystem], dataset: Dataset
 ) -> Report:
     """Note the metrics that look deeper than a system's lists."""
-    runs = {name: one.run for name, one in systems.items() if one.report.macro}
-    metrics = [m for one in report.scored[:1] for m in one.macro if m != "queries"]
+    runs = {name: system.run for name, system in systems.items() if system.report.macro}
+    metrics = [m for system in report.scored[:1] for m in system.macro if m != "queries"]
     deep = scoring.depth_notes(runs, metrics, len(dataset.sources))
     return replace(report, notes=(*report.notes, *deep))
 
@@ -165,7 +167,7 @@ def score_result(
 def score_system(
     name: str, result: SystemResult, dataset: Dataset, settings: Scoring
 ) -> ScoredSystem:
-    """Score what a system gave, with its stages, choices and cost."""
+    """Score a system's result, with its stages, choices and cost."""
     scored = score_result(name, result.result, dataset, settings)
     return replace(scored, report=with_whole(scored.report, result, dataset))
 
@@ -256,9 +258,9 @@ def make_report(
 ) -> Report:
     """Put systems into a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
-    known = versions() | {"claim2source": __version__}
+    installed = versions() | {"claim2source": __version__}
     provenance = Provenance(
-        program, known, git_state(), {dataset.split: dataset.fingerprint}, hardware()
+        program, installed, git_state(), {dataset.split: dataset.fingerprint}, hardware()
     )
     return Report(
         name if name is not None else dataset.name,
@@ -279,10 +281,10 @@ def run_tests(
     seed: int,
 ) -> tuple[FamilyResult, ...]:
     """Test declared families on MRR@5: on the macro average, then in each language."""
-    named = {name for family in families for pair in family.pairs for name in pair}
+    names = {name for family in families for pair in family.pairs for name in pair}
     claims = judged_claims(dataset.qrels)
     values = {}
-    for name in named:
+    for name in names:
         scored = systems[name]
         scores = scored.scores or scoring.evaluate(scored.run, dataset.qrels, [MAIN_METRIC], claims)
         values[name] = scores[MAIN_METRIC]
@@ -299,12 +301,12 @@ def add_tests(
 ) -> Report:
     """Add the tests of declared families and the published numbers that apply."""
     report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
-    return with_published(report, [one.report for one in systems.values()])
+    return with_published(report, [system.report for system in systems.values()])
 
 
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
     """Write a TREC run for each language into a folder; earlier ones of others are removed."""
-    _remove_others(folder, "{}.trec", dataset, " claim2source\n")
+    _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
     for language, part in by_language(run, dataset):
         write_trec_run(part, folder / f"{language}.trec")
 
@@ -314,7 +316,9 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
     Earlier ones of other languages are removed.
     """
-    _remove_others(folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n")
+    _remove_old_languages(
+        folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
+    )
     for language, part in by_language(run, dataset):
         write_submission(
             part,
@@ -327,11 +331,11 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
 
 
-def _remove_others(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
-    """Remove files of languages that an evaluation does not have, where a first line is ours."""
-    kept = {name.format(language) for language in dataset.languages}
+def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
+    """Remove files of languages that an evaluation lacks, if their first line is ours."""
+    names = {name.format(language) for language in dataset.languages}
     for path in sorted(folder.glob(name.format("*"))):
-        if path.name in kept or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
+        if path.name in names or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
             continue
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.readline().endswith(ending):
@@ -355,10 +359,10 @@ def unjudged(dataset: Dataset) -> list[str]:
     blind = [lang for lang in dataset.languages if lang not in judged]
     notes = []
     if blind:
-        scored = [lang for lang in dataset.languages if lang in judged]
+        judged_languages = [lang for lang in dataset.languages if lang in judged]
         notes.append(
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
-            f"not scored, and the macro average is that of {', '.join(scored)}."
+            f"not scored, and the macro average is that of {', '.join(judged_languages)}."
         )
     some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
     if some:

@@ -112,7 +112,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def report(self) -> Report:
         """Return all calls so far as one report, the last one on top, tested against the first."""
         if self._report is None:
-            self._report = self._made(self.systems)
+            self._report = self._make_report(self.systems)
         return self._report
 
     @property
@@ -121,17 +121,16 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return "Claim Source Retrieval"
 
     def _add(self, called: str, result: Run | Result) -> ScoredSystem:
-        """Score a system, called so or, where there is one of that name, with a number."""
-        taken = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
-        name = f"{called} ({taken + 1})" if taken else called
+        """Score a system under this name, or the name with a number where it is in use."""
+        count = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
+        name = f"{called} ({count + 1})" if count else called
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)
         self._report = None
         return self.systems[name]
 
-    def _made(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
-        """Make the report of these systems; `runs` says where those of a system are."""
+    def _make_report(self, systems: Mapping[str, ScoredSystem], runs: str = "") -> Report:
         reports = {
-            name: replace(one.report, runs=runs.format(name)) for name, one in systems.items()
+            name: replace(system.report, runs=runs.format(name)) for name, system in systems.items()
         }
         first, *others = systems
         report = make_report(self.dataset, reports, [first, *others][-1], program=PROGRAM)
@@ -144,7 +143,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return with_depth_notes(report, systems, self.dataset)
 
     def _write(self, folder: Path) -> None:
-        """Write all runs and the report. Raises `UserError` where one of others is there."""
+        """Write all runs and the report; raise `UserError` for a foreign report there."""
         if folder not in self._written and (folder / FILE).exists():
             made, split = Report.read(folder).provenance, self.dataset.split
             if made.program != PROGRAM or made.data.get(split) != self.dataset.fingerprint:
@@ -155,18 +154,18 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
             own = folder / name
             if own not in self._written:
                 write_runs(system.run, self.dataset, own / "runs")
-                self._made({name: system}, "runs").write(own)
+                self._make_report({name: system}, "runs").write(own)
                 self._written.add(own)
-        self._made(self.systems, "{}/runs").write(folder)
+        self._make_report(self.systems, "{}/runs").write(folder)
 
 
-def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
-    """Read what is tested against: a ranking, or the system of a report's folder."""
-    if not isinstance(given, str | Path) or not Path(given).is_dir():
-        return "baseline", result_of(given, dataset, "baseline")
-    chosen, systems = Report.read(given).chosen, read_reports([Path(given)])
-    found = [one for one in systems if chosen in (None, one.report.name)]
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
-        raise UserError(f"baseline: {given}: give the report of one system; this one has {names}")
-    return found[0].name, judged_run(found[0], dataset)
+def _baseline(ranking: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
+    """Read the baseline of tests: a ranking, or the system of a report's folder."""
+    if not isinstance(ranking, str | Path) or not Path(ranking).is_dir():
+        return "baseline", result_of(ranking, dataset, "baseline")
+    chosen, systems = Report.read(ranking).chosen, read_reports([Path(ranking)])
+    matches = [system for system in systems if chosen in (None, system.report.name)]
+    if len(matches) != 1:
+        names = ", ".join(match.name for match in matches) or "none"
+        raise UserError(f"baseline: {ranking}: give the report of one system; this one has {names}")
+    return matches[0].name, judged_run(matches[0], dataset)

@@ -17,7 +17,7 @@ from claim2source.systems.heldout import ChoosingOn
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(ModelOptions):
-    """Say how data are loaded, where vectors and runs are stored, and what computes them.
+    """Set the loading of data, the store of vectors and runs, and the device.
 
     Args:
         store: folder of the store of vectors and runs; none: the user's cache.

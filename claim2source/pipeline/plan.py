@@ -1,4 +1,4 @@
-"""Plan an evaluation: which systems run over which claim forms, and what each is compared with."""
+"""Plan an evaluation: the systems, their claim forms, and the baseline of each."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Planned:
 
     @property
     def suffix(self) -> str:
-        """Return what its name has after its checkpoint's: empty for a checkpoint alone."""
+        """Return the name's part after its checkpoint's: empty for a checkpoint alone."""
         name = self.checkpoint.name if self.checkpoint is not None else ""
         return self.system.name.removeprefix(name)
 
@@ -111,11 +111,11 @@ def row_name(system: str, form: ClaimForm) -> str:
 
 def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
-    wanted: Sequence[ClaimForm | None] = forms or [None]
+    forms_of: Sequence[ClaimForm | None] = forms or [None]
     return [
-        replace(one, form=form)
-        for one in planned
-        for form in (wanted if one.system.claims is None else [one.system.claims])
+        replace(item, form=form)
+        for item in planned
+        for form in (forms_of if item.system.claims is None else [item.system.claims])
     ]
 
 
@@ -132,23 +132,25 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
             path = name if folder.name else str(folder.resolve())
             checkpoints.append(Checkpoint(title, path, label=label))
             continue
-        kept = sorted(
+        folders = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
             key=lambda path: (int(path.name.split("-")[1]), path.name),
         )
-        if not kept:
+        if not folders:
             raise UserError(f"{folder}: a training run without checkpoints")
         try:
             chosen = chosen_checkpoint(folder).name
         except UserError:
             chosen = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
-        for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
+        for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
-    for place, one in enumerate(checkpoints):
-        if any(one.name == other.name for other in checkpoints[:place]):
-            raise ConfigError("checkpoint", one.path, f"one checkpoint of the name {one.name}")
+    for number, checkpoint in enumerate(checkpoints):
+        if any(checkpoint.name == other.name for other in checkpoints[:number]):
+            raise ConfigError(
+                "checkpoint", checkpoint.path, f"one checkpoint of the name {checkpoint.name}"
+            )
     return checkpoints
 
 
@@ -163,7 +165,7 @@ def plan(
     vary: Mapping[str, Sequence[Any]] | None = None,
     run: Path | None = None,
 ) -> list[Planned]:
-    """List what is evaluated: systems, checkpoints, `behind` put on each checkpoint, variations.
+    """List the systems to evaluate: systems, checkpoints, `behind` on each of these, variations.
 
     A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
@@ -187,13 +189,13 @@ def plan(
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
         planned = [
-            replace(one, system=replace(one.system, first=replace(node, name=one.system.name)))
-            for one in planned
+            replace(item, system=replace(item.system, first=replace(node, name=item.system.name)))
+            for item in planned
         ]
     return planned + [
-        Planned(_varied(one.system, key, value), None, one.checkpoint, one.system.name)
+        Planned(_varied(item.system, key, value), None, item.checkpoint, item.system.name)
         for key, values in (vary or {}).items()
-        for one in planned
+        for item in planned
         for value in values
     ]
 
@@ -201,7 +203,6 @@ def plan(
 def _on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
-    """Put a system on a checkpoint, for some languages on another, read as `read_as` says."""
     name = "+".join(filter(None, (checkpoint.name, system.name)))
     system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
     first = replace(system_on.first, name=name)
@@ -218,15 +219,15 @@ def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     of these; `epoch-*` stands for all names that begin so.
     """
     names = [
-        {one.system.name, *((CHOSEN, f"{CHOSEN}{one.suffix}") if one.is_chosen else ())}
-        for one in planned
+        {item.system.name, *((CHOSEN, f"{CHOSEN}{item.suffix}") if item.is_chosen else ())}
+        for item in planned
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            raise ConfigError("only", name, ", ".join(one.system.name for one in planned))
+            raise ConfigError("only", name, ", ".join(item.system.name for item in planned))
     if not only:
         return list(planned)
-    return [one for one, own in zip(planned, names, strict=True) if _is_named(own, only)]
+    return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
@@ -266,13 +267,13 @@ def _varied_stages(
     if not (number.isdecimal() and 1 <= int(number) <= count and path):
         allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
         raise ConfigError("vary", key, allowed)
-    place = int(number) - 1
-    entry = part = json.loads(json.dumps(stages[place]))
+    position = int(number) - 1
+    entry = part = json.loads(json.dumps(stages[position]))
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
     part[last] = value
-    changed = (*stages[:place], entry, *stages[place + 1 :])
+    changed = (*stages[:position], entry, *stages[position + 1 :])
     try:
         load_stages(changed)
     except ConfigError as error:
@@ -281,7 +282,6 @@ def _varied_stages(
 
 
 def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
-    """Set a key of a node; None where it has no such key."""
     if isinstance(node, BM25Node | DenseNode) and key == SOURCES:
         require_one_of(f"vary {RETRIEVE}.{key}", value, get_args(SourceForm))
         if isinstance(node, DenseNode):
@@ -290,7 +290,7 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
         rich = value not in ("title_abstract", "title")
         return replace(node, bm25=replace(node.bm25, metadata=rich, abstracts=value != "title"))
     for kind, name, config in _SETTINGS:
-        if isinstance(node, kind) and key in {one.name for one in fields(config)}:
+        if isinstance(node, kind) and key in {spec.name for spec in fields(config)}:
             values = {**as_plain(getattr(node, name)), key: value}
             changed: dict[str, Any] = {name: make(config, values, f"vary {RETRIEVE}.")}
             changed |= {"fits": False} if isinstance(node, HybridNode) else {}
@@ -300,24 +300,24 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def vary_words(words: Sequence[str]) -> list[str]:
     """Turn `--vary KEY=V,V KEY=V` and `--route de=RUN` into the mappings that a config has."""
     rewritten: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         option, equals, text = word.partition("=")
         if option not in ("--vary", "--route") or text.startswith("{"):
             rewritten.append(word)
             continue
-        given = [text] if equals else []
-        while rest and not rest[0].startswith("--"):
-            given.append(rest.pop(0))
-        pairs = dict(_pairs(option, given))
+        values = [text] if equals else []
+        while remaining and not remaining[0].startswith("--"):
+            values.append(remaining.pop(0))
+        pairs = dict(_pairs(option, values))
         if option == "--vary":
             rewritten.append(f"--vary={json.dumps(pairs)}")
         else:
@@ -325,13 +325,13 @@ def vary_words(words: Sequence[str]) -> list[str]:
     return rewritten
 
 
-def _pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
-    for one in given:
-        key, equals, text = one.partition("=")
+def _pairs(option: str, texts: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+    for value in texts:
+        key, equals, text = value.partition("=")
         if not equals:
-            raise UserError(f"config: {option}: {one} is not allowed; allowed: KEY=VALUE,VALUE")
+            raise UserError(f"config: {option}: {value} is not allowed; allowed: KEY=VALUE,VALUE")
         try:
             values = yaml.safe_load(f"[{text}]") if option == "--vary" else [text]
         except yaml.YAMLError:
-            raise UserError(f"config: {option}: {one}: not YAML after the =") from None
+            raise UserError(f"config: {option}: {value}: not YAML after the =") from None
         yield key, values

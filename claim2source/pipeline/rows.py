@@ -69,7 +69,7 @@ _ADVICE = "mend what the reason names and run the same command again; what is do
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Hold what a system gave over one claim form: a scored system for each stage, by row name.
+    """Hold a system's scores over one claim form: a scored system for each stage, by row name.
 
     The last one is the whole system and has the row's name; the others add the stage's. `notes`
     say what stages did; `parts` tabulate it, of a row that was read from its folder none.
@@ -89,7 +89,7 @@ class Row:
     @property
     def tested(self) -> list[str]:
         """Name the stages that are not simulated and follow no simulated one."""
-        return [name for name, one in self.stages.items() if not one.report.simulated]
+        return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
 def run_rows(
@@ -99,30 +99,30 @@ def run_rows(
     out: Path | None = None,
     program: str = "",
 ) -> tuple[list[Row], list[NotRun]]:
-    """Run and score what is planned; what fails is listed as not run.
+    """Run and score planned systems; list those that fail as not run.
 
     With `out` each row is written to a folder there, and read from it where it was made alike.
     """
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
-    for place in watched(by_model(planned), "systems", len(planned)):
-        one = planned[place]
+    for number in watched(by_model(planned), "systems", len(planned)):
+        one = planned[number]
         try:
             if out is None:
-                rows[place] = run_row(one, runner, scoring)
+                rows[number] = run_row(one, runner, scoring)
             else:
-                rows[place] = _row_in(out, one, runner, scoring, program)
+                rows[number] = _read_or_run(out, one, runner, scoring, program)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
             form = form_of_failed(one.system, runner.runtime, one.form)
-            failed[place] = not_run_row(one.system, form, error)
-    return [rows[place] for place in sorted(rows)], [failed[place] for place in sorted(failed)]
+            failed[number] = not_run_row(one.system, form, error)
+    return [rows[number] for number in sorted(rows)], [failed[number] for number in sorted(failed)]
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
     """Order places so that systems of one dense model are together: it is loaded once."""
-    models = [repr(one.system.first.main_model or one.system.name) for one in planned]
-    return sorted(range(len(planned)), key=lambda place: models.index(models[place]))
+    models = [repr(item.system.first.main_model or item.system.name) for item in planned]
+    return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
 
 
 def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
@@ -137,11 +137,11 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
     scored = {}
-    for place, stage in enumerate(stage_names):
-        name = row if place == last else f"{row}: {stage}"
-        one = score_result(name, results[place].result, dataset, scoring)
-        report = _described(one.report, planned, result, place, runner)
-        report = replace(report, stage="" if place == last else stage)
+    for number, stage in enumerate(stage_names):
+        name = row if number == last else f"{row}: {stage}"
+        one = score_result(name, results[number].result, dataset, scoring)
+        report = _fill_report(one.report, planned, result, number, runner)
+        report = replace(report, stage="" if number == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
@@ -152,28 +152,27 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
-    """Name stages by their place; a simulated one, and what follows it, says so."""
+    """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
-    named = [
-        f"{place}. {one.name}" + (f" ({SIMULATED})" if place > real else "")
-        for place, one in enumerate(results)
+    names = [
+        f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
+        for number, result in enumerate(results)
     ]
-    return [FIRST_STAGE, *named[1:]]
+    return [FIRST_STAGE, *names[1:]]
 
 
 def _first_simulated(system: System) -> int:
-    """Count the stages before the first simulated one."""
     entries = system.stages
     return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
 
 
-def _described(
-    report: SystemReport, planned: Planned, result: SystemResult, place: int, runner: SystemRunner
+def _fill_report(
+    report: SystemReport, planned: Planned, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
-    """Say of a row what a report tells beside its scores."""
+    """Fill a row's report with everything beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
-    model = system.label_of(place)
-    if place == len(system.stages):
+    model = system.label_of(number)
+    if number == len(system.stages):
         parts = [
             row_name(part.name, part.form_of(result.form, runner.runtime))
             for part in system.parts
@@ -185,9 +184,9 @@ def _described(
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)
         own = system.first.label_of() if is_routed else checkpoint.path
-        known = own if is_routed else result.untrained_base or own
-        model = model.replace(own, checkpoint.label or known)
-        if place == 0:
+        model_name = own if is_routed else result.untrained_base or own
+        model = model.replace(own, checkpoint.label or model_name)
+        if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(
         report,
@@ -195,24 +194,24 @@ def _described(
         system=system.name,
         claims=result.form,
         # A stage that reads texts of sources may read others than the first one.
-        sources=getattr(system.loaded_stages()[place - 1][1], "sources", result.sources)
-        if place
+        sources=getattr(system.loaded_stages()[number - 1][1], "sources", result.sources)
+        if number
         else result.sources,
-        simulated=place > _first_simulated(system),
-        choices=result.choices if place == 0 else report.choices,
-        settings=_given(as_plain(system)),
-        runs=f"runs/{place}",
+        simulated=number > _first_simulated(system),
+        choices=result.choices if number == 0 else report.choices,
+        settings=_without_unset(as_plain(system)),
+        runs=f"runs/{number}",
     )
 
 
-def _given(value: Any) -> Any:
-    """Drop what was not set, for a reader, and where servers are."""
+def _without_unset(value: Any) -> Any:
+    """Drop unset values, and the addresses of servers."""
     if isinstance(value, list):
-        return [_given(item) for item in value]
+        return [_without_unset(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: _given(item)
+        key: _without_unset(item)
         for key, item in value.items()
         if item not in (None, "", [], False) and key not in ("url", "key_env")
     }
@@ -234,14 +233,13 @@ def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
 def _stage_details(
     system: System, names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    """Say and tabulate what each stage after the first did to the golds, and was asked."""
     notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
-    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
-        before, after = results[place].result, results[place + 1].result
+    for number, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+        before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
-        notes += _stage_lines(name, depth, before.run, after)
+        notes += _stage_notes(name, depth, before.run, after)
         if work := verified(after, moved.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
@@ -253,11 +251,10 @@ def _stage_details(
     return notes, parts
 
 
-def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str]:
-    """Say how deep a stage looked, how many claims it read as posted, and what failed."""
+def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
-    seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {seen}; what is beyond keeps its place below."]
+    depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
+    lines = [f"{name}: {depth_note}; what is beyond keeps its place below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
@@ -273,10 +270,10 @@ def _stage_lines(name: str, depth: int, before: Run, result: Result) -> list[str
     return lines
 
 
-def _each_version(stage: Stage) -> Iterator[Stage]:
+def _single_versions(stage: Stage) -> Iterator[Stage]:
     """Yield the stages that rank by one version alone; none where there is one only."""
     if isinstance(stage, Conditional):
-        yield from (replace(stage, stage=version) for version in _each_version(stage.stage))
+        yield from (replace(stage, stage=version) for version in _single_versions(stage.stage))
     elif isinstance(stage, VersionedScores):
         yield from stage.each_version()
 
@@ -297,17 +294,17 @@ def _versions(
     if runtime.store is None or not judged.claims:
         return []
     scores: dict[tuple[str, str], list[float]] = {}
-    for place, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
-        for version in _each_version(stage) if is_answered(results[place + 1].result) else ():
+    for position, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+        for version in _single_versions(stage) if is_answered(results[position + 1].result) else ():
             result = apply_stage(
                 version,
                 data.claims,
                 data.sources,
-                results[place].result,
+                results[position].result,
                 runtime.store,
                 device=runtime.device,
                 progress=runtime.progress,
-                earlier=results[place - 1].result.run if place else None,
+                earlier=results[position - 1].result.run if position else None,
             )
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
@@ -325,29 +322,29 @@ def _versions(
     return [head, TextTable([*columns, *numbers], rows)]
 
 
-def _row_in(
+def _read_or_run(
     out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
-    """Take a row from its folder in `out`, if it was made alike, or make it and write it there."""
+    """Read a row from its folder in `out` if its key is the same, else make and write it."""
     form = planned.system.form_of(planned.form, runner.runtime)
     folder = out / row_name(planned.system.name, form)
-    key = _key(runner, scoring, planned.system, form)
-    row = _read(planned, form, folder, key, runner.reported.languages)
+    key = _row_key(runner, scoring, planned.system, form)
+    row = _read_row(planned, form, folder, key, runner.reported.languages)
     if row is None:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(planned, runner, scoring)
-        keyed = {name: one.with_report(key=key) for name, one in row.stages.items()}
+        keyed = {name: stage.with_report(key=key) for name, stage in row.stages.items()}
         row = replace(row, stages=keyed)
-        _write(row, runner.reported, folder, runner.settings.dataset, program)
+        _write_row(row, runner.reported, folder, runner.settings.dataset, program)
     within = {
-        name: one.with_report(runs=f"{folder.name}/{one.report.runs}")
-        for name, one in row.stages.items()
+        name: stage.with_report(runs=f"{folder.name}/{stage.report.runs}")
+        for name, stage in row.stages.items()
     }
     return replace(row, stages=within)
 
 
-def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
+def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report."""
     for one in row.stages.values():
         write_runs(one.run, dataset, folder / one.report.runs)
@@ -361,10 +358,10 @@ def _write(row: Row, dataset: Dataset, folder: Path, name: str, program: str) ->
     report.write(folder)
 
 
-def _read(
+def _read_row(
     planned: Planned, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
 ) -> Row | None:
-    """Read a row that was made before; None where it is another or a file is missing."""
+    """Read a finished row; None where its key differs or a file is missing."""
     try:
         report = Report.read(folder)
         stages = {}
@@ -379,8 +376,8 @@ def _read(
     return Row(planned, form, stages, report.notes) if stages else None
 
 
-def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    """Hash all that makes a system's rows: another key, another report."""
+def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
+    """Hash everything that makes a system's rows: another key, another report."""
     nodes, data, settings = list(system.first.walk()), runner.reported, runner.settings
     dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
     runs = [node.run for node in nodes if isinstance(node, RunNode)]
@@ -389,7 +386,7 @@ def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm
         "format": _FORMAT,
         "system": as_plain(system),
         # A stage may read a model in a folder, where another may lie by now.
-        "weights": {name: _weights(name) for name in (*dense, *system.models())},
+        "weights": {name: _model_identity(name) for name in (*dense, *system.models())},
         "runs": [file_hash(path) if path.is_file() else None for path in files],
         "claims": form,
         "split": data.split,
@@ -400,12 +397,12 @@ def _key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm
     }
     if system.is_fit:
         choosing = settings.choosing
-        known = runner.held_out.train().fingerprint
-        parts["chosen on"] = [known, choosing.val, choosing.rule]
+        fingerprint = runner.held_out.train().fingerprint
+        parts["chosen on"] = [fingerprint, choosing.val, choosing.rule]
     return content_hash(parts)
 
 
-def _weights(model: str) -> Mapping[str, Any] | None:
+def _model_identity(model: str) -> Mapping[str, Any] | None:
     """Identify a folder's content; a hub's model is identified by its revision."""
     folder = Path(local_name(model))
     if not folder.is_dir():
@@ -426,7 +423,7 @@ def form_of_failed(
 
 
 def _form_of_files(node: AnyNode) -> ClaimForm | None:
-    """Read the claim form of a node, or the one of all its routes; None where no file tells."""
+    """Read the claim form of a node, or the one that all its routes share; None without one."""
     if node.claims is not None:
         return node.claims
     if isinstance(node, RouteNode):
@@ -441,7 +438,7 @@ def _form_of_files(node: AnyNode) -> ClaimForm | None:
 def not_run_row(
     system: System, form: ClaimForm, error: UserError | MemoryError | RuntimeError
 ) -> NotRun:
-    """Describe a system that raised `error`: what happened, and what to do about it.
+    """Describe a system that raised `error`: the reason and a remedy.
 
     A system's own advice is about weights that are missing; other errors have their own.
     """
@@ -465,5 +462,5 @@ def not_run_row(
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))
-    given = next((one.advice for one in advised if one.advice), None)
-    return NotRun(system.name, form, why[:300], advice or given or _ADVICE)
+    own_advice = next((one.advice for one in advised if one.advice), None)
+    return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

@@ -79,9 +79,9 @@ class StyleOptions(Settings):
     keep_title: bool = True
 
     def check(self) -> None:
-        for key, known in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
+        for key, allowed in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
             for style in getattr(self, key):
-                require_one_of(key, style, known)
+                require_one_of(key, style, allowed)
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Yield the claim and source style of every cell but S0C0, in the papers' order.
@@ -90,16 +90,16 @@ class StyleOptions(Settings):
         """
         for sources in SOURCE_STYLES:
             for claims in CLAIM_STYLES:
-                wanted = claims in (CLAIM, *self.claim_styles)
-                wanted = wanted and sources in (SOURCE, *self.source_styles)
-                if wanted and (claims, sources) != (CLAIM, SOURCE):
+                is_included = claims in (CLAIM, *self.claim_styles)
+                is_included = is_included and sources in (SOURCE, *self.source_styles)
+                if is_included and (claims, sources) != (CLAIM, SOURCE):
                     yield claims, sources
 
     @property
     def rewritten(self) -> tuple[str, ...]:
         """List the styles that need rewritten texts."""
-        named = dict.fromkeys(style for cell in self.cells() for style in cell)
-        return tuple(style for style in STYLES if style in named and STYLES[style].prompt)
+        styles = dict.fromkeys(style for cell in self.cells() for style in cell)
+        return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
 
     def require_texts(self) -> None:
         """Raise `InputError` where the folder of texts lacks a style."""
@@ -143,10 +143,10 @@ class StyleViews:
         return cls(texts, claims, sources)
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
-        """Say what made the texts, and how they are used."""
+        """Describe the origin of the texts, and their use."""
         notes = []
-        for by in dict.fromkeys(one.by for one in self.texts.values()):
-            styles = ", ".join(name for name, one in self.texts.items() if one.by == by)
+        for by in dict.fromkeys(text.by for text in self.texts.values()):
+            styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
             what = "rules, which stand in for a language model" if by == RULES else by
             notes.append(f"{styles}: rewritten by {what}.")
         if why_same_forms(dataset.claims) is None:
@@ -171,11 +171,11 @@ def add_styles(
     table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
     the report, what is to be shown, and the tables for W&B.
     """
-    dataset, wanted = runner.reported, [row for row in rows if _has_grid(row)]
+    dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
     read: dict[bool, StyleViews] = {}
     cells: dict[str, ScoredSystem] = {}
     families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
-    for row in watched(wanted, "styles", len(wanted)):
+    for row in watched(grid_rows, "styles", len(grid_rows)):
         own = {}
         try:
             key = _reads_originals(row, runner.runtime)
@@ -200,15 +200,17 @@ def add_styles(
             families.append(Family.against(title, row.name, list(own)))
     report = replace(
         report,
-        systems={**report.systems, **{name: one.report for name, one in cells.items()}},
+        systems={**report.systems, **{name: cell.report for name, cell in cells.items()}},
         notes=(*report.notes, *(f"Styles: {note}" for note in notes)),
         not_run=(*report.not_run, *not_run),
     )
     if dataset.golds and settings.repeats:
-        scored = {name: one for row in rows for name, one in row.stages.items()} | cells
+        scored = {name: stage for row in rows for name, stage in row.stages.items()} | cells
         tests = run_tests(scored, families, dataset, settings.repeats, settings.seed)
         # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
-        papers = [replace(one.report, style=name.rpartition(".")[2]) for name, one in cells.items()]
+        papers = [
+            replace(cell.report, style=name.rpartition(".")[2]) for name, cell in cells.items()
+        ]
         report = with_published(report, papers)
         report = replace(report, tests=(*report.tests, *tests))
     grid = StyleGrid.of(report)
@@ -229,9 +231,9 @@ def _has_grid(row: Row) -> bool:
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
     """Tell which text of foreign claims is rewritten. Raises `UserError` where parts differ."""
-    first, wanted = row.planned.system.first, row.planned.system.claims or row.form
+    first, form = row.planned.system.first, row.planned.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
-    if len({part.form_of(wanted, runtime) == "original" for part in parts}) > 1:
+    if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
     return row.form == "original"
 
@@ -246,7 +248,7 @@ def _cell(
     options: StyleOptions,
     settings: Scoring,
 ) -> ScoredSystem:
-    """Run and score a cell: of several versions a claim has the mean of its scores."""
+    """Run and score a cell; a claim with several versions has the mean of its scores."""
     dataset, system = runner.reported, row.planned.system
     results = [
         runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))

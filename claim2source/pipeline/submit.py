@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def load_reported(
     dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
 ) -> Dataset:
-    """Load the split to report on, and say what of it cannot be scored, before anything is run."""
+    """Load the split to report on; warn of its unscorable claims before anything runs."""
     reported = load(dataset, split, languages, lenient=lenient)
     for note in unjudged(reported):
         log.warning("%s", note)
@@ -41,8 +41,8 @@ def year_of(dataset: Dataset) -> Year:
 
     Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
     """
-    named = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
-    return 2026 if named or dataset.languages != ("en",) else 2025
+    is_2026 = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
+    return 2026 if is_2026 or dataset.languages != ("en",) else 2025
 
 
 def require_submittable(
@@ -67,16 +67,16 @@ def require_submittable(
     ):
         if not good:
             raise ConfigError("submit", str(file), allowed)
-    for written in _parts(dataset, year).values():
-        _claim_of(written, year)
+    for ids in _ids_by_file(dataset, year).values():
+        _claims_by_id(ids, year)
 
 
 def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
     """Raise `UserError` unless one row is submitted, to a zip that may be written."""
-    named = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    names = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
     for good, allowed in (
         (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
-        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({named}): {how}"),
+        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({names}): {how}"),
     ):
         if not good:
             raise ConfigError("submit", str(file), allowed)
@@ -86,7 +86,7 @@ def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
-    """Write a ranking as a lab's files, check them, zip them; return what is to be said of it.
+    """Write a ranking as a lab's files, check them, zip them; return notes on them.
 
     A claim with fewer sources than the lab wants gets further ones of the pool, behind its own.
     Nothing is written where the files are not as the lab wants them.
@@ -95,23 +95,23 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         return []
     year, pool = year_of(dataset), [source.id for source in dataset.sources]
     runs = dict(by_language(run, dataset)) if year == 2026 else {"": run}
-    named, short = [], 0
+    paths, short = [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for part, written in _parts(dataset, year).items():
+        for part, ids in _ids_by_file(dataset, year).items():
             path = Path(folder) / (f"predictions_{part}.tsv" if part else "predictions.tsv")
-            claim_of = _claim_of(written, year)
+            claim_of = _claims_by_id(ids, year)
             own = runs[part]
-            short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in written)
+            short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in ids)
             whole = Run.from_lists(
-                {claim: _filled(own, claim, pool) for claim in written}, pool=run.pool
+                {claim: _fill_up(own, claim, pool) for claim in ids}, pool=run.pool
             )
-            write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
+            write_submission(whole, path, year, SUBMITTED, written_id=ids.__getitem__)
             check_submission(path, year, claim_of, set(pool), SUBMITTED)
             files.append(path)
-            named.append(f"{path.name} ({len(written)} claims)")
+            paths.append(f"{path.name} ({len(ids)} claims)")
         zip_submission(files, file)
-    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(named)}."]
+    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(paths)}."]
     if short:
         notes.append(
             f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
@@ -120,7 +120,7 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     return notes
 
 
-def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
+def _ids_by_file(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     """Map the claims of each file, by its language, to the lab's own ids."""
     if year == 2025:
         prefix = f"{dataset.split}-"
@@ -132,19 +132,18 @@ def _parts(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     return parts
 
 
-def _claim_of(written: dict[str, str], year: Year) -> dict[str, str]:
-    """Turn claim -> id around. Raises `InputError` where two claims have the same id."""
+def _claims_by_id(ids: dict[str, str], year: Year) -> dict[str, str]:
+    """Invert claim -> id. Raises `InputError` where two claims have the same id."""
     claims: dict[str, str] = {}
-    for claim, name in written.items():
+    for claim, name in ids.items():
         if claims.setdefault(name, claim) != claim:
             why = f"{name!r} would stand for both {claims[name]!r} and {claim!r}"
             raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)
     return claims
 
 
-def _filled(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
-    """List a claim's first sources, and as many others of the pool as are missing."""
+def _fill_up(run: Run, claim: str, pool: Sequence[str]) -> list[tuple[str, float]]:
     ids = run.sources(claim, SUBMITTED)
     others = (source for source in pool if source not in ids)
     ids = [*ids, *(next(others) for _ in range(SUBMITTED - len(ids)))]
-    return [(source, float(-place)) for place, source in enumerate(ids)]
+    return [(source, float(-rank)) for rank, source in enumerate(ids)]

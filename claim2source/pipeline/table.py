@@ -126,13 +126,15 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     @property
     def scoring(self) -> Scoring:
-        """Say what is computed: intervals of MRR@5, or of all metrics that were named."""
-        scored = [one for one in self.metrics if (cutoff(one) or self.deepest) <= self.deepest]
+        """Return the scoring: with intervals of MRR@5, or of all metrics that the user named."""
+        scored = [
+            metric for metric in self.metrics if (cutoff(metric) or self.deepest) <= self.deepest
+        ]
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
     def planned(self, forms: Sequence[ClaimForm] = ()) -> list[Planned]:
-        """List what is evaluated over claim forms; none: each system's own. Raises `UserError`."""
+        """List the systems to evaluate over claim forms (none: their own). Raises `UserError`."""
         shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
         files = self.systems or ([] if self.checkpoint else shipped)
         sources = (self.rendering or Rendering()).sources
@@ -179,9 +181,11 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     planned, settings = config.planned(forms), config.run_settings(train_split)
     if config.rewrites and settings.rewrites.keys().isdisjoint(c.id for c in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
-    names = [one.system.name + (f".{one.form}" if one.form else "") for one in planned]
+    names = [item.system.name + (f".{item.form}" if item.form else "") for item in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    if config.submit and any(is_simulated(stage) for one in planned for stage in one.system.stages):
+    if config.submit and any(
+        is_simulated(stage) for item in planned for stage in item.system.stages
+    ):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
 
@@ -221,7 +225,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
-    """Return what the report of the one training run's folder says of the training."""
+    """Return the training that the report of the one training run's folder describes."""
     if len(checkpoints) != 1:
         return None
     folder = Path(checkpoints[0])
@@ -252,9 +256,9 @@ def evaluate_systems(
         >>> list(report.systems)
         ['BM25.original', 'BM25-b1.original']
     """
-    named = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
+    by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
-    planned = (Planned(replace(system, name=name)) for name, system in named.items())
+    planned = (Planned(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings)
     scoring = Scoring(repeats=repeats, seed=seed)
     rows, not_run = run_rows(over_forms(planned, distinct), runner, scoring)
@@ -263,7 +267,7 @@ def evaluate_systems(
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
     """List the stages of all rows by their names."""
-    return {name: one for row in rows for name, one in row.stages.items()}
+    return {name: stage for row in rows for name, stage in row.stages.items()}
 
 
 def rows_report(
@@ -280,7 +284,7 @@ def rows_report(
     on_chosen = [row for row in rows if row.planned.is_chosen]
     alone = [row.name for row in on_chosen if not row.planned.suffix]
     alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
-    reports = {name: one.report for name, one in scored.items()}
+    reports = {name: system.report for name, system in scored.items()}
     main = alone[0] if len(alone) == 1 else None
     report = make_report(dataset, reports, main, name=name, program=program)
     # First stages are asked for more than any metric needs; later ones may cut the lists.
@@ -314,19 +318,18 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     pairs: Pairs = {}
     untested: list[str] = []
     for row in rows:
-        for family, pair in _pairs_of(row, rows, untested):
-            known = pairs.setdefault(family, [])
-            known += [pair] if pair not in known and pair[0] != pair[1] else []
-    families = [Family(name, tuple(found)) for name, found in pairs.items() if found]
+        for family, pair in _tests_of(row, rows, untested):
+            tests_of = pairs.setdefault(family, [])
+            tests_of += [pair] if pair not in tests_of and pair[0] != pair[1] else []
+    families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
     listed = ", ".join(dict.fromkeys(untested))
     notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []
     return families, notes
 
 
-def _pairs_of(
+def _tests_of(
     row: Row, rows: Sequence[Row], untested: list[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the tests of one system over one claim form: family, system and baseline."""
     for before, after in zip(row.tested, row.tested[1:], strict=False):
         yield "Each stage against the one before", (after, before)
     if len(row.tested) > 2:
@@ -336,15 +339,15 @@ def _pairs_of(
     same = [one for one in rows if one.form == row.form and one.name in one.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
-        return next((one.name for one in same if fits(one)), None)
+        return next((row.name for row in same if fits(row)), None)
 
     planned, first = row.planned, row.planned.system.first
     if planned.varied is not None:
         if base := among(lambda one: one.planned.system.name == planned.varied):
             yield "One setting at a time", (row.name, base)
         return
-    own = [one for one in rows if one.planned.system.name == planned.system.name]
-    base_form = next((one for one in own if one.form == "original"), own[0])
+    own = [row for row in rows if row.planned.system.name == planned.system.name]
+    base_form = next((row for row in own if row.form == "original"), own[0])
     if base_form is not row and base_form.name in base_form.tested:
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
@@ -377,13 +380,13 @@ def _pairs_of(
 
 
 def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
-    """Find the first BM25 over like sources, plain before fitted; where there is none, any."""
+    """Find the first BM25 over like sources, plain before fitted; failing that, any."""
     rich = row.stages[row.name].report.sources != "title_abstract"
     candidates = [
-        ((first.bm25.metadata is not rich, first.is_fit), place, one.name)
-        for place, one in enumerate(rows)
-        if isinstance(first := one.planned.system.first, BM25Node)
-        and not one.planned.system.stages
-        and one.planned.varied is None
+        ((first.bm25.metadata is not rich, first.is_fit), number, row.name)
+        for number, row in enumerate(rows)
+        if isinstance(first := row.planned.system.first, BM25Node)
+        and not row.planned.system.stages
+        and row.planned.varied is None
     ]
     return min(candidates)[2] if candidates else None

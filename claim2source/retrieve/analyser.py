@@ -42,11 +42,11 @@ class Analyser:
 
     def claim(self, claim: Claim) -> list[str]:
         """List the terms of a claim: each part without the stop words of its own language."""
-        found: list[str] = []
+        terms: list[str] = []
         for part in claim_parts(claim, self.config.claims):
             texts = prepared_claims([part.text], self.config)
-            found += _terms(analysis_of(self.config, part.language), texts)[0]
-        return found
+            terms += _terms(analysis_of(self.config, part.language), texts)[0]
+        return terms
 
 
 def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:

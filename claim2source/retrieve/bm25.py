@@ -223,16 +223,16 @@ class BM25Index:
         of_claims = [claim_parts(claim, self.config.claims) for claim in claims]
         parts = [part for of_claim in of_claims for part in of_claim]
         groups: dict[str, list[int]] = {}
-        for place, part in enumerate(parts):
-            groups.setdefault(part.language, []).append(place)
-        found = [np.empty(0, np.int32)] * len(parts)
-        for language, places in groups.items():
-            texts = [parts[place].text for place in places]
+        for number, part in enumerate(parts):
+            groups.setdefault(part.language, []).append(number)
+        ids_of_parts = [np.empty(0, np.int32)] * len(parts)
+        for language, numbers in groups.items():
+            texts = [parts[number].text for number in numbers]
             texts = prepared_claims(texts, self.config)
             terms = analysis.claims(texts, stop_words_of(self.config, language))
-            for place, ids in zip(places, terms.split(), strict=True):
-                found[place] = ids
-        joined = Terms.joined(found)
+            for number, ids in zip(numbers, terms.split(), strict=True):
+                ids_of_parts[number] = ids
+        joined = Terms.joined(ids_of_parts)
         ends = np.cumsum([0, *map(len, of_claims)])
         return Terms(joined.ids, joined.bounds[ends])
 
@@ -311,20 +311,20 @@ def _top(
     scores = postings.scores_of(terms)
     bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
     # As many more as may be taken away again.
-    found = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
+    matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
     if bound:
         # The best of the pool may not be among a claim's candidates.
         every = terms.split()
         lists = Terms.joined([every[row] for row in bound])
-        found[bound] = postings.matching(lists, scores[bound], scores.shape[1])
+        matches[bound] = postings.matching(lists, scores[bound], scores.shape[1])
     for row in bound:
         allowed = np.zeros(scores.shape[1], dtype=bool)
         allowed[ids.candidates(claims[row])] = True
-        found[row] &= allowed
+        matches[row] &= allowed
     for row, claim in enumerate(claims):
         if claim.excluded:
-            found[row, ids.excluded(claim)] = False
-    return top_of_rows(scores, found, depth, ids.order)
+            matches[row, ids.excluded(claim)] = False
+    return top_of_rows(scores, matches, depth, ids.order)
 
 
 def analysis_of(config: BM25Config, language: str | None = None) -> Analysis:

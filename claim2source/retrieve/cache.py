@@ -26,16 +26,16 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 def request_key(
     claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
 ) -> dict[str, Any]:
-    """Describe a search: claims by id, text and what may be ranked, `sources_hash`, depth.
+    """Describe a search: the claims by id, text and candidates, `sources_hash`, depth.
 
     `texts` are JSON values, one for each claim.
     """
     pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-    asked = [
+    described = [
         [c.id, text, pool, *([list(c.excluded)] if c.excluded else ())]
         for c, text, pool in zip(claims, texts, pools, strict=True)
     ]
-    return {"format": _FORMAT, "depth": k, "claims": content_hash(asked), "sources": sources}
+    return {"format": _FORMAT, "depth": k, "claims": content_hash(described), "sources": sources}
 
 
 def read_or_search(
@@ -44,21 +44,21 @@ def read_or_search(
     search: Callable[[], Result],
     is_done: Callable[[Result], bool] | None = None,
 ) -> Result:
-    """Read the result kept under `key`, or search and keep what that gives, if it `is_done`.
+    """Read the result stored under `key`, or search and store the result if it `is_done`.
 
     A result that was read is `stored`; its cost is what it took to make.
     """
     if store is None or key is None:
         return search()
-    kept = store.run(key)
-    if kept is not None:
-        about = kept.about
+    stored = store.run(key)
+    if stored is not None:
+        about = stored.about
         failures = tuple(Failure(claim, why) for claim, why in about["failures"])
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
         said, details = about.get("notes", {}), about.get("details", {})
-        return Result(kept.run, said, failures, cost, True, notes, details)
+        return Result(stored.run, said, failures, cost, True, notes, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result
@@ -70,6 +70,6 @@ def read_or_search(
     if result.notes:
         about["notes"] = dict(result.notes)
     if result.details:
-        about["details"] = {claim: dict(one) for claim, one in result.details.items()}
+        about["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
     store.put_run(key, result.run, about)
     return result

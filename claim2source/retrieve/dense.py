@@ -46,7 +46,7 @@ class TextEncoder(Protocol):
         store: Store | None,
         progress: str | Progress | None,
     ) -> tuple[np.ndarray, Cost]:
-        """Vectors [texts, dimensions] float32 and what they cost."""
+        """Encode texts as vectors [texts, dimensions] float32; return the cost too."""
         ...
 
     def key(self) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ class DenseIndex:
         return self._built()[1]
 
     def _built(self) -> tuple[VectorIndex, Cost]:
-        """The index of the vectors, and what building it has just cost."""
+        """Return the index of the vectors, and the cost of building it just now."""
         if self._vectors is not None:
             return self._vectors, Cost()
         sources, ids = self._sources, [source.id for source in self._sources]
@@ -176,7 +176,7 @@ class DenseIndex:
     def _encode(
         self, texts: Sequence[str], side: Side, store: Store | None
     ) -> tuple[np.ndarray, Cost]:
-        """Vectors [n, d] as they are searched; the store keeps them at full length."""
+        """Encode texts as vectors [n, d], as searched; the store keeps them at full length."""
         progress = f"{side}s" if self._progress else None
         vectors, cost = self.encoder.encode(texts, side, store=store, progress=progress)
         dimensions = self.config.dimensions
@@ -192,7 +192,7 @@ class DenseIndex:
         return vectors, cost
 
     def _encode_claims(self, texts: Sequence[str]) -> tuple[np.ndarray, Cost]:
-        """Vectors [claims, d], those of the last search where they hold all of these."""
+        """Return vectors [claims, d], those of the last search where it had all these texts."""
         if self._last is not None and all(text in self._last[0] for text in texts):
             rows, vectors = self._last
             return vectors[[rows[text] for text in texts]], Cost()
@@ -202,7 +202,7 @@ class DenseIndex:
         return vectors, cost
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Rank the best `k` sources of every claim, or read what that gave before."""
+        """Rank the best `k` sources of every claim, or read that ranking from the store."""
         started = time.perf_counter()
         reset_peak_memory()
         claims = as_claims(claims)
@@ -222,7 +222,7 @@ class DenseIndex:
             )
             return Result(run, cost=cost, index=notes)
 
-        return read_or_search(self._store, self._key(claims, texts, k), search)
+        return read_or_search(self._store, self._run_key(claims, texts, k), search)
 
     def answer(self, claims: Sequence[Claim], k: int) -> Run:
         """Rank as `search` does, with nothing of claims kept or read: this can be timed."""
@@ -233,8 +233,10 @@ class DenseIndex:
         """Rank the best `k` sources of every claim by the claims' vectors [claims, dimensions]."""
         return self._built()[0].rank(claims, vectors, k)
 
-    def _key(self, claims: Sequence[Claim], texts: Sequence[str], k: int) -> dict[str, Any] | None:
-        """All that a run depends on, or None without a store and while weights change."""
+    def _run_key(
+        self, claims: Sequence[Claim], texts: Sequence[str], k: int
+    ) -> dict[str, Any] | None:
+        """Describe a run by everything that it depends on; None without a store, or in training."""
         if self._store is None or (stage := self._stage_key(self._store)) is None:
             return None
         if self._sources_hash is None:
@@ -243,7 +245,7 @@ class DenseIndex:
         return {**stage, **request_key(claims, texts, self._sources_hash, k)}
 
     def _stage_key(self, store: Store) -> dict[str, Any] | None:
-        """What a run depends on besides claims and sources; None while weights change."""
+        """Describe the stage without claims and sources; None while weights change."""
         import faiss
 
         encoders = encoder_keys(self.encoder)
@@ -287,7 +289,7 @@ class DenseIndex:
 
     @classmethod
     def load(cls, folder: IndexFolder, encoder: Callable[[], TextEncoder]) -> Self:
-        """Open what `save` wrote; vectors are memory-mapped.
+        """Open a saved index; vectors are memory-mapped.
 
         The first search loads the encoder, and raises `InputError` if it is another one than
         made the vectors, or runs with other versions of its libraries. An index of version
@@ -297,15 +299,15 @@ class DenseIndex:
         states_libraries = of_model(made_by) != made_by
 
         def checked() -> TextEncoder:
-            found = encoder()
-            keys = encoder_keys(found)
+            loaded = encoder()
+            keys = encoder_keys(loaded)
             if made_by is None or content_hash(of_model(keys)) != content_hash(of_model(made_by)):
                 why = "this model is not the one that made the index: weights or settings differ"
                 raise folder.wrong("encoders", why)
             if states_libraries and content_hash(keys) != content_hash(made_by):
                 why = "other versions of the model's libraries made the index; build it again"
                 raise folder.wrong("encoders", why)
-            return found
+            return loaded
 
         rendering = folder.settings("rendering", Rendering)
         config = folder.settings("search", IndexConfig)
@@ -322,7 +324,7 @@ class DenseIndex:
 def of_model(keys: object) -> object:
     """Return the keys of encoders without the versions of libraries."""
     if isinstance(keys, list):
-        return [of_model(one) for one in keys]
+        return [of_model(key) for key in keys]
     if not isinstance(keys, Mapping):
         return keys
     return {name: of_model(value) for name, value in keys.items() if name != "libraries"}
@@ -350,10 +352,10 @@ def load_dense(
         named = folder.settings("model", ModelConfig)
 
     def encoder() -> TextEncoder:
-        given = model or named
-        if given is None:
+        config = model or named
+        if config is None:
             why = "the index was made by an encoder without a name: give load_index its model"
             raise folder.wrong("model", why)
-        return Dense(given, device=device).encoder
+        return Dense(config, device=device).encoder
 
     return DenseIndex.load(folder, encoder)

@@ -119,8 +119,11 @@ class VectorIndex:
                 left_out = self.ids.excluded(claim)
                 deeper = min(depth + len(left_out), len(self.ids))
                 (places,), (own,) = self._top(vectors[row : row + 1], deeper)
-                kept = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
-                positions[row, : len(kept)], scores[row, : len(kept)] = places[kept], own[kept]
+                allowed = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
+                positions[row, : len(allowed)], scores[row, : len(allowed)] = (
+                    places[allowed],
+                    own[allowed],
+                )
             elif claim.candidates is not None:
                 places = self.ids.candidates(claim)
                 positions[row], scores[row] = self._best_of(places, vectors[row], depth)
@@ -141,22 +144,22 @@ class VectorIndex:
         if not free or not self.config.compared or not depth:
             return IndexNotes(kind, dimensions, 0)
         step = max(len(free) / self.config.compared, 1.0)
-        rows = [free[int(place)] for place in np.arange(0, len(free), step)]
+        rows = [free[int(step_row)] for step_row in np.arange(0, len(free), step)]
         exact = type(self)(self.ids.ids, self.vectors, IndexConfig(gpu=self.config.gpu))
-        asked = [claims[row] for row in rows]
-        wanted = exact.rank(asked, vectors[rows], depth)
+        sampled = [claims[row] for row in rows]
+        expected = exact.rank(sampled, vectors[rows], depth)
         recall = {}
         for cut in sorted({min(10, depth), depth}):
             shares = [
-                np.mean([source in ours for source in wanted.sources(claim.id, cut)])
-                for claim in asked
+                np.mean([source in ours for source in expected.sources(claim.id, cut)])
+                for claim in sampled
                 for ours in [set(run.sources(claim.id, cut))]
             ]
             recall[cut] = float(np.mean(shares))
         return IndexNotes(kind, dimensions, len(rows), recall)
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores, [claims, depth] each."""
+        """Return positions and scores, [claims, depth] each."""
         if self.config.kind != "exact":
             return self._approximate(vectors, depth)
         # One more than wanted shows where FAISS cuts through a tie: there the ids decide.
@@ -164,30 +167,30 @@ class VectorIndex:
         scores, positions = self._search(vectors, deeper)
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
             # Another call may round otherwise: all of this claim's scores come from one.
-            every, found = self._search(vectors[row : row + 1], len(self.ids))
+            every, ranked = self._search(vectors[row : row + 1], len(self.ids))
             positions[row, :depth], scores[row, :depth] = top_of(
-                every[0], found[0], depth, self.ids.order
+                every[0], ranked[0], depth, self.ids.order
             )
         return positions[:, :depth], scores[:, :depth]
 
     def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sources that the index finds, scored by the whole vectors; -1 where it finds too few."""
-        wanted = min(depth * self.config.refine, len(self.ids))
+        """Search the index, then score its sources by whole vectors; -1 where too few."""
+        refined = min(depth * self.config.refine, len(self.ids))
         if self.config.kind == "hnsw" and self._index is not None:
             # A search compares `effort` sources: it cannot find more than that.
-            self._index.hnsw.efSearch = max(self.config.effort, wanted)
-        _, found = self._search(vectors, wanted)
+            self._index.hnsw.efSearch = max(self.config.effort, refined)
+        _, candidates = self._search(vectors, refined)
         best = [
-            self._best_of(places[places >= 0], vector, depth)
-            for places, vector in zip(found, vectors, strict=True)
+            self._best_of(rows[rows >= 0], vector, depth)
+            for rows, vector in zip(candidates, vectors, strict=True)
         ]
         positions, scores = zip(*best, strict=True)
         return np.stack(positions), np.stack(scores)
 
     def _best_of(
-        self, places: np.ndarray, vector: np.ndarray, depth: int
+        self, positions: np.ndarray, vector: np.ndarray, depth: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        return top_of(self.vectors[places] @ vector, places, depth, self.ids.order)
+        return top_of(self.vectors[positions] @ vector, positions, depth, self.ids.order)
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._on_gpu is not None and k <= GPU_DEPTH:
@@ -209,7 +212,7 @@ class VectorIndex:
 
     @classmethod
     def read(cls, folder: IndexFolder, config: IndexConfig) -> VectorIndex:
-        """Open what `write` wrote, memory-mapped. Raises `InputError` where it does not fit."""
+        """Open a written index, memory-mapped. Raises `InputError` where its files do not fit."""
         count, dimensions = folder.count("sources"), folder.count("dimensions")
         ids = folder.strings("ids.jsonl", count)
         vectors = folder.array("vectors.npy", np.float32, count, dimensions)
@@ -256,7 +259,7 @@ def build_index(vectors: np.ndarray, config: IndexConfig) -> Any | None:
 
 
 def _ivf_pq(count: int, dimensions: int, config: IndexConfig) -> str:
-    """Check that the pool is large enough, and give FAISS's name of this index."""
+    """Return FAISS's name of this index, if the pool is large enough for it."""
     parts = config.parts or next(
         n for n in range(max(dimensions // 4, 1), 0, -1) if dimensions % n == 0
     )
@@ -292,7 +295,7 @@ def on_gpu(vectors: np.ndarray, index: Any | None, config: IndexConfig) -> Any |
 
 
 def why_not_on_gpu(dimensions: int, parts: int, code_bits: int) -> str:
-    """Say why FAISS's GPU search does not take these codes, and what it takes; "" if it does."""
+    """Explain why FAISS's GPU search cannot take these codes, and which it takes; "" if it can."""
     if code_bits != _GPU_CODE_BITS:
         return f"index.code_bits {code_bits}: a GPU takes {_GPU_CODE_BITS}"
     fitting = [
@@ -321,11 +324,10 @@ class PassageIndex(VectorIndex):
 
     @cached_property
     def _passages(self) -> dict[str, list[str]]:
-        """Map every source to its passages."""
-        found: dict[str, list[str]] = {}
+        passages: dict[str, list[str]] = {}
         for passage in self.ids.ids:
-            found.setdefault(source_of_passage(passage), []).append(passage)
-        return found
+            passages.setdefault(source_of_passage(passage), []).append(passage)
+        return passages
 
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim by their best passages.
@@ -334,29 +336,31 @@ class PassageIndex(VectorIndex):
         so that the search goes deeper only for the claims that need it.
         """
         most = k * max(map(len, self._passages.values()), default=1)
-        asked = [self._of_passages(claim) for claim in claims]
+        by_passage = [self._of_passages(claim) for claim in claims]
         ranked: dict[str, list[tuple[str, float]]] = {claim.id: [] for claim in claims}
-        left, depth = list(range(len(claims))), 2 * k
-        while left:
+        remaining, depth = list(range(len(claims))), 2 * k
+        while remaining:
             depth = min(depth, most, len(self.ids))
-            found = super().rank([asked[row] for row in left], vectors[left], depth)
+            searched = super().rank(
+                [by_passage[row] for row in remaining], vectors[remaining], depth
+            )
             last = depth in (most, len(self.ids))
             lacking = []
-            for row in left:
+            for row in remaining:
                 best: dict[str, float] = {}
-                passages = found.scored(claims[row].id)
+                passages = searched.scored(claims[row].id)
                 for passage, score in passages.items():
                     best.setdefault(source_of_passage(passage), score)
                 ranked[claims[row].id] = list(best.items())[:k]
                 if len(best) < k and len(passages) == depth and not last:
                     lacking.append(row)
-            left, depth = lacking, 4 * depth
+            remaining, depth = lacking, 4 * depth
         return Run.from_lists(ranked, pool=candidate_pool(claims))
 
     def _of_passages(self, claim: Claim) -> Claim:
         def passages(sources: Iterable[str]) -> tuple[str, ...]:
-            known = (self._passages.get(source, ()) for source in sources)
-            return tuple(passage for part in known for passage in part)
+            lists = (self._passages.get(source, ()) for source in sources)
+            return tuple(passage for part in lists for passage in part)
 
         candidates = None if claim.candidates is None else passages(claim.candidates)
         return replace(claim, candidates=candidates, excluded=passages(claim.excluded))

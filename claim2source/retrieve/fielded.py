@@ -81,7 +81,9 @@ class FieldedIndex:
         started, claims = time.perf_counter(), as_claims(claims)
         reset_peak_memory()
         lists = {claim.id: self.timeline(claim).search(claim, k) for claim in claims}
-        failures = tuple(Failure(claim, NO_TERM) for claim, found in lists.items() if not found)
+        failures = tuple(
+            Failure(claim, NO_TERM) for claim, ranked_sources in lists.items() if not ranked_sources
+        )
         cost = Cost(time.perf_counter() - started, len(lists), peak_memory(gpu=False))
         return Result(Run.from_lists(lists), failures=failures, cost=cost)
 
@@ -101,7 +103,7 @@ class Timeline:
         fields = [self._fields(source.abstract) for source in sources]
         self.text, self.hashtags = (
             BM25Index(list(map(_source, self.source_ids, texts)), config.of_field(language))
-            for texts in ([one.text for one in fields], [_joined(one) for one in fields])
+            for texts in ([field.text for field in fields], [_joined(field) for field in fields])
         )
 
     def _fields(self, tweet: str) -> TweetFields:
@@ -122,13 +124,13 @@ class Timeline:
 
     def field_scores(self, claim: Claim) -> np.ndarray:
         """Score every source by either field, [2, sources] float64; 0: no term in common."""
-        found = np.zeros((2, len(self.source_ids)))
+        totals = np.zeros((2, len(self.source_ids)))
         query = self._fields(claim.text)
         parts = (self.text, query.text), (self.hashtags, _joined(query))
-        for row, (index, text) in zip(found, parts, strict=True):
-            (places,), (scores,) = index.top([Claim(claim.id, text, claim.lang)], len(row))
-            row[places[places >= 0]] = scores[places >= 0]
-        return found
+        for row, (index, text) in zip(totals, parts, strict=True):
+            (positions,), (scores,) = index.top([Claim(claim.id, text, claim.lang)], len(row))
+            row[positions[positions >= 0]] = scores[positions >= 0]
+        return totals
 
     def search(self, claim: Claim, k: int) -> list[tuple[str, float]]:
         """Rank the best `k` sources that share a term with the claim, with their scores."""

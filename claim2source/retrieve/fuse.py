@@ -110,15 +110,15 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, other: Run) -
     Only these are scored, as candidates of their claims. Sources for which the index has no
     score (BM25: no term in common) are left out.
     """
-    asked = []
+    lacking = []
     for claim in claims:
-        known = set(own.sources(claim.id))
-        lacked = tuple(source for source in other.sources(claim.id) if source not in known)
+        ranked = set(own.sources(claim.id))
+        lacked = tuple(source for source in other.sources(claim.id) if source not in ranked)
         if lacked:
-            asked.append(replace(claim, candidates=lacked))
-    if not asked:
+            lacking.append(replace(claim, candidates=lacked))
+    if not lacking:
         return Result(Run.from_lists({}), stored=True)
-    return index.search(asked, max(len(claim.candidates or ()) for claim in asked))
+    return index.search(lacking, max(len(claim.candidates or ()) for claim in lacking))
 
 
 class Fusion:
@@ -146,11 +146,11 @@ class Fusion:
         vocabulary = np.unique(np.concatenate(sources))
         owners = [_owners(run) for run in runs]
         keys = [
-            owner * len(vocabulary) + _places(run, vocabulary)
+            owner * len(vocabulary) + _positions(run, vocabulary)
             for run, owner in zip(runs, owners, strict=True)
         ]
         values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
-        pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+        pairs, row = np.unique(np.concatenate(keys), return_inverse=True)
         owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
         # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
         counts = np.bincount(owner, minlength=len(claim_ids))
@@ -160,11 +160,11 @@ class Fusion:
         self._codes = np.full(shape, -1, dtype=np.int64)
         self._codes[owner, column] = codes
         self._values = np.zeros((2, *shape))
-        for number, part in enumerate(np.split(place.ravel(), [len(keys[0])])):
+        for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
             if scored is not None and config.missing == "scored":
                 # A shallow fusion's missing ones may stand deeper in the same ranking.
-                known = whole[number], scored[number].restricted(claim_ids)
-                scores = _looked_up(pairs, known, vocabulary)
+                parts = whole[number], scored[number].restricted(claim_ids)
+                scores = _looked_up(pairs, parts, vocabulary)
                 low, spread = _scaling(runs[number], owners[number], config)
                 self._values[number, owner, column] = _scaled(scores, owner, low, spread)
             self._values[number, owner[part], column[part]] = values[number]
@@ -186,27 +186,27 @@ def _owners(run: Run) -> np.ndarray:
     return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
 
 
-def _places(run: Run, vocabulary: np.ndarray) -> np.ndarray:
-    """Place every row's source in a sorted vocabulary, [rows]; -1 where it is not in there."""
+def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
+    """Return the position of every row's source in a sorted vocabulary, [rows]; -1 where absent."""
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
-    places = np.searchsorted(vocabulary, sources)
-    inside = places < len(vocabulary)
-    inside[inside] = vocabulary[places[inside]] == sources[inside]
-    found: np.ndarray = np.where(inside, places, -1)[rows]
-    return found
+    slots = np.searchsorted(vocabulary, sources)
+    inside = slots < len(vocabulary)
+    inside[inside] = vocabulary[slots[inside]] == sources[inside]
+    positions: np.ndarray = np.where(inside, slots, -1)[rows]
+    return positions
 
 
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(pairs))
+    values = np.zeros(len(pairs))
     for run in runs:
-        places = _places(run, vocabulary)
-        keys = _owners(run) * len(vocabulary) + places
+        positions = _positions(run, vocabulary)
+        keys = _owners(run) * len(vocabulary) + positions
         at = np.searchsorted(pairs, keys)
-        hit = (places >= 0) & (at < len(pairs))
+        hit = (positions >= 0) & (at < len(pairs))
         hit[hit] = pairs[at[hit]] == keys[hit]
-        found[at[hit]] = run.scores[hit]
-    return found
+        values[at[hit]] = run.scores[hit]
+    return values
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
@@ -251,8 +251,8 @@ def _scaled(
     low, spread = low[owner], spread[owner]
     differs = spread > 0
     scaled = (scores - low) / np.where(differs, spread, 1.0)
-    found: np.ndarray = np.where(differs, scaled, scores >= low)
-    return found
+    shares: np.ndarray = np.where(differs, scaled, scores >= low)
+    return shares
 
 
 class Hybrid:

@@ -76,19 +76,19 @@ class IndexFolder:
         values = read_json(path / MANIFEST)
         if not isinstance(values, dict) or not isinstance(values.get("index"), str):
             raise InputError.at(path / MANIFEST, field="index", why="missing: not an index")
-        found = cls(path, values["index"], values)
+        index = cls(path, values["index"], values)
         if values.get("format") != FORMAT:
-            raise found.wrong("format", f"this version reads format {FORMAT}")
+            raise index.wrong("format", f"this version reads format {FORMAT}")
         files = values.get("files")
         if not isinstance(files, dict):
-            raise found.wrong("files", "missing")
+            raise index.wrong("files", "missing")
         for name, sha256 in files.items():
             if not (path / name).is_file():
                 raise InputError.at(path / name, why="the manifest names this file; it is missing")
             if verify and file_hash(path / name) != sha256:
                 why = "its sha256 is not the manifest's: damaged or exchanged"
                 raise InputError.at(path / name, why=why)
-        return found
+        return index
 
     def wrong(self, field: str, why: str) -> InputError:
         """An error in a field of the manifest."""

@@ -70,8 +70,8 @@ class Terms:
 
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
-        known = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
-        return known.where(known.ids >= 0)
+        terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
+        return terms.where(terms.ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -122,12 +122,12 @@ class Analysis:
     def _terms(
         self, tokens: list[str], left_out: set[str], number_of: Callable[[str], int]
     ) -> np.ndarray:
-        kept = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
-        stems = list(compress(tokens, kept))
+        is_term = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
+        stems = list(compress(tokens, is_term))
         if self._stemmer:
             stems = self._stemmer.stemWords(stems)
         numbers = np.full(len(tokens), -1, np.int32)
-        numbers[kept] = np.fromiter(map(number_of, stems), np.int32, len(stems))
+        numbers[is_term] = np.fromiter(map(number_of, stems), np.int32, len(stems))
         return numbers
 
     def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
@@ -143,18 +143,20 @@ class Analysis:
         single = np.fromiter(map(str.isalnum, lowered), bool, len(words))
         single &= np.fromiter(map(len, lowered), np.int64, len(words)) > 1
         others = "\n".join([*compress(lowered, ~single), ""])
-        found: list[str] = _TOKENS(others)
-        ends = np.flatnonzero(np.fromiter(map("\n".__eq__, found), bool, len(found)))
+        tokens_of_words: list[str] = _TOKENS(others)
+        ends = np.flatnonzero(
+            np.fromiter(map("\n".__eq__, tokens_of_words), bool, len(tokens_of_words))
+        )
         lengths = single.astype(np.int64)
         lengths[~single] = np.diff(ends, prepend=-1) - 1
         # The tokens of single words come first in the vocabulary: order means nothing.
         ids = np.empty(lengths.sum(), np.int32)
         of_single = np.repeat(single, lengths)
-        for place, tokens in (
+        for number, tokens in (
             (of_single, list(compress(lowered, single))),
-            (~of_single, [token for token in found if token != "\n"]),
+            (~of_single, [token for token in tokens_of_words if token != "\n"]),
         ):
-            ids[place] = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
+            ids[number] = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
         return list(number_of), Terms(ids, _bounds(lengths))
 
 
@@ -177,14 +179,14 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
     import pyarrow
 
     number_of: defaultdict[str, int] = defaultdict(count().__next__)
-    found, left = [Terms.joined([])], iter(texts)
-    while part := list(islice(left, _SPLIT)):
+    blocks, remaining = [Terms.joined([])], iter(texts)
+    while part := list(islice(remaining, _SPLIT)):
         try:
             together = pyarrow.array(part, pyarrow.large_string())
         except UnicodeEncodeError:
             # Half of a surrogate pair, which no loader lets in, is not a letter.
-            whole = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
-            together = pyarrow.array(whole, pyarrow.large_string())
+            encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
+            together = pyarrow.array(encoded, pyarrow.large_string())
         _, buffer, letters = together.buffers()
         bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
         starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
@@ -194,9 +196,9 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
         words = split.dictionary_encode()
         numbers = map(number_of.__getitem__, map(str.strip, words.dictionary.to_pylist()))
         numbered = np.fromiter(numbers, dtype=np.int32, count=len(words.dictionary))
-        found.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
-    ids = np.concatenate([terms.ids for terms in found])
-    lengths = np.concatenate([np.diff(terms.bounds) for terms in found])
+        blocks.append(Terms(numbered[np.asarray(words.indices)], np.searchsorted(starts, bounds)))
+    ids = np.concatenate([terms.ids for terms in blocks])
+    lengths = np.concatenate([np.diff(terms.bounds) for terms in blocks])
     return list(number_of), Terms(ids, _bounds(lengths))
 
 
@@ -294,9 +296,9 @@ class Postings:
         """
         rare = claims.where(self._row_of[claims.ids] < 0)
         # The postings of a claim's terms one after another are a row of repeated columns.
-        found = self._postings[rare.ids]
+        entries = self._postings[rare.ids]
         shape = len(claims), len(self.counts.lengths)
-        held = _csr(found.data, found.indices, found.indptr[rare.bounds], shape)
+        held = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
         scores: np.ndarray = held.toarray()
         if len(self._rows):
             scores += _asked(claims.numbered(self._row_of), len(self._rows)) @ self._rows
@@ -309,15 +311,15 @@ class Postings:
         """
         if 0 < k < scores.shape[1]:
             least = np.maximum(floors_of_best(scores, k), _LEAST)
-            found: np.ndarray = scores >= least[:, None]
+            is_match: np.ndarray = scores >= least[:, None]
         else:
-            found = scores > 0
+            is_match = scores > 0
         # A term in half of the documents may weigh nothing, or less.
         for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
             for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
                 held = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
-                found[row, self.counts.documents[held]] = True
-        return found
+                is_match[row, self.counts.documents[held]] = True
+        return is_match
 
 
 def _asked(claims: Terms, terms: int) -> csr_array:

@@ -48,8 +48,8 @@ class SourceIds:
         return self._places(claim.excluded)
 
     def _places(self, sources: Collection[str]) -> np.ndarray:
-        places = (self.position_of.get(source, -1) for source in sources)
-        return np.array(sorted(set(places) - {-1}), dtype=np.int64)
+        positions = (self.position_of.get(source, -1) for source in sources)
+        return np.array(sorted(set(positions) - {-1}), dtype=np.int64)
 
     def run(self, claims: Sequence[Claim], positions: np.ndarray, scores: np.ndarray) -> Run:
         """Build a run from positions (-1: none) and scores, [claims, k] each."""
@@ -70,8 +70,8 @@ def floors_of_best(scores: np.ndarray, k: int) -> np.ndarray:
     else:
         whole = scores[:, : width * blocks]
         highest = whole.reshape(len(scores), width, blocks).max(axis=1)
-    found: np.ndarray = np.partition(highest, blocks - k, axis=1)[:, blocks - k]
-    return found
+    floors: np.ndarray = np.partition(highest, blocks - k, axis=1)[:, blocks - k]
+    return floors
 
 
 def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -106,27 +106,27 @@ def top_of_rows(
     rows, columns = np.divmod(cells, max(kept.shape[1], 1))
     counts = np.bincount(rows, minlength=len(scores))
     positions = np.full((len(scores), k), -1, dtype=np.int64)
-    found = np.zeros((len(scores), k), dtype=np.float32)
+    tops = np.zeros((len(scores), k), dtype=np.float32)
     # A row with many ties would make the table below as wide for all rows.
     wide = np.flatnonzero(counts > _WIDEST * k)
     for row in wide:
         every = np.flatnonzero(kept[row])
-        positions[row], found[row] = top_of(scores[row, every], every, k, order)
+        positions[row], tops[row] = top_of(scores[row, every], every, k, order)
     if len(wide):
         narrow = counts[rows] <= _WIDEST * k
         cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
         counts[wide] = 0
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     table = np.full((len(scores), max(k, int(counts.max(initial=0)))), _LAST, dtype=np.uint64)
-    table[rows, place] = sort_keys(scores.ravel()[cells], order[columns])
+    table[rows, rank] = sort_keys(scores.ravel()[cells], order[columns])
     table.sort(axis=1)
     at = np.empty_like(order)
     at[order] = np.arange(len(order))
     best = table[:, :k]
     filled = best != _LAST
-    found[filled], place = unsorted_keys(best[filled])
-    positions[filled] = at[place]
-    return positions, found
+    tops[filled], rank = unsorted_keys(best[filled])
+    positions[filled] = at[rank]
+    return positions, tops
 
 
 def top_of(
@@ -138,8 +138,8 @@ def top_of(
     """
     if 0 < k < len(scores):
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        kept = np.flatnonzero(scores >= least)
-        scores, positions = scores[kept], positions[kept]
+        rows = np.flatnonzero(scores >= least)
+        scores, positions = scores[rows], positions[rows]
     best = np.lexsort((order[positions], -scores))[:k]
     pad = k - len(best)
     return (

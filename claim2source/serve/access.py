@@ -1,4 +1,4 @@
-"""Let requests in, or refuse them: host, rate, token, origin, size; add what browsers obey."""
+"""Admit requests or refuse them by host, rate, token, origin and size; add security headers."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class Rate:
 
     def wait(self, address: str) -> int:
         """Count a request; return the seconds to wait if it is one too many, else 0."""
-        key, now = _network(address), self.clock()
-        left, at = self._left.pop(key, (float(self.rate), now))
-        left = min(self.rate, left + (now - at) * self.rate / 60)
-        seconds = 0 if left >= 1 else ceil((1 - left) * 60 / self.rate - 1e-6)
-        self._left[key] = (left if seconds else left - 1, now)
+        key, now = _client_of(address), self.clock()
+        tokens, at = self._left.pop(key, (float(self.rate), now))
+        tokens = min(self.rate, tokens + (now - at) * self.rate / 60)
+        seconds = 0 if tokens >= 1 else ceil((1 - tokens) * 60 / self.rate - 1e-6)
+        self._left[key] = (tokens if seconds else tokens - 1, now)
         if len(self._left) > ADDRESSES:
             self._left.popitem(last=False)
         return seconds
@@ -170,14 +170,14 @@ def same(one: str, other: str) -> bool:
 
 def _cookie(header: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        morsel = SimpleCookie(header).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if morsel is None else morsel.value
 
 
-def _is_under(path: str, place: str) -> bool:
-    return path.startswith(place) if place.endswith("/") else path == place
+def _is_under(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) if prefix.endswith("/") else path == prefix
 
 
 def _without_port(host: str) -> str:
@@ -185,13 +185,13 @@ def _without_port(host: str) -> str:
     return (name if name and port.isdigit() else host).lower()
 
 
-def _network(address: str) -> str:
-    """Name whom an address counts for: IPv6 gives everybody 2 ** 64 of them."""
+def _client_of(address: str) -> str:
+    """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
     try:
-        found = ipaddress.ip_address(address)
+        host = ipaddress.ip_address(address)
     except ValueError:
         return address
-    return str(found if found.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+    return str(host if host.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:

@@ -56,7 +56,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Service:
-    """Hold what the routes share. With `log_posts` every post is logged, otherwise none."""
+    """Hold the state that routes share. With `log_posts` every post is logged, otherwise none."""
 
     batcher: RequestBatcher
     log_posts: bool = False
@@ -103,10 +103,10 @@ def make_app(service: Service) -> ASGIApp:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        place = [str(part) for part in first["loc"]]
+        path = [str(part) for part in first["loc"]]
         if first["type"] == "json_invalid":
             return problem(400, f"the body is no JSON: {first['ctx']['error']}")
-        name = ".".join(place[1:] or place)
+        name = ".".join(path[1:] or path)
         return problem(422, first["msg"].removeprefix("Value error, "), name)
 
     @app.exception_handler(HTTPException)
@@ -136,9 +136,9 @@ def add_api(app: FastAPI, service: Service) -> None:
     @app.post("/api/v1/batch", responses=REFUSALS, tags=["find"])
     async def batch(batch: Batch) -> AnswersOut:
         """Find the papers of each of several posts."""
-        for one in batch.posts:
-            service.note(one.text)
-        posts = [one.as_post() for one in batch.posts]
+        for post in batch.posts:
+            service.note(post.text)
+        posts = [post.as_post() for post in batch.posts]
         answers = await service.batcher.ask(posts, batch.k, batch.where)
         return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])
 

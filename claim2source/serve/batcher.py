@@ -62,7 +62,7 @@ class SearchFailed(NoAnswer):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Hold posts of one asker, and who hears of the parts of the work (in the batcher's thread)."""
+    """Hold one request's posts, and the callback for progress (called in the batcher's thread)."""
 
     posts: Sequence[Post]
     k: int
@@ -95,7 +95,7 @@ class RequestBatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after what is being searched; what waits is given up."""
+        """Finish the running search and stop; waiting requests are cancelled."""
         with self._changed:
             self._closed = True
             for job in self._jobs:
@@ -144,25 +144,25 @@ class RequestBatcher:
 
     def _work(self) -> None:
         while not self._closed:
-            jobs = self._take()
+            jobs = self._next_jobs()
             if jobs:  # all of them may have been given up
                 self._answer(jobs)
 
-    def _take(self) -> list[_Job]:
-        """Wait for questions, and take those that are searched together."""
+    def _next_jobs(self) -> list[_Job]:
+        """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
-            taken, left = list[_Job](), deque[_Job]()
+            jobs, waiting = list[_Job](), deque[_Job]()
             for job in self._jobs:
-                alike = not taken or (job.k, job.where) == (taken[0].k, taken[0].where)
-                few = not taken or self._taken + len(job.posts) <= TOGETHER
+                alike = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
+                few = not jobs or self._taken + len(job.posts) <= TOGETHER
                 if not (alike and few):
-                    left.append(job)
+                    waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
-                    taken.append(job)
+                    jobs.append(job)
                     self._taken += len(job.posts)
-            self._jobs = left
-            return taken
+            self._jobs = waiting
+            return jobs
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:
@@ -173,18 +173,18 @@ class RequestBatcher:
                     self._answer([job])
                 return
             complain(error)
-            self._leave(jobs[0])
+            self._free_places(jobs[0])
             jobs[0].answers.set_exception(
                 SearchFailed("the search failed; the server's log says why")
             )
             return
         for job in jobs:
             own, answers = answers[: len(job.posts)], answers[len(job.posts) :]
-            self._leave(job)
+            self._free_places(job)
             job.answers.set_result(own)
 
-    def _leave(self, job: _Job) -> None:
-        """Free the places of posts, before their asker knows and may ask for more."""
+    def _free_places(self, job: _Job) -> None:
+        """Free a request's places before its client learns of it and sends the next."""
         with self._changed:
             self._taken -= len(job.posts)
 
@@ -197,10 +197,10 @@ class RequestBatcher:
         posts = [post for job in jobs for post in job.posts]
         self.finder.on_part = on_part
         # Posts of several askers may have the same ids.
-        numbered = [replace(post, id=str(place)) for place, post in enumerate(posts)]
-        found = self.finder.find(numbered, jobs[0].k, jobs[0].where)
+        numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
+        answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
         self._pace = 0.8 * self._pace + 0.2 * (time.monotonic() - started) / len(posts)
-        return [replace(answer, post=post) for answer, post in zip(found, posts, strict=True)]
+        return [replace(answer, post=post) for answer, post in zip(answers, posts, strict=True)]
 
 
 def complain(error: Exception) -> None:

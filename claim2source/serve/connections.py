@@ -34,7 +34,7 @@ class CappedProtocol(H11Protocol):
         self._wait_for_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; the clock runs while a request's headers are not whole."""
+        """Parse incoming data; limit the time until a request's headers are complete."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._headers_came()
@@ -42,7 +42,7 @@ class CappedProtocol(H11Protocol):
             self._wait_for_headers()
 
     def on_response_complete(self) -> None:
-        """Go on with what the client has sent meanwhile."""
+        """Continue with data that the client has sent meanwhile."""
         super().on_response_complete()
         if self.conn.trailing_data[0] and self._deadline is None:
             self._wait_for_headers()

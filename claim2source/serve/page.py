@@ -63,7 +63,7 @@ class PaperCard:
 
 
 class Page:
-    """Render the page, and answer what it asks."""
+    """Render the page and answer its forms."""
 
     def __init__(self, finder: Finder, ask: Ask, access: AccessSettings) -> None:
         self.finder, self.ask, self.access = finder, ask, access
@@ -109,20 +109,20 @@ class Page:
 
     async def show(self, request: Request) -> Response:
         """Show the form, and the papers of a post that is given with it."""
-        given = {name: request.query_params.get(name, "") for name in _FIELDS}
-        shown: dict[str, Any] = {"given": given, "found": None, "why": None}
+        fields = {name: request.query_params.get(name, "") for name in _FIELDS}
+        values: dict[str, Any] = {"given": fields, "found": None, "why": None}
         status, headers = 200, dict[str, str]()
-        if given["post"].strip() and not is_foreign(request.headers):
+        if fields["post"].strip() and not is_foreign(request.headers):
             try:
-                shown["found"] = await self.ask(question_of(given), lambda part: None)
+                values["found"] = await self.ask(question_of(fields), lambda part: None)
             except ValidationError as error:
-                status, shown["why"] = 422, first_of(error)
+                status, values["why"] = 422, first_of(error)
             except NoAnswer as error:
-                status, headers, shown["why"] = error.status, error.headers, str(error)
-        found = shown["found"]
-        cards = [] if found is None else await asyncio.to_thread(self.cards, found)
+                status, headers, values["why"] = error.status, error.headers, str(error)
+        answer = values["found"]
+        cards = [] if answer is None else await asyncio.to_thread(self.cards, answer)
         return self._rendered(
-            "page.html", status, headers, **shown, cards=cards, origin=origin_of(request)
+            "page.html", status, headers, **values, cards=cards, origin=origin_of(request)
         )
 
     async def answer(self, question: Question) -> Response:
@@ -135,19 +135,19 @@ class Page:
         def on_part(part: str) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        asked = asyncio.ensure_future(self.ask(question, on_part))
-        asked.add_done_callback(lambda done: parts.put_nowait(None))
+        task = asyncio.ensure_future(self.ask(question, on_part))
+        task.add_done_callback(lambda done: parts.put_nowait(None))
         try:
             while (part := await parts.get()) is not None:
                 yield json.dumps({"part": part}) + "\n"
-            found = await asked
-            cards = await asyncio.to_thread(self.cards, found)
-            text = self._text("answer.html", found=found, cards=cards)
+            answer = await task
+            cards = await asyncio.to_thread(self.cards, answer)
+            text = self._text("answer.html", found=answer, cards=cards)
             yield json.dumps({"html": text}) + "\n"
         except NoAnswer as error:
             yield json.dumps({"error": str(error)}) + "\n"
         finally:
-            asked.cancel()
+            task.cancel()
 
     async def enter(self, request: Request) -> Response:
         """Take the token of a reader, and give a cookie that stands for it."""
@@ -159,8 +159,8 @@ class Page:
         token, post = (form.get(name, [""])[0] for name in ("token", "post"))
         if self.access.token is None or not same(token.strip(), self.access.token):
             return self._enter(403, "This is not the token.", post)
-        place = f"/?{urlencode({'post': post})}" if post else "/"
-        response = RedirectResponse(place, 303)
+        address = f"/?{urlencode({'post': post})}" if post else "/"
+        response = RedirectResponse(address, 303)
         response.set_cookie(
             COOKIE,
             cookie_of(self.access.token),
@@ -190,22 +190,22 @@ class Page:
         return [
             PaperCard(
                 match,
-                self._marked(heading(match.paper), terms),
+                self._highlight(heading(match.paper), terms),
                 about(match.paper),
                 scores_of(match),
-                self._marked(match.sentence, terms),
-                self._marked(match.paper.source.abstract, terms),
+                self._highlight(match.sentence, terms),
+                self._highlight(match.paper.source.abstract, terms),
                 as_bibtex([replace(answer, matches=(match,))]),
             )
             for match in answer.matches
         ]
 
-    def _marked(self, text: str, terms: set[str]) -> list[Piece]:
-        """Divide a text into words that have a term of the post, and what is between them."""
-        places = [found.span() for found in WORD.finditer(text)]
-        words = self._analyser.texts([text[start:end] for start, end in places])
+    def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
+        """Divide a text into words that share a term with the post, and the text between them."""
+        spans = [match.span() for match in WORD.finditer(text)]
+        words = self._analyser.texts([text[start:end] for start, end in spans])
         pieces, last = list[Piece](), 0
-        for (start, end), own in zip(places, words, strict=True):
+        for (start, end), own in zip(spans, words, strict=True):
             if not terms.isdisjoint(own):
                 pieces += [(text[last:start], False), (text[start:end], True)]
                 last = end
@@ -231,13 +231,13 @@ def origin_of(request: Request) -> str:
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 
 
-def question_of(given: Mapping[str, str]) -> Question:
+def question_of(fields: Mapping[str, str]) -> Question:
     """Read the form's fields; empty ones are not given. Raises `ValidationError`."""
-    return Question.model_validate({name: text for name, text in given.items() if text.strip()})
+    return Question.model_validate({name: text for name, text in fields.items() if text.strip()})
 
 
 def first_of(error: ValidationError) -> str:
-    """Say what is wrong first."""
+    """Describe the first error."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 

@@ -1,4 +1,4 @@
-"""Define what the API takes and gives; the names are those of `claim2source find`."""
+"""Define the API's input and output; the names are those of `claim2source find`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Optional:
 
 
 def day_of(value: object) -> object:
-    """Cut an ISO time to the day that it is written with; leave what is no time as it is."""
+    """Cut an ISO time to its day; return any other value as it is."""
     if not isinstance(value, str) or len(value) <= len("2020-05"):
         return value
     if not re.fullmatch(_DAY.strip("^$"), value):

@@ -1,4 +1,4 @@
-"""Re-rank, verify or judge what a search found: each stage is one dataclass that a YAML names."""
+"""Re-rank, verify or judge a search's results: each stage is one dataclass that a YAML names."""
 
 # A stage is the class of its name in the module of its name, but for those that share a module.
 SHARED = {

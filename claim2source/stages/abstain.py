@@ -59,10 +59,10 @@ class Design:
     def names(self) -> list[str]:
         """Name the features, in order."""
         numbers = range(1, self.scores + 1)
-        found = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
-        found += [f"{stage}: margin" for stage in self.stages]
-        found += [f"{one} = {other}" for one, other in combinations(self.stages, 2)]
-        return found + ["none"] * self.none + ["usual"] * bool(self.usual)
+        columns = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
+        columns += [f"{stage}: margin" for stage in self.stages]
+        columns += [f"{one} = {other}" for one, other in combinations(self.stages, 2)]
+        return columns + ["none"] * self.none + ["usual"] * bool(self.usual)
 
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
@@ -150,23 +150,29 @@ class AbstainModel:
         """
         standard = np.nan_to_num((features - np.array(self.mean)) / np.array(self.scale))
         odds = standard @ np.array(self.weights) + self.bias
-        found: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
-        return found
+        shares: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
+        return shares
 
     def shares(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
-        """Return the probability by claim that its paper is there, by what stages gave, [claims].
+        """Return the probability that each claim's paper is in the pool, [claims].
 
         It is that of being of these topics at all, times that of the paper where it is.
         """
-        found = self.probabilities(self.design.features(claim_ids, stages))
-        return found if self.topic is None else found * self.topic.shares(claim_ids, stages)
+        probabilities = self.probabilities(self.design.features(claim_ids, stages))
+        return (
+            probabilities
+            if self.topic is None
+            else probabilities * self.topic.shares(claim_ids, stages)
+        )
 
     def measured(self, least: float, most: float) -> Tenth:
         """Sum the tenths whose mean probability is from `least` to below `most`."""
-        among = [one for one in self.tenths if one.answers and least <= one.share < most]
-        answers = sum(one.answers for one in among)
-        share = sum(one.answers * one.share for one in among) / max(1, answers)
-        return Tenth(answers, share, sum(one.here for one in among), sum(o.first for o in among))
+        among = [tenth for tenth in self.tenths if tenth.answers and least <= tenth.share < most]
+        answers = sum(tenth.answers for tenth in among)
+        share = sum(tenth.answers * tenth.share for tenth in among) / max(1, answers)
+        return Tenth(
+            answers, share, sum(tenth.here for tenth in among), sum(o.first for o in among)
+        )
 
     def plain(self) -> dict[str, object]:
         """Return the model as JSON values."""
@@ -175,7 +181,7 @@ class AbstainModel:
 
     @classmethod
     def of_plain(cls, values: Mapping[str, object], path: Path) -> Self:
-        """Read what `plain` gave; `path` is named in errors."""
+        """Read a model from JSON values; errors name `path`."""
         return validated(cls, json.dumps(values), path)
 
     def write(self, path: Path) -> None:
@@ -184,7 +190,7 @@ class AbstainModel:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        """Read a written model. Raises `InputError` with the field that is wrong."""
         return validated(cls, json.dumps(read_json(path)), path)
 
 
@@ -210,13 +216,15 @@ class Abstain(Settings):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the model and what the stages before gave."""
+        """Describe the model and the results of the stages before."""
         stages = self._stages
-        seen = [[name, [*map(list, one.run)], dict(one.details)] for name, one in stages.items()]
+        seen = [
+            [name, [*map(list, stage.run)], dict(stage.details)] for name, stage in stages.items()
+        ]
         return {"fitted": asdict(self.fitted), "stages": content_hash(seen)}
 
     def with_history(self, stages: Mapping[str, Result]) -> Self:
-        """Return the same stage, which knows what the stages before it gave."""
+        """Return the same stage with the results of the stages before it."""
         copy = replace(self)
         copy.__dict__["_stages"] = dict(stages)
         return copy
@@ -254,8 +262,8 @@ def abstained(result: Result) -> list[str]:
 
 def presence(result: Result, claim_id: str) -> float | None:
     """Read the probability that a claim's paper is there from the stage's note."""
-    found = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
-    return None if found is None else float(found[1])
+    match = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
+    return None if match is None else float(match[1])
 
 
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
@@ -269,42 +277,42 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     if not 0 < target.sum() < len(target):
         raise ValueError("a logistic model needs claims with and without their papers")
     mean, spread = np.zeros(features.shape[1]), np.zeros(features.shape[1])
-    known = np.isfinite(features).any(axis=0)
-    mean[known], spread[known] = (
-        read(features[:, known], axis=0) for read in (np.nanmean, np.nanstd)
+    is_finite = np.isfinite(features).any(axis=0)
+    mean[is_finite], spread[is_finite] = (
+        read(features[:, is_finite], axis=0) for read in (np.nanmean, np.nanstd)
     )
     scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), spread, 1.0)
-    given = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
+    inputs = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = given @ weights
+        odds = inputs @ weights
         ridge = penalty * np.append(weights[:-1], 0)
         value = np.logaddexp(0, odds).sum() - odds @ target + ridge @ weights / 2
-        return float(value), given.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
+        return float(value), inputs.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
 
-    start = np.zeros(given.shape[1])
+    start = np.zeros(inputs.shape[1])
     options = {"maxiter": 5000, "gtol": 1e-7, "ftol": 1e-14}
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return AbstainModel(
         design,
         tuple(design.names),
         tuple(mean.tolist()),
         tuple(scale.tolist()),
-        tuple(found[:-1].tolist()),
-        float(found[-1]),
+        tuple(solution[:-1].tolist()),
+        float(solution[-1]),
     )
 
 
 def tenths_of(shares: np.ndarray, here: np.ndarray, first: np.ndarray) -> tuple[Tenth, ...]:
     """Divide answers into tenths of their probability; all arguments are by answer."""
     tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
-    found = []
+    tenths = []
     for number in range(10):
         rows = tenth == number
         mean = float(shares[rows].mean()) if rows.any() else 0.0
         counts = (int(one[rows].sum()) for one in (here, first))
-        found.append(Tenth(int(rows.sum()), mean, *counts))
-    return tuple(found)
+        tenths.append(Tenth(int(rows.sum()), mean, *counts))
+    return tuple(tenths)
 
 
 def margin_shares(run: Run, claim_ids: Sequence[str]) -> np.ndarray:
@@ -332,9 +340,9 @@ def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.n
 def _none_odds(claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
     """Return the log-odds of the last verifier's probability of "none", [claims]; NaN: unknown."""
     odds = np.full(len(claim_ids), np.nan)
-    for one in stages.values():
+    for stage in stages.values():
         for row, claim in enumerate(claim_ids):
-            share = one.details.get(claim, {}).get(NONE)
+            share = stage.details.get(claim, {}).get(NONE)
             if share is not None:
                 share = min(max(share, _SUREST), 1 - _SUREST)
                 odds[row] = math.log(share / (1 - share))

@@ -63,7 +63,7 @@ class CrossEncoder(LocalReranker):
         return load_cross_encoder(folder, settings, self.prompt_settings[0])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turn what the network gives for some pairs into their scores, [rows].
+        """Turn the network's output for some pairs into their scores, [rows].
 
         Of two logits, of irrelevant and relevant, these are the log-odds.
         """
@@ -89,33 +89,37 @@ class CrossEncoder(LocalReranker):
         mask = features["attention_mask"]
         lengths = mask.sum(dim=1).tolist()
         padded = int(mask.shape[1])
-        left = bool(mask[:, 0].eq(0).any())
+        is_left_padded = bool(mask[:, 0].eq(0).any())
         budget, extra = token_budget(model.device, self.batch_tokens)
 
         @torch.inference_mode()
         def score(rows: Sequence[int]) -> np.ndarray:
             longest = max(lengths[row] for row in rows)
-            kept = slice(padded - longest, None) if left else slice(0, longest)
+            columns = slice(padded - longest, None) if is_left_padded else slice(0, longest)
             index = torch.tensor(rows)
-            batch = {key: _part(value, index, kept, padded) for key, value in features.items()}
+            batch = {
+                key: _feature_rows(value, index, columns, padded) for key, value in features.items()
+            }
             batch = {
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-            found = self.from_logits(model(batch)["scores"].float())
-            return found.reshape(len(rows)).cpu().numpy()
+            scores = self.from_logits(model(batch)["scores"].float())
+            return scores.reshape(len(rows)).cpu().numpy()
 
         for rows in grouped_lengths(lengths, budget, extra):
-            for found in scored_alone(rows, score, sum(lengths[row] for row in rows)):
-                why = {chunk[row]: reason for row, reason in found.why.items()}
-                yield Scored([chunk[row] for row in found.places], found.scores, why, found.tokens)
+            for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
+                why = {chunk[row]: reason for row, reason in scored.why.items()}
+                yield Scored(
+                    [chunk[row] for row in scored.places], scored.scores, why, scored.tokens
+                )
 
 
-def _part(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
-    """Take rows of a padded feature and leave out the padding that none of them needs."""
+def _feature_rows(value: Any, index: torch.Tensor, columns: slice, padded: int) -> Any:
+    """Take rows of a padded feature, without the padding that none of them needs."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return value
     rows = value[index]
-    return rows[:, kept] if rows.ndim == 2 and rows.shape[1] == padded else rows
+    return rows[:, columns] if rows.ndim == 2 and rows.shape[1] == padded else rows

@@ -1,4 +1,4 @@
-"""Re-rank by what a language model finds of the post in each source: facts, entities, relevance.
+"""Re-rank by a language model's judgements of each source: facts, entities, relevance.
 
 `attribution` (companion paper): the share of the post's atomic facts that a source supports, fused
 with the score of the stage before. `entities` (2026 companion paper): how many of the post's
@@ -51,7 +51,7 @@ MOST_RELEVANT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class VersionedScores(LLMScores):
-    """Ask several times; sources are ranked by the mean of what was found.
+    """Ask several times; rank sources by the mean of the answers.
 
     Args:
         versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
@@ -121,18 +121,22 @@ class Attribution(VersionedScores):
         return self.facts_prompt, self.support_prompt
 
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
-        """Judge every fact of every version by every source, and fuse what is supported."""
-        facts, prompt = self._facts(lists, cost), read_prompt(self.support_prompt)
+        """Judge every fact of every version by every source; fuse the shares of supported facts."""
+        facts, prompt = self._split_posts(lists, cost), read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
-        rates: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        rates: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for one, versions, own in zip(lists, facts, rates, strict=True):
-            for found in versions:
+            for statements in versions:
                 label = {"type": "integer", "enum": [0, 1]}
-                count = {"minItems": len(found), "maxItems": len(found)}
+                count = {"minItems": len(statements), "maxItems": len(statements)}
                 schema = object_schema(labels={"type": "array", "items": label, **count})
                 for paper, record in zip(one.texts, own, strict=True):
-                    values = {"count": str(len(found)), "facts": numbered(found), "paper": paper}
+                    values = {
+                        "count": str(len(statements)),
+                        "facts": numbered(statements),
+                        "paper": paper,
+                    }
                     request = Request.of(prompt, one.claim.id, values, schema=schema)
                     tasks.append(Task(record, one.failures, request))
         for record, answer in self.good(tasks, cost, "facts and papers"):
@@ -146,24 +150,24 @@ class Attribution(VersionedScores):
             one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
             one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
-    def _facts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
+    def _split_posts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
         prompt = read_prompt(self.facts_prompt)
         tasks: list[Task[tuple[int, str]]] = []
-        for number, one in enumerate(lists):
-            post = render_claim(one.claim, self.claims)
+        for number, entry in enumerate(lists):
+            post = render_claim(entry.claim, self.claims)
             for sample in self.samples:
                 request = Request.of(
-                    prompt, one.claim.id, {"post": post}, schema=_FACTS, sample=sample
+                    prompt, entry.claim.id, {"post": post}, schema=_FACTS, sample=sample
                 )
-                tasks.append(Task((number, post), one.failures, request))
-        found: list[list[list[str]]] = [[] for _ in lists]
+                tasks.append(Task((number, post), entry.failures, request))
+        statements: list[list[list[str]]] = [[] for _ in lists]
         for (number, post), answer in self.good(tasks, cost, "facts", config=self.extracting):
             texts = (answer.data or {})["facts"]
             assert isinstance(texts, list)
             distinct = dict.fromkeys(" ".join(str(text).split()) for text in texts)
-            found[number].append([text for text in distinct if text] or [post])
-        return found
+            statements[number].append([text for text in distinct if text] or [post])
+        return statements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +192,7 @@ class Entities(VersionedScores):
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
         tasks: list[Task[list[list[float]]]] = []
-        counts: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for one, own in zip(lists, counts, strict=True):
             size = self.chunk or len(one.texts)
             for sample in self.samples:
@@ -232,11 +236,11 @@ class Relevance(LLMScores, RewritingStage):
 
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
-        versions = self.versions([text for one in lists for text in one.texts])
+        versions = self.versions([text for entry in lists for text in entry.texts])
         cost.count(versions.answers)
         prompt, schema = read_prompt(self.prompt), score_schema(0, MOST_RELEVANT)
         tasks: list[Task[list[float]]] = []
-        scores: list[list[list[float]]] = [[[] for _ in one.texts] for one in lists]
+        scores: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
         for one, own in zip(lists, scores, strict=True):
             for text, record in zip(one.texts, own, strict=True):
                 one.failures += versions.failures.get(text, ())
@@ -247,9 +251,9 @@ class Relevance(LLMScores, RewritingStage):
         for record, answer in self.good(tasks, cost, "relevance"):
             record.append(score_of(answer))
         for one, own in zip(lists, scores, strict=True):
-            found = means(own)
-            first = first_scores(list(one.before.values())[: len(found)], self.first)
-            one.scores = first + (found if self.first == "as_is" else found / MOST_RELEVANT)
+            averages = means(own)
+            first = first_scores(list(one.before.values())[: len(averages)], self.first)
+            one.scores = first + (averages if self.first == "as_is" else averages / MOST_RELEVANT)
             one.note = f"relevance by {prompt.name}"
 
 
@@ -263,9 +267,9 @@ def score_of(answer: Answer) -> float:
     return float(str((answer.data or {})["score"]))
 
 
-def means(found: Sequence[Sequence[float]]) -> np.ndarray:
-    """Average what was found for each source; NaN where nothing was."""
-    return np.array([np.mean(own) if own else np.nan for own in found])
+def means(values: Sequence[Sequence[float]]) -> np.ndarray:
+    """Average each source's values; NaN for a source without any."""
+    return np.array([np.mean(own) if own else np.nan for own in values])
 
 
 def first_scores(scores: Sequence[float], kind: FirstOrSigmoid) -> np.ndarray:
@@ -292,8 +296,8 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
 
 
 def _plain(texts: object) -> set[str]:
-    found = texts if isinstance(texts, list) else []
-    return {" ".join(nfkc(str(text)).casefold().split()) for text in found} - {""}
+    items = texts if isinstance(texts, list) else []
+    return {" ".join(nfkc(str(text)).casefold().split()) for text in items} - {""}
 
 
 def _names_documents(request: Request, answer: Answer) -> str | None:

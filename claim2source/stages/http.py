@@ -93,7 +93,7 @@ class Http(Reranker):
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
-        """Describe the server's model and what it is asked."""
+        """Describe the server's model and the form of the requests."""
         return {
             "reranker": "http",
             "format": _FORMAT,
@@ -144,9 +144,13 @@ class _Wave:
         async def part(rows: Sequence[int]) -> None:
             async with gate:
                 texts = [self.pairs[row].source for row in rows]
-                found = await self._fill(self.pairs[rows[0]].claim, texts, self.is_first)
-                why = {r: one for r, one in zip(rows, found, strict=True) if isinstance(one, str)}
-                scores = [math.nan if isinstance(one, str) else one for one in found]
+                values = await self._score_texts(self.pairs[rows[0]].claim, texts, self.is_first)
+                why = {
+                    r: value
+                    for r, value in zip(rows, values, strict=True)
+                    if isinstance(value, str)
+                }
+                scores = [math.nan if isinstance(value, str) else value for value in values]
                 self.scored.append(Scored(rows, np.array(scores, np.float32), why))
 
         async with self.settings.server as self.server:
@@ -154,12 +158,12 @@ class _Wave:
         if self.halved:
             log.warning("%s: %d documents were cut for it", self.settings.label, self.halved)
 
-    async def _fill(
+    async def _score_texts(
         self, claim: str, texts: Sequence[str], is_first: bool = False, *, once: bool = False
     ) -> list[float | str]:
-        """Score a claim's texts, in halves where the whole fails; a text says why there is none."""
+        """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
         try:
-            found: list[float | str] = list(await self._ask(claim, texts, once))
+            scores: list[float | str] = list(await self._ask(claim, texts, once))
         except NoReply as error:
             url = self.settings.url
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
@@ -173,20 +177,20 @@ class _Wave:
             if half and (is_too_long or error.passes or is_refused):
                 # Not asked again and again: the whole request was.
                 return [
-                    *await self._fill(claim, texts[:half], once=True),
-                    *await self._fill(claim, texts[half:], once=True),
+                    *await self._score_texts(claim, texts[:half], once=True),
+                    *await self._score_texts(claim, texts[half:], once=True),
                 ]
             if not half and is_too_long and len(texts[0]) > _SHORTEST:
                 self.halved += 1
-                return await self._fill(claim, [texts[0][: len(texts[0]) // 2]], once=once)
+                return await self._score_texts(claim, [texts[0][: len(texts[0]) // 2]], once=once)
             return [f"status {error.status}: {error.why}"] * len(texts)
-        for place, score in enumerate(found):
+        for number, score in enumerate(scores):
             if isinstance(score, float) and not math.isfinite(score):
                 alone = len(texts) == 1
-                found[place] = "no score in the reply"
+                scores[number] = "no score in the reply"
                 if not alone:
-                    (found[place],) = await self._fill(claim, [texts[place]], once=True)
-        return found
+                    (scores[number],) = await self._score_texts(claim, [texts[number]], once=True)
+        return scores
 
     async def _ask(self, claim: str, texts: Sequence[str], once: bool) -> list[float]:
         settings = self.settings
@@ -196,19 +200,19 @@ class _Wave:
             body |= {"query": claim, "top_n": len(texts), "return_documents": False}
         else:
             # Left out, vLLM takes an instruction for web search, and gives probabilities.
-            told = INSTRUCTIONS.get(settings.instruction, settings.instruction)
-            body |= {"queries": claim, "instruction": told, "use_activation": False}
+            instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
+            body |= {"queries": claim, "instruction": instruction, "use_activation": False}
         address = settings.url.strip().rstrip("/") + path
         reply, content = await self.server.sent(address, body, once=once)
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:
-                place, value = entry["index"], entry[score]
-                if {type(place), type(value)} & {bool, str}:
+                number, value = entry["index"], entry[score]
+                if {type(number), type(value)} & {bool, str}:
                     raise TypeError("no place or score")
                 # Larger ones are infinite as float32.
-                if 0 <= place < len(texts) and value is not None and abs(value) <= _LARGEST:
-                    scores[place] = float(value)
+                if 0 <= number < len(texts) and value is not None and abs(value) <= _LARGEST:
+                    scores[number] = float(value)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise other_shape(content, f"not of the dialect {settings.dialect}") from None
         return scores

@@ -30,7 +30,7 @@ class InjectGold(Settings):
     depth: Annotated[int, Between(1, DEEPEST)] = 500
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Put every claim's golds among its first `depth` sources; notes name what was added."""
+        """Put every claim's golds among its first `depth` sources; notes name those added."""
         started = time.perf_counter()
         ranked, notes = {}, {}
         for claim in claims:
@@ -39,17 +39,18 @@ class InjectGold(Settings):
             missing = [gold for gold in claim.golds if gold not in first][: self.depth]
             order = [*first[: self.depth - len(missing)], *missing]
             order += [source for source in before if source not in order]
-            ranked[claim.id] = list(zip(order, _falling(before.values(), len(order)), strict=True))
+            ranked[claim.id] = list(
+                zip(order, _falling_scores(before.values(), len(order)), strict=True)
+            )
             if missing:
                 notes[claim.id] = f"gold added: {', '.join(missing)}"
         cost = Cost(time.perf_counter() - started, len(claims))
         return Result(Run.from_lists(ranked, pool=run.pool), notes, cost=cost)
 
 
-def _falling(scores: Collection[float], count: int) -> list[float]:
-    """Give `count` places their scores, each below the last, so that no tie is ordered by id."""
-    found: list[float] = []
+def _falling_scores(scores: Collection[float], count: int) -> list[float]:
+    falling: list[float] = []
     for score in islice(chain(scores, repeat(min(scores, default=0.0))), count):
-        last = np.float32(found[-1]) if found else np.float32(np.inf)
-        found.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
-    return found
+        last = np.float32(falling[-1]) if falling else np.float32(np.inf)
+        falling.append(float(min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))))
+    return falling

@@ -40,8 +40,8 @@ class Jina(LocalReranker):
     def check(self) -> None:
         super().check()
         for key in ("max_length", "batch_tokens"):
-            if (given := getattr(self, key)) is not None:
-                raise ConfigError(key, given, "none: the model's own code cuts texts")
+            if (value := getattr(self, key)) is not None:
+                raise ConfigError(key, value, "none: the model's own code cuts texts")
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
@@ -59,21 +59,21 @@ class Jina(LocalReranker):
         return model
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
-        """Score pairs claim by claim, in blocks; what fails is scored again in halves."""
+        """Score pairs claim by claim, in blocks; score a failed block again in halves."""
         for claim, rows in rows_by_claim(pairs).items():
 
-            def score(places: Sequence[int], claim: str = claim) -> np.ndarray:
-                texts = [defused(pairs[place].source) for place in places]
+            def score(rows: Sequence[int], claim: str = claim) -> np.ndarray:
+                texts = [defused(pairs[row].source) for row in rows]
                 return self._rerank(defused(claim), texts)
 
             for start in range(0, len(rows), self.documents):
                 yield from scored_alone(rows[start : start + self.documents], score)
 
     def _rerank(self, claim: str, texts: list[str]) -> np.ndarray:
-        found = np.full(len(texts), np.nan, dtype=np.float32)
+        scores = np.full(len(texts), np.nan, dtype=np.float32)
         try:
             for one in self.network.rerank(claim, texts):
-                found[int(one["index"])] = float(one["relevance_score"])
+                scores[int(one["index"])] = float(one["relevance_score"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(f"model {self.model}: rerank: {one_line(error)}") from None
-        return found
+        return scores

@@ -32,7 +32,7 @@ from claim2source.stages.similarities import Models, Scorer, ViewConfig
 
 @dataclass(frozen=True)
 class LearnedView:
-    """Hold a view of a learned fusion: its settings, what made its vectors, its weight.
+    """Hold a view of a learned fusion: its settings, its encoder's hash, its weight.
 
     `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
     scores are divided by.
@@ -53,7 +53,7 @@ class LearnedView:
 
 @dataclass(frozen=True)
 class FittedOn:
-    """Say what a fusion was fitted on: claims with a gold among `depth` candidates, their papers.
+    """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
 
     `candidates` is the system whose first sources they are, `held_out` says of which claims the
     scores of trained models were taken.
@@ -82,7 +82,7 @@ class LearnedFusion:
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.views]
+        names = [view.name for view in self.views]
         if not 0 < len(set(names)) == len(names):
             raise ValueError("views must have names, each another")
 
@@ -92,10 +92,11 @@ class LearnedFusion:
         A score that is not known counts as the mean of the claim's known ones.
         """
         scaled = np.stack(
-            [known(column) / one.scale for column, one in zip(columns, self.views, strict=True)], 1
+            [known(column) / view.scale for column, view in zip(columns, self.views, strict=True)],
+            1,
         )
-        found: np.ndarray = scaled @ np.array([one.weight for one in self.views])
-        return found
+        totals: np.ndarray = scaled @ np.array([view.weight for view in self.views])
+        return totals
 
     def write(self, path: Path) -> None:
         """Write the fusion as JSON."""
@@ -103,7 +104,7 @@ class LearnedFusion:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises `InputError` with the field that is wrong."""
+        """Read a written fusion. Raises `InputError` with the field that is wrong."""
         if not path.exists():
             raise InputError.at(path, why="no such file: train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
@@ -147,7 +148,7 @@ class Learned(WithRuntime):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the fitted fusion, and the pool that it counts over if not what it is given."""
+        """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
         pool = self.__dict__.get("_pool")
         made = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
         return asdict(self.fusion) | made | ({} if pool is None else {"pool": pool})
@@ -155,7 +156,7 @@ class Learned(WithRuntime):
     @property
     def counts_terms(self) -> bool:
         """Tell whether its scores depend on how rare terms are in the whole pool."""
-        return any(one.view.score == "bm25" for one in self.fusion.views)
+        return any(view.view.score == "bm25" for view in self.fusion.views)
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
         """Return the same stage, which counts terms over this pool, whatever it is given.
@@ -174,11 +175,11 @@ class Learned(WithRuntime):
         Raises `UserError` where an encoder is not the one that the fusion was fitted with.
         """
         started = time.perf_counter()
-        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
         scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
-        columns = self.columns(scorer, claims, asked)
+        columns = self.columns(scorer, claims, candidates)
         ranked, notes = {}, {}
-        for claim, ids, *scores in zip(claims, asked, *columns, strict=True):
+        for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
             notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
@@ -189,17 +190,17 @@ class Learned(WithRuntime):
         self,
         scorer: Scorer,
         claims: Sequence[Claim],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> list[list[np.ndarray]]:
         """Score claims' candidates by each view, in the fusion's order, as `Scorer.scores` does."""
-        names = [one.name for one in self.fusion.views]
+        names = [view.name for view in self.fusion.views]
         for name in self.models:
             require(
                 name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
             )
-        found = []
+        values = []
         for one in self.fusion.views:
             view = one.view
             if one.name in self.models and view.model is not None:
@@ -211,5 +212,5 @@ class Learned(WithRuntime):
                     "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
                     "or name the encoder's place in `models`"
                 )
-            found.append(scorer.scores(view, claims, asked, fresh=fresh))
-        return found
+            values.append(scorer.scores(view, claims, candidates, fresh=fresh))
+        return values

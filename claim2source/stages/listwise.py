@@ -53,25 +53,25 @@ class Listwise(LLMScores):
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Order the windows of all lists, the lowest ones of all first."""
         prompt = read_prompt(self.prompt)
-        orders = [list(range(len(one.texts))) for one in lists]
-        plans = [list(windows(len(one.texts), self.window, self.stride)) for one in lists]
+        orders = [list(range(len(entry.texts))) for entry in lists]
+        plans = [list(windows(len(entry.texts), self.window, self.stride)) for entry in lists]
         with self.asking() as llm:
             for turn in range(max(map(len, plans), default=0)):
-                due = [place for place, plan in enumerate(plans) if turn < len(plan)]
+                due = [number for number, plan in enumerate(plans) if turn < len(plan)]
                 requests = [
-                    self._request(prompt, lists[place], orders[place], plans[place][turn])
-                    for place in due
+                    self._request(prompt, lists[number], orders[number], plans[number][turn])
+                    for number in due
                 ]
-                sizes = {lists[place].claim.id: plans[place][turn] for place in due}
+                sizes = {lists[number].claim.id: plans[number][turn] for number in due}
                 answers = llm.answer(requests, partial(_why_not, sizes), f"windows {turn + 1}")
                 cost.count(answers)
-                for place, answer in zip(due, answers, strict=True):
+                for number, answer in zip(due, answers, strict=True):
                     if answer.failure is not None:
-                        lists[place].failures.append(answer.failure)
+                        lists[number].failures.append(answer.failure)
                         continue
-                    start, end = plans[place][turn]
-                    rows = orders[place][start:end]
-                    orders[place][start:end] = [rows[i] for i in named_first(answer, end - start)]
+                    start, end = plans[number][turn]
+                    rows = orders[number][start:end]
+                    orders[number][start:end] = [rows[i] for i in named_first(answer, end - start)]
         for one, order, plan in zip(lists, orders, plans, strict=True):
             one.note = f"{len(plan) - len(one.failures)} of {len(plan)} windows ordered"
             if len(one.failures) < len(plan):
@@ -81,8 +81,12 @@ class Listwise(LLMScores):
     def _request(
         self, prompt: Prompt, one: Listed, order: Sequence[int], window: tuple[int, int]
     ) -> Request:
-        shown = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
-        values = {"count": str(len(shown)), "papers": numbered(shown), **post_values(one.claim)}
+        passages = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
+        values = {
+            "count": str(len(passages)),
+            "papers": numbered(passages),
+            **post_values(one.claim),
+        }
         return Request.of(prompt, one.claim.id, values, schema=_SCHEMA)
 
 
@@ -102,17 +106,17 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
 
 def named_first(answer: Answer, count: int) -> list[int]:
     """List places from 0: those that an answer names, once each, then the others in order."""
-    named = [number - 1 for number in _order(answer) if 1 <= number <= count]
-    return list(dict.fromkeys([*named, *range(count)]))
+    order = [number - 1 for number in _order(answer) if 1 <= number <= count]
+    return list(dict.fromkeys([*order, *range(count)]))
 
 
 def _order(answer: Answer) -> list[int]:
-    found = (answer.data or {}).get("order")
+    order = (answer.data or {}).get("order")
     # A schema's integer may be written 3.0.
-    return [int(number) for number in found] if isinstance(found, list) else []
+    return [int(number) for number in order] if isinstance(order, list) else []
 
 
 def _why_not(sizes: Mapping[str, tuple[int, int]], request: Request, answer: Answer) -> str | None:
     start, end = sizes[request.id]
-    named = any(1 <= number <= end - start for number in _order(answer))
-    return None if named else "names no paper of the list"
+    is_answer = any(1 <= number <= end - start for number in _order(answer))
+    return None if is_answer else "names no paper of the list"

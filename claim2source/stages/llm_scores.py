@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim by a language model's answers: what such stages share."""
+"""Rank the first sources of every claim by a language model's answers: shared by such stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from claim2source.text.views import SourceForm, render_claim, render_source
 
 @dataclass
 class Listed:
-    """Hold a claim, its first sources as texts, and what was found for them."""
+    """Hold a claim, its first sources as texts, and their scores."""
 
     claim: Claim
     before: Mapping[str, float]
@@ -35,7 +35,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class LLMScores(LLMStage, ABC):
-    """Rank the first sources of every claim by what a language model answers.
+    """Rank the first sources of every claim by a language model's answers.
 
     Args:
         depth: how many of the first sources it sees; what is beyond keeps its place below them.
@@ -53,28 +53,28 @@ class LLMScores(LLMStage, ABC):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe what a result depends on besides the settings: the prompts' words."""
+        """Describe the prompts' words: a result depends on them beside the settings."""
         read = [read_prompt(name) for name in self.prompts]
-        return {"prompts": [content_hash([repr(_without_path(one))]) for one in read]}
+        return {"prompts": [content_hash([repr(_without_path(prompt))]) for prompt in read]}
 
     @abstractmethod
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
         """Give every list its scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank the first `depth` sources of every claim anew; what fails keeps its order."""
+        """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
         started = time.perf_counter()
-        known = {source.id: source for source in sources}
+        by_id = {source.id: source for source in sources}
         lists, spent = [], LLMCost()
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
-            texts = [render_source(known[source], self.sources) for source in ids]
+            texts = [render_source(by_id[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
-        self.fill([one for one in lists if one.texts], spent)
-        ranked = {one.claim.id: ranked_by(one.before, one.scores) for one in lists}
-        failures = [Failure(one.claim.id, why) for one in lists for why in one.failures]
-        notes = {one.claim.id: one.note for one in lists if one.note}
+        self.fill([entry for entry in lists if entry.texts], spent)
+        ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
+        failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]
+        notes = {entry.claim.id: entry.note for entry in lists if entry.note}
         cost = Cost(
             time.perf_counter() - started, len(claims), peak_memory(), spent.tokens, spent.stored
         )

@@ -102,13 +102,13 @@ class LocalReranker(Reranker):
 
         Raises `ConfigError` for one that another stage reads.
         """
-        found = trained_reranker(self.model)
-        if found is not None:
-            kind = found[1].reranker.kind
+        checkpoint = trained_reranker(self.model)
+        if checkpoint is not None:
+            kind = checkpoint[1].reranker.kind
             allowed = f"a {self.kind} model" if self.kind else "no trained re-ranker"
             allowed += f"; this one is read by rerank: {kind}"
             require(kind == self.kind, "model", self.model, allowed)
-        return found
+        return checkpoint
 
     @cached_property
     def rendering(self) -> Rendering:
@@ -123,11 +123,11 @@ class LocalReranker(Reranker):
 
     @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
-        """Find the model's files, what identifies them, and how to load them."""
+        """Find the model's files, their identity, and how to load them."""
         name, revision, labels, adapter = self.model, self.revision, 1, None
         if self.trained is not None:
-            place, manifest = self.trained
-            name, revision, adapter = weights_of(place, manifest)
+            checkpoint, manifest = self.trained
+            name, revision, adapter = weights_of(checkpoint, manifest)
             labels = manifest.reranker.labels
         # Only a re-ranker's head is loaded: how its attention looks is in its own config.
         config = local_model(
@@ -170,7 +170,7 @@ class LocalReranker(Reranker):
 
 
 def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
-    """Return what a checkpoint says of a setting. Raises `ConfigError` where a stage contradicts.
+    """Return a checkpoint's setting. Raises `ConfigError` where a stage contradicts it.
 
     A stage that leaves the setting at its default does not contradict.
     """
@@ -198,10 +198,10 @@ def weights_of(folder: Path, manifest: RerankerManifest) -> tuple[str, str | Non
     return base.name, base.revision, folder
 
 
-def check_base(folder: Path, manifest: RerankerManifest, found: Base) -> None:
+def check_base(folder: Path, manifest: RerankerManifest, base: Base) -> None:
     """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
-    if manifest.weights.kind != "full" and found.sha256 != manifest.base.sha256:
-        why = f"{found.name} has other weights ({found.sha256[:12]}...) than this was trained from"
+    if manifest.weights.kind != "full" and base.sha256 != manifest.base.sha256:
+        why = f"{base.name} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError.at(folder / MANIFEST, field="base.sha256", why=why)
 
 
@@ -213,7 +213,7 @@ def load_cross_encoder(
     *,
     trains: bool = False,
 ) -> CrossEncoder:
-    """Load a cross-encoder that gives raw logits. Raises `UserError` for what is none.
+    """Load a cross-encoder that returns raw logits. Raises `UserError` for any other model.
 
     `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. One that
     `trains` may begin without a head: that is random then. The activation that its files name is
@@ -239,10 +239,10 @@ def load_cross_encoder(
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if model.num_labels != labels:
-        found = f"model {folder}: {model.num_labels}"
+        counted = f"model {folder}: {model.num_labels}"
         if labels == 1:
-            raise UserError(f"{found} scores for a pair; a re-ranker has 1")
-        raise UserError(f"{found} scores for a pair; {labels} are needed")
+            raise UserError(f"{counted} scores for a pair; a re-ranker has 1")
+        raise UserError(f"{counted} scores for a pair; {labels} are needed")
     _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
     positions = positions_of(model[0].model)
     if positions is not None:
@@ -307,8 +307,8 @@ def first_token_alone(model: Any) -> None:
     import torch
 
     base = getattr(model, getattr(model, "base_model_prefix", ""), None)
-    known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
-    if not known or model.config.is_decoder or base is None:
+    is_known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
+    if not is_known or model.config.is_decoder or base is None:
         return
     layer = base.encoder.layer[-1]
     attention = layer.attention.self
@@ -334,7 +334,7 @@ def first_token_alone(model: Any) -> None:
 def load_causal(
     folder: Path, settings: LoadSettings
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a generative model and its tokenizer. Raises `UserError` for what is none."""
+    """Load a generative model and its tokenizer. Raises `UserError` for any other model."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -63,7 +63,7 @@ class EncoderReranker(Reranker):
         return resolve(self.config, self.runtime.device).encoder
 
     def described(self, kind: str) -> Mapping[str, object]:
-        """Describe the encoder and its prefixes, as what a score of this kind depends on."""
+        """Describe the encoder and its prefixes, on which a score of this kind depends."""
         encoder = self.encoder
         sides = [encoder] if encoder.source_encoder is None else [encoder, encoder.source_encoder]
         template = encoder.settings.template
@@ -81,7 +81,7 @@ class Cosine(EncoderReranker):
 
     @property
     def label(self) -> str:
-        """Name the model and what is done with it."""
+        """Name the model and its score."""
         return f"cosine of {self.model}"
 
     @cached_property
@@ -105,7 +105,7 @@ class MaxSim(EncoderReranker):
 
     @property
     def label(self) -> str:
-        """Name the model and what is done with it."""
+        """Name the model and its score."""
         return f"MaxSim of {self.model}"
 
     @property
@@ -124,24 +124,24 @@ class MaxSim(EncoderReranker):
         import torch
 
         claims = list(dict.fromkeys(pair.claim for pair in pairs))
-        number = {text: place for place, text in enumerate(claims)}
+        number = {text: number_of for number_of, text in enumerate(claims)}
         vectors: list[Tensor] = [torch.empty(0)] * len(claims)
         read = 0
-        for rows, found, tokens in self.encoder.token_vectors(claims, "claim"):
+        for rows, vectors_of, tokens in self.encoder.token_vectors(claims, "claim"):
             read += tokens
-            for row, one in zip(rows, found, strict=True):
+            for row, one in zip(rows, vectors_of, strict=True):
                 vectors[row] = one
         asking: dict[str, list[int]] = {}
-        for place, pair in enumerate(pairs):
-            asking.setdefault(pair.source, []).append(place)
+        for number_of, pair in enumerate(pairs):
+            asking.setdefault(pair.source, []).append(number_of)
         sources = list(asking)
-        for rows, found, tokens in self.encoder.token_vectors(sources, "source"):
-            places = [asking[sources[row]] for row in rows]
+        for rows, vectors_of, tokens in self.encoder.token_vectors(sources, "source"):
+            numbers = [asking[sources[row]] for row in rows]
             scores = [
-                _max_sim([vectors[number[pairs[place].claim]] for place in asked], source)
-                for asked, source in zip(places, found, strict=True)
+                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in members], source)
+                for members, source in zip(numbers, vectors_of, strict=True)
             ]
-            flat = [place for asked in places for place in asked]
+            flat = [number_of for members in numbers for number_of in members]
             yield Scored(flat, np.concatenate(scores), tokens=tokens + read)
             read = 0
 

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim anew by scores of pairs: what all re-rankers share."""
+"""Rank the first sources of every claim anew by scores of pairs: shared by all re-rankers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Hold the raw scores of some pairs, by their places in what was asked.
+    """Hold the raw scores of some pairs, by their positions in the request.
 
     A pair that could not be scored has NaN, and its reason in `why`.
     """
@@ -171,11 +171,11 @@ class Reranker(WithRuntime, ABC):
         its rank, and is counted in `failures`.
         """
         started = time.perf_counter()
-        asked = [run.sources(claim.id, self.depth) for claim in claims]
-        found = self.source_scores(claims, sources, asked)
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
+        judged = self.source_scores(claims, sources, candidates)
         ranked, failures, notes = {}, [], {}
         untranslated = set(missing_translations(claims, self.rendering.claims))
-        for claim, scores, why in zip(claims, found.scores, found.why, strict=True):
+        for claim, scores, why in zip(claims, judged.scores, judged.why, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = self._ranked(before, scores)
             failures += [Failure(claim.id, reason) for reason in why]
@@ -183,7 +183,7 @@ class Reranker(WithRuntime, ABC):
             if claim.id in untranslated:
                 notes[claim.id] += "; no translation: read as posted"
         cost = Cost(
-            time.perf_counter() - started, len(claims), peak_memory(), found.tokens, found.reused
+            time.perf_counter() - started, len(claims), peak_memory(), judged.tokens, judged.reused
         )
         return Result(Run.from_lists(ranked, pool=run.pool), notes, tuple(failures), cost)
 
@@ -191,15 +191,19 @@ class Reranker(WithRuntime, ABC):
         self,
         claims: Sequence[Claim],
         sources: Sequence[Source],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> SourceScores:
-        """Score for each claim the sources `asked`, by id; `fresh` as for `pair_scores`."""
+        """Score for each claim the sources `candidates`, by id; `fresh` as for `pair_scores`."""
         rendering = self.rendering
-        wanted = {source for ids in asked for source in ids}
-        known = [source for source in sources if source.id in wanted]
-        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        wanted_ids = {source for ids in candidates for source in ids}
+        ranked_sources = [source for source in sources if source.id in wanted_ids]
+        cut = (
+            [[s] for s in ranked_sources]
+            if self.passages is None
+            else cut_sources(ranked_sources, self.passages)
+        )
         texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
         pairs: dict[Pair, int] = {}
         rows = [
@@ -207,16 +211,16 @@ class Reranker(WithRuntime, ABC):
                 [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
                 for source in ids
             ]
-            for text, ids in zip(rendering.claim_texts(claims), asked, strict=True)
+            for text, ids in zip(rendering.claim_texts(claims), candidates, strict=True)
         ]
-        found = self.pair_scores(list(pairs), fresh=fresh)
-        scores, why = found.scores, found.why
+        scored = self.pair_scores(list(pairs), fresh=fresh)
+        scores, why = scored.scores, scored.why
         return SourceScores(
             # The best passage; NaN only where none has a score.
             [np.array([float(np.fmax.reduce(scores[parts])) for parts in row]) for row in rows],
             [[why[place] for parts in row for place in parts if place in why] for row in rows],
-            found.tokens,
-            found.reused,
+            scored.tokens,
+            scored.reused,
         )
 
     def pair_scores(self, pairs: Sequence[Pair], *, fresh: bool = False) -> PairScores:
@@ -232,32 +236,32 @@ class Reranker(WithRuntime, ABC):
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
         if space is not None:
-            kept = sorted(set(range(len(pairs))).difference(todo))
-            if kept:
-                scores[kept] = space.get([keys[place] for place in kept])[:, 0]
+            stored = sorted(set(range(len(pairs))).difference(todo))
+            if stored:
+                scores[stored] = space.get([keys[row] for row in stored])[:, 0]
         why: dict[int, str] = {}
-        tokens, new, written = 0, [], time.monotonic()
+        tokens, new, started = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.runtime.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
-                for batch in self.score([pairs[place] for place in todo]) if todo else ():
-                    places = [todo[place] for place in batch.places]
-                    scores[places] = batch.scores
-                    why |= {todo[place]: reason for place, reason in batch.why.items()}
+                for batch in self.score([pairs[row] for row in todo]) if todo else ():
+                    rows = [todo[row] for row in batch.places]
+                    scores[rows] = batch.scores
+                    why |= {todo[row]: reason for row, reason in batch.why.items()}
                     tokens += batch.tokens
-                    new += places
-                    bar.update(len(places))
-                    late = time.monotonic() - written >= _SECONDS
+                    new += rows
+                    bar.update(len(rows))
+                    late = time.monotonic() - started >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
-                        _write(space, keys, scores, new)
-                        new, written = [], time.monotonic()
+                        _store_scores(space, keys, scores, new)
+                        new, started = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
-                    _write(space, keys, scores, new)
+                    _store_scores(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
-        why = {place: why.get(place, NOT_A_NUMBER) for place in failed}
+        why = {row: why.get(row, NOT_A_NUMBER) for row in failed}
         return PairScores(scores, why, tokens, len(pairs) - len(todo))
 
     def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
@@ -284,19 +288,19 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
     good = np.flatnonzero(~np.isnan(scores))
     if not len(good):
         return list(before.items())
-    found = scores[good].astype(np.float64)
-    order = good[np.argsort(-found, kind="stable")].tolist()
-    value = dict(zip(good.tolist(), found.tolist(), strict=True))
+    finite = scores[good].astype(np.float64)
+    order = good[np.argsort(-finite, kind="stable")].tolist()
+    value = dict(zip(good.tolist(), finite.tolist(), strict=True))
     for row in np.flatnonzero(np.isnan(scores)).tolist():
         order.insert(row, row)
     order += range(len(scores), len(ids))
     ranked, last = [], np.float32(np.inf)
     top = np.float32(max(value.values()))
-    for place, row in enumerate(order):
+    for rank, row in enumerate(order):
         # A source without a score lies between its neighbours, those beyond below all.
         below = last - np.float32(1) if row >= len(scores) else last
         score = np.float32(value.get(row, below))
-        if place == 0 and row not in value:
+        if rank == 0 and row not in value:
             score = np.nextafter(top, np.float32(np.inf))
         last = min(score, np.nextafter(last, np.float32(-np.inf)))
         ranked.append((ids[row], float(last)))
@@ -318,20 +322,20 @@ def _keys(pairs: Sequence[Pair]) -> list[bytes]:
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
 
 
-def _write(
+def _store_scores(
     space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
 ) -> None:
-    """Store the scores that are numbers; a pair that failed is asked again."""
-    good = [place for place in fresh if np.isfinite(scores[place])]
-    space.put([keys[place] for place in good], scores[good][:, None])
+    """Store the finite scores; a pair that failed is scored again next time."""
+    good = [row for row in fresh if np.isfinite(scores[row])]
+    space.put([keys[row] for row in good], scores[good][:, None])
 
 
 def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
     """Group the places of pairs by their claims."""
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for row, pair in enumerate(pairs):
-        found.setdefault(pair.claim, []).append(row)
-    return found
+        rows.setdefault(pair.claim, []).append(row)
+    return rows
 
 
 def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
@@ -343,7 +347,7 @@ def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
 def scored_alone(
     rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
 ) -> Iterator[Scored]:
-    """Score a batch with `score`; what fails in it, or is no number, is scored again in parts.
+    """Score a batch with `score`; where it fails, or gives no number, score its parts.
 
     A pair that fails alone has NaN and the error.
     """
@@ -361,8 +365,8 @@ def scored_alone(
     bad = np.flatnonzero(~np.isfinite(scores)).tolist()
     if bad and len(rows) > 1:
         good = np.flatnonzero(np.isfinite(scores)).tolist()
-        yield Scored([rows[place] for place in good], scores[good], tokens=tokens)
-        for place in bad:
-            yield from scored_alone([rows[place]], score)
+        yield Scored([rows[row] for row in good], scores[good], tokens=tokens)
+        for row in bad:
+            yield from scored_alone([rows[row]], score)
         return
     yield Scored(rows, scores, tokens=tokens)

@@ -68,28 +68,28 @@ class NLI(CrossEncoder):
         return load_cross_encoder(folder, settings, self.max_length, LABELS)
 
     @cached_property
-    def places(self) -> tuple[int, int]:
+    def label_columns(self) -> tuple[int, int]:
         """Find the logits of entailment and of contradiction. Raises `InputError`."""
         config: Any = self.network.config
         names = {int(i): str(label) for i, label in config.id2label.items()}
-        found = [
+        columns = [
             [i for i, label in names.items() if label.casefold().startswith(front)]
             for front in (_SUPPORTS, _DENIES)
         ]
-        if [len(places) for places in found] != [1, 1]:
+        if [len(numbers) for numbers in columns] != [1, 1]:
             why = f"{', '.join(names.values())}: entailment and contradiction must be among them"
             raise InputError.at(self.files[0] / "config.json", field="id2label", why=why)
-        return found[0][0], found[1][0]
+        return columns[0][0], columns[1][0]
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
         """Score pairs with the post as the premise."""
-        self.places  # noqa: B018  wrong labels are said before anything is scored
+        self.label_columns  # noqa: B018  wrong labels are said before anything is scored
         yield from super().score([Pair(pair.source, pair.claim) for pair in pairs])
 
     def from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Turn logits [rows, 3] into stances [rows]."""
         shares = logits.softmax(dim=-1)
-        supports, denies = self.places
+        supports, denies = self.label_columns
         return 2 * (shares[:, supports] - shares[:, denies])
 
 
@@ -156,7 +156,7 @@ class Stance(RewritingStage):
 
     @cached_property
     def scorer(self) -> Cosine | NLI | None:
-        """Make what scores pairs; None where a language model does."""
+        """Make the scorer of pairs; None where a language model judges them."""
         kind = _SCORERS.get(self.by)
         if kind is None:
             return None
@@ -177,7 +177,7 @@ class Stance(RewritingStage):
         rows = [(c, Pair(c.text, texts[source])) for c in claims for source in run.sources(c.id)]
         judged = self.stances([pair for _, pair in rows])
         failures = [
-            Failure(rows[place][0].id, why) for place, whys in judged.why.items() for why in whys
+            Failure(rows[row][0].id, why) for row, whys in judged.why.items() for why in whys
         ]
         values = iter(judged.values.tolist())
         notes: dict[str, str] = {}
@@ -206,14 +206,16 @@ class Stance(RewritingStage):
 
     def _scored(self, pairs: Sequence[Pair], scorer: Cosine | NLI) -> Stances:
         started = time.perf_counter()
-        distinct = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-        found = scorer.pair_scores(list(distinct))
+        distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
+        scored = scorer.pair_scores(list(distinct))
         rows = [distinct[pair] for pair in pairs]
-        why = {place: [found.why[row]] for place, row in enumerate(rows) if row in found.why}
+        why = {
+            position: [scored.why[row]] for position, row in enumerate(rows) if row in scored.why
+        }
         cost = Cost(
-            time.perf_counter() - started, len(pairs), peak_memory(), found.tokens, found.reused
+            time.perf_counter() - started, len(pairs), peak_memory(), scored.tokens, scored.reused
         )
-        return Stances(found.scores[rows].astype(np.float64), why, cost)
+        return Stances(scored.scores[rows].astype(np.float64), why, cost)
 
     def _asked(self, pairs: Sequence[Pair]) -> Stances:
         """Ask the language model.
@@ -230,26 +232,26 @@ class Stance(RewritingStage):
         spent.count(versions.answers)
         prompt, schema = read_prompt(self.prompt), score_schema(-HIGHEST, HIGHEST)
         tasks: list[Task[list[float]]] = []
-        found: list[list[float]] = [[] for _ in pairs]
-        why: dict[int, list[str]] = {place: [] for place in range(len(pairs))}
-        for place, pair in enumerate(pairs):
+        answers: list[list[float]] = [[] for _ in pairs]
+        why: dict[int, list[str]] = {row: [] for row in range(len(pairs))}
+        for row, pair in enumerate(pairs):
             rumors, tweets = versions.of[pair.claim], versions.of[pair.source]
             for text in dict.fromkeys(pair):
-                why[place] += versions.failures.get(text, ())
+                why[row] += versions.failures.get(text, ())
             for number in range(max(len(rumors), len(tweets))):
                 values = {
                     "rumor": rumors[number % len(rumors)],
                     "tweet": tweets[number % len(tweets)],
                 }
-                request = Request.of(prompt, f"pair {place + 1}", values, schema=schema)
-                tasks.append(Task(found[place], why[place], request))
+                request = Request.of(prompt, f"pair {row + 1}", values, schema=schema)
+                tasks.append(Task(answers[row], why[row], request))
         for scores, answer in self.good(tasks, spent, "stances"):
             scores.append(score_of(answer))
-        means = np.array([np.mean(scores) if scores else np.nan for scores in found])
+        means = np.array([np.mean(scores) if scores else np.nan for scores in answers])
         cost = Cost(
             time.perf_counter() - started, len(pairs), peak_memory(), spent.tokens, spent.stored
         )
-        return Stances(means, {place: reasons for place, reasons in why.items() if reasons}, cost)
+        return Stances(means, {row: reasons for row, reasons in why.items() if reasons}, cost)
 
 
 def verdict_of(mean: float | None, threshold: float) -> Label:

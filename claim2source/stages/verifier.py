@@ -82,9 +82,9 @@ class Poll:
         self.good += 1
         self.votes[order] += weights[:-1]
         self.votes[self.none] += weights[-1]
-        place = int(np.argmax(weights))
-        if place < self.none:
-            self.reasons[order[place]] = reason
+        option = int(np.argmax(weights))
+        if option < self.none:
+            self.reasons[order[option]] = reason
 
     def fail(self, reason: str, *, close: bool = False) -> None:
         """Note that a vote failed, and whether more would."""
@@ -92,7 +92,7 @@ class Poll:
         self.closed |= close
 
     def lead(self) -> tuple[int | None, float]:
-        """Return what has most votes and its lead over all others; None where several have."""
+        """Return the option with most votes and its lead over all others; None for a tie."""
         first, second = np.sort(self.votes)[::-1][:2]
         lead = float(first - second)
         # Sums of probabilities in different orders are not exact.
@@ -104,26 +104,26 @@ class Poll:
         It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
         the first source and none need not be ahead of all.
         """
-        left = most - self.asks
-        if self.closed or left <= 0:
+        remaining = most - self.asks
+        if self.closed or remaining <= 0:
             return 0
         leader, lead = self.lead()
         stays = leader in (0, self.none) or not self.votes.any()
-        if lead > left or (stays and self.votes.any() and lead >= left):
+        if lead > remaining or (stays and self.votes.any() and lead >= remaining):
             return 0
-        half = (left - lead) / 2
-        return min(left, max(1, math.ceil(half) if stays else math.floor(half) + 1))
+        half = (remaining - lead) / 2
+        return min(remaining, max(1, math.ceil(half) if stays else math.floor(half) + 1))
 
     def details(self) -> dict[str, float]:
         """Give the numbers of the poll for reports; `none` and `share` are shares of the votes."""
         total = float(self.votes.sum())
-        found: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
+        values: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
         if total > 0:
-            found |= {
+            values |= {
                 "none": float(self.votes[self.none]) / total,
                 "share": float(self.votes.max()) / total,
             }
-        return found
+        return values
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Verifier(LLMStage):
         """Describe the prompt, which is no setting but a file."""
         prompt = self._prompt
         parts = [prompt.role, prompt.context, prompt.task, [*prompt.instructions], prompt.output]
-        examples = [[dict(one.values), one.output] for one in prompt.examples]
+        examples = [[dict(example.values), example.output] for example in prompt.examples]
         return {"prompt": content_hash([*parts, dict(prompt.variables), examples])}
 
     @cached_property
@@ -193,7 +193,7 @@ class Verifier(LLMStage):
 
     def labels(self, count: int) -> list[str]:
         """Name the papers in the order in which they are shown."""
-        return [str(place + 1) for place in range(count)]
+        return [str(number + 1) for number in range(count)]
 
     def names(self, count: int) -> dict[str, str]:
         """Give the values of the prompt's variables, those of others left empty."""
@@ -214,11 +214,11 @@ class Verifier(LLMStage):
         """
         started = time.perf_counter()
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
-        wanted = {source for poll in polls for source in poll.ids}
-        known = {source.id: source for source in sources if source.id in wanted}
+        ids = {source for poll in polls for source in poll.ids}
+        by_id = {source.id: source for source in sources if source.id in ids}
         if any(not poll.closed for poll in polls):
             with self.asking() as llm:
-                self._take(llm, polls, known)
+                self._collect_votes(llm, polls, by_id)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}
         for poll in polls:
@@ -235,13 +235,15 @@ class Verifier(LLMStage):
             details={poll.claim.id: poll.details() for poll in polls},
         )
 
-    def _take(self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]) -> None:
-        """Ask in rounds, each of as many votes as can settle nothing earlier."""
+    def _collect_votes(
+        self, llm: LLM, polls: Sequence[Poll], sources: Mapping[str, Source]
+    ) -> None:
+        """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
         while True:
             asks: dict[str, Ask] = {}
             for poll in polls:
-                left = self.votes - poll.asks
-                count = left if self.ranks_all else poll.needed(self.votes)
+                remaining = self.votes - poll.asks
+                count = remaining if self.ranks_all else poll.needed(self.votes)
                 for _ in range(0 if poll.closed else count):
                     ask = self._ask(poll, sources)
                     if ask is None:
@@ -266,8 +268,8 @@ class Verifier(LLMStage):
                 ask.poll.count(vote.weights, ask.order, vote.reason)
 
     def _why_bad(self, counts: Mapping[str, int], request: Request, answer: Answer) -> str | None:
-        found = self.vote(answer, counts[request.id])
-        return found if isinstance(found, str) else None
+        vote = self.vote(answer, counts[request.id])
+        return vote if isinstance(vote, str) else None
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> Ask | None:
         count, claim = len(poll.ids), poll.claim
@@ -300,25 +302,25 @@ class Verifier(LLMStage):
     def _ranked(
         self, poll: Poll, before: Mapping[str, float]
     ) -> tuple[list[tuple[str, float]], str]:
-        kept = list(before.items())
+        order = list(before.items())
         if len(poll.ids) < 2:
-            return kept, "nothing to choose"
+            return order, "nothing to choose"
         if not poll.good:
-            return kept, "no good answer: ranking left as it is"
+            return order, "no good answer: ranking left as it is"
         leader, _ = poll.lead()
         if leader == poll.none:
-            return kept, f"none of the first {len(poll.ids)} fits: ranking left as it is"
+            return order, f"none of the first {len(poll.ids)} fits: ranking left as it is"
         if self.ranks_all:
             rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
-            moved = sum(row != place for place, row in enumerate(rows))
-            return _reordered(kept, rows), f"{moved} of the first {len(rows)} have another rank"
+            moved = sum(row != rank for rank, row in enumerate(rows))
+            return _reordered(order, rows), f"{moved} of the first {len(rows)} have another rank"
         if leader is None:
-            return kept, "the vote is a tie: ranking left as it is"
+            return order, "the vote is a tie: ranking left as it is"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
         reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
         why = f": {reason}" if reason else ""
         how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
-        return _to_first(kept, leader), how + why
+        return _move_to_front(order, leader), how + why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,11 +350,11 @@ class Select(Verifier):
             data = answer.data or {}
             # 3.0 is an integer of JSON, too.
             number, reason = int(float(str(data["selected_paper"]))), str(data["reasoning"])
-        elif (found := _NUMBER.match(answer.text)) is None:
+        elif (match := _NUMBER.match(answer.text)) is None:
             return NO_NUMBER
         else:
-            number, reason = int(found[1] or count + 1), ""
-            if found[1] and not 1 <= number <= count:
+            number, reason = int(match[1] or count + 1), ""
+            if match[1] and not 1 <= number <= count:
                 return f"chooses a paper that is not among 1 to {count}"
         weights[number - 1] = 1
         return Vote(weights, reason)
@@ -384,11 +386,11 @@ class Order(Verifier):
         data = answer.data or {}
         ranking = data["ranking"]
         assert isinstance(ranking, Sequence)
-        places = [int(number) - 1 for number in ranking]
-        if len(set(places)) < len(places):
+        order = [int(number) - 1 for number in ranking]
+        if len(set(order)) < len(order):
             return REPEATED
         weights = np.zeros(count + 1)
-        weights[places] = count - np.arange(len(places))
+        weights[order] = count - np.arange(len(order))
         return Vote(weights, str(data["reasoning"]))
 
 
@@ -430,14 +432,14 @@ class Letters(Verifier):
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
         """Read the probabilities of the last token that is a letter: thoughts go before."""
-        place = {letter: i for i, letter in enumerate(self.labels(count + 1))}
-        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in place), None)
+        option_of = {letter: i for i, letter in enumerate(self.labels(count + 1))}
+        token = next((t for t in reversed(answer.logprobs) if t.text.strip() in option_of), None)
         if token is None:
             return NO_LOGPROBS
         weights = np.zeros(count + 1)
         for text, logprob in {token.text: token.logprob, **token.top}.items():
-            if text.strip() in place:
-                weights[place[text.strip()]] += math.exp(min(logprob, 0.0))
+            if text.strip() in option_of:
+                weights[option_of[text.strip()]] += math.exp(min(logprob, 0.0))
         total = weights.sum()
         return Vote(weights / total) if total > 0 else NO_LOGPROBS
 
@@ -506,22 +508,22 @@ def fitted(
 
 
 def _cut(source: Source, share: float) -> Source:
-    kept = source.abstract[: int(len(source.abstract) * share)]
-    words = kept.rpartition(" ")[0] or kept
+    text = source.abstract[: int(len(source.abstract) * share)]
+    words = text.rpartition(" ")[0] or text
     return replace(source, abstract=f"{words} .." if words else "")
 
 
-def _to_first(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
+def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[str, float]]:
     """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
     first, last = np.float32(ranked[0][1]), np.float32(ranked[-1][1])
     raised = first + (first - last if first > last else np.float32(1))
     score = max(raised, np.nextafter(first, np.float32(np.inf)))
-    rest = [pair for place, pair in enumerate(ranked) if place != row]
+    rest = [pair for rank, pair in enumerate(ranked) if rank != row]
     return [(ranked[row][0], float(score)), *rest]
 
 
 def _reordered(ranked: Sequence[tuple[str, float]], rows: Sequence[int]) -> list[tuple[str, float]]:
-    """Give the first scores to the same sources in another order; those beyond keep theirs."""
+    """Give the first scores to the same sources in another order; later ones keep theirs."""
     beyond = list(ranked[len(rows) :])
     below = np.float32(beyond[0][1]) if beyond else np.float32(-np.inf)
     scores = []

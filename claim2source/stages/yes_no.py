@@ -112,13 +112,13 @@ class YesNo(LocalReranker):
         return load_causal(folder, settings)
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
-        """Write a pair's prompt: what is before the instruction, what holds texts, the end."""
+        """Write a pair's prompt: head before the instruction, body with the texts, end."""
         _, instruction, template = self.prompt_settings
-        told = INSTRUCTIONS.get(instruction, instruction)
+        words = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
         claim, source = map(defused, pair)
-        body = f"<Instruct>: {told}\n<Query>: {claim}\n<Document>: {source}"
+        body = f"<Instruct>: {words}\n<Query>: {claim}\n<Document>: {source}"
         return head, body, _ENDINGS[template]
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
@@ -140,29 +140,29 @@ class YesNo(LocalReranker):
             self.prompt_settings[0], positions_of(self.network[0]) or self.prompt_settings[0]
         )
         room = length - len(first) - len(last)
-        found = []
+        ids = []
         rows = tokenizer(bodies, **plain)["input_ids"]
         for body, claim in zip(rows, tokenizer(claims, **plain)["input_ids"], strict=True):
             fits = len(body) <= room or len(claim) < room
-            found.append([*first, *body[:room], *last] if fits else [])
-        return found
+            ids.append([*first, *body[:room], *last] if fits else [])
+        return ids
 
     @cached_property
     def answers(self) -> tuple[int, int]:
         """Return the tokens of yes and no."""
         tokenizer: Any = self.network[1]
-        found = []
+        ids = []
         for word in ("yes", "no"):
             token = tokenizer.get_vocab().get(word)
             if token is None:
                 raise ConfigError(
                     "model", self.model, f"one whose tokenizer has the token {word!r}"
                 )
-            found.append(int(token))
-        return found[0], found[1]
+            ids.append(int(token))
+        return ids[0], ids[1]
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
-        """Score pairs claim by claim, so that what their prompts share is read once."""
+        """Score pairs claim by claim, so that the shared start of their prompts is read once."""
         order = [row for rows in rows_by_claim(pairs).values() for row in rows]
         shared = _Prefixes(self.network[0], self.answers)
         for start in range(0, len(order), CHUNK):
@@ -191,12 +191,12 @@ class YesNo(LocalReranker):
             lengths = [len(ids[row]) - len(prefix) for row in rows]
             read = len(prefix)
 
-            def score(places: Sequence[int], prefix: list[int] = prefix) -> np.ndarray:
-                return shared.score(prefix, [ids[place][len(prefix) :] for place in places])
+            def score(rows_of_group: Sequence[int], prefix: list[int] = prefix) -> np.ndarray:
+                return shared.score(prefix, [ids[row][len(prefix) :] for row in rows_of_group])
 
             for group in grouped_lengths(lengths, budget, extra):
-                count = read + sum(lengths[place] for place in group)
-                yield from scored_alone([rows[place] for place in group], score, count)
+                count = read + sum(lengths[member] for member in group)
+                yield from scored_alone([rows[member] for member in group], score, count)
                 read = 0
 
 
@@ -230,18 +230,20 @@ class _Prefixes:
                 # Padded on the left: the last position is every prompt's last.
                 ids[row, longest - len(tokens) :] = torch.tensor(tokens)
                 mask[row, longest - len(tokens) :] = 1
-            places = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
-            seen = torch.cat([torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1)
+            positions = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
+            attention = torch.cat(
+                [torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1
+            )
             hidden = self.model.base_model(
                 input_ids=ids.to(device),
-                attention_mask=seen.to(device),
-                position_ids=places.to(device),
+                attention_mask=attention.to(device),
+                position_ids=positions.to(device),
                 past_key_values=cache,
                 use_cache=True,
             ).last_hidden_state[:, -1]
             scores = hidden.float() @ self.direction + self.bias
-            found: np.ndarray = scores.cpu().numpy()
-            return found
+            logits: np.ndarray = scores.cpu().numpy()
+            return logits
 
     def _keys(self, prefix: list[int]) -> Any:
         import torch

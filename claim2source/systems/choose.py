@@ -198,8 +198,10 @@ def choose(
             for setting, score in scores.items()
             if score >= least and round(top - score - error[setting], 12) <= 0
         ]
-        steps = {setting: float(place) for place, setting in enumerate(tried)}
-        far = {one: steps[one] if distance is None else distance(one) for one in near}
+        steps = {setting: float(position) for position, setting in enumerate(tried)}
+        far = {
+            setting: steps[setting] if distance is None else distance(setting) for setting in near
+        }
         chosen = min(near, key=lambda one: (round(far[one], 12), -scores[one], steps[one]))
         if scores[chosen] == top:
             first = chosen
@@ -211,8 +213,8 @@ def choose(
         )
         for setting, values in tried.items()
     )
-    every = [settings(one) for one in tried]
-    varied = {k: v for k, v in settings(first).items() if any(one.get(k) != v for one in every)}
+    every = [settings(setting) for setting in tried]
+    varied = {k: v for k, v in settings(first).items() if any(item.get(k) != v for item in every)}
     return chosen, Choice(
         what,
         settings(chosen),
@@ -228,15 +230,17 @@ def choose(
         best_score=scores[first],
         error=error[chosen],
         compared=len(tried),
-        why="" if chosen == first else _why(varied, top, scores[chosen], error[chosen]),
+        why=""
+        if chosen == first
+        else _reason_for_choice(varied, top, scores[chosen], error[chosen]),
     )
 
 
-def _why(best: Settings, top: float, score: float, error: float) -> str:
-    """Say why another than the best setting was taken; `best` is what differs among settings."""
-    named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
+def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
+    """Explain the choice of a setting that is not the best; `best` holds those that differ."""
+    changes = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
-        f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
+        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
         f"within one standard error ({error:.4f})"
     )
 
@@ -267,10 +271,10 @@ def choose_bm25(
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
         index = BM25Index(data.sources, analysis)
         terms = index.terms(claims)
-        for one in cells:
-            tried[one] = weighing.of(index.reweighted(one.k1, one.b).rank(claims, CUT, terms))
+        for cell in cells:
+            tried[cell] = weighing.of(index.reweighted(cell.k1, cell.b).rank(claims, CUT, terms))
     parts = [
-        choose_of_grid("bm25", {one: tried[one] for one in cells}, grid, weighing, rule)
+        choose_of_grid("bm25", {cell: tried[cell] for cell in cells}, grid, weighing, rule)
         for _, cells in _by_analysis(settings, "k1", "b", "title_weight")
     ]
     return parts[0] if len(parts) == 1 else settle(parts, tried, weighing)
@@ -287,14 +291,14 @@ def settle(
     the best of those. Claims of one paper repeat its words, so that the plain maximum follows a
     few papers with many claims.
     """
-    names = [str(place) for place in range(len(parts))]
+    names = [str(number) for number in range(len(parts))]
     scores = {name: tried[setting] for name, (setting, _) in zip(names, parts, strict=True)}
     strata = language_strata(weighing.data.claims, weighing.claim_ids)
     family = Family.against("analyses", names[0], names[1:])
     tested = compare_family(scores, family, weighing.groups, strata)
-    verdicts = ["given", *(one.verdict for one in tested.comparisons)]
-    better = [place for place, verdict in enumerate(verdicts) if verdict == "better"]
-    chosen, choice = parts[max(better, key=lambda place: parts[place][1].score, default=0)]
+    verdicts = ["given", *(comparison.verdict for comparison in tested.comparisons)]
+    better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
+    chosen, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
     trials = []
     for (_, one), verdict in zip(parts, verdicts, strict=True):
         (trial,) = (t for t in one.tried if t.settings.items() <= one.settings.items())
@@ -309,26 +313,26 @@ def choose_fielded(
     base: FieldedConfig,
     grid: Grid = FIELDED_GRID,
     rule: Rule = "one_se",
-    known: dict[str, np.ndarray] | None = None,
+    scored: dict[str, np.ndarray] | None = None,
 ) -> tuple[FieldedConfig, Choice]:
     """Choose settings of BM25 over two fields, by average precision.
 
-    Every claim is ranked among its own candidates, whatever other claims there are: `known` keeps
+    Every claim is ranked among its own candidates, whatever other claims there are: `scored` keeps
     its values of all settings, for a choice on others of the same claims.
     """
     weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
-    known = {} if known is None else known
-    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
-    known |= _try_fielded(claims, data, settings) if claims else {}
-    values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
+    scored = {} if scored is None else scored
+    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in scored]
+    scored |= _fielded_scores(claims, data, settings) if claims else {}
+    values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
     tried = dict(zip(settings, values, strict=True))
     return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 
 
-def _try_fielded(
+def _fielded_scores(
     claims: Sequence[Claim], data: Dataset, settings: Sequence[FieldedConfig]
 ) -> dict[str, np.ndarray]:
-    """Score every setting for claims: average precision of the first sources, [settings] each."""
+    """Score all settings: average precision by claim id, [settings] each."""
     ids, tried = [claim.id for claim in claims], dict[FieldedConfig, np.ndarray]()
     analyses = _by_analysis(settings, "k1", "b", "boost")
     for analysis, cells in watched(analyses, "BM25's analyses", len(analyses)):
@@ -339,13 +343,13 @@ def _try_fielded(
                 timeline.reweighted(weights.k1, weights.b).field_scores(claim)
                 for timeline, claim in zip(timelines, claims, strict=True)
             ]
-            for one in boosts:
+            for boost in boosts:
                 lists = {
-                    claim: ranked(timeline.source_ids, found, one.boost, CUT)
-                    for claim, timeline, found in zip(ids, timelines, scores, strict=True)
+                    claim: ranked(timeline.source_ids, values_of, boost.boost, CUT)
+                    for claim, timeline, values_of in zip(ids, timelines, scores, strict=True)
                 }
-                tried[one] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
-    values = np.stack([tried[one] for one in settings], axis=1)
+                tried[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
+    values = np.stack([tried[setting] for setting in settings], axis=1)
     return dict(zip(ids, values, strict=True))
 
 
@@ -356,7 +360,7 @@ def choose_of_grid(
     weighing: Weighing,
     rule: Rule,
 ) -> tuple[Any, Choice]:
-    """Choose one of a grid's settings; the record has what differs among those that were tried.
+    """Choose one of a grid's settings; the record holds the settings that differ in the grid.
 
     Distance from the first one, the default, is in steps of the grid.
     """
@@ -386,11 +390,11 @@ def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
 
 
 def _by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
-    """Group settings that differ in some weights alone: the first and all of each group."""
+    """Group settings that differ in these weights alone: the first and all of each group."""
     groups: dict[str, list[Setting]] = {}
-    for one in settings:
-        values = {k: v for k, v in asdict(one).items() if k not in weights}  # type: ignore[call-overload]
-        groups.setdefault(repr(values), []).append(one)
+    for setting in settings:
+        values = {k: v for k, v in asdict(setting).items() if k not in weights}  # type: ignore[call-overload]
+        groups.setdefault(repr(values), []).append(setting)
     return [(group[0], group) for group in groups.values()]
 
 

@@ -15,6 +15,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, Rule
 from claim2source.datasets import carve_val, expected_seen_share, load, seen_claims
+from claim2source.datasets.grouping import plain_text
 from claim2source.models import DataRecord, checkpoint_folder
 from claim2source.models.manifest import Manifest
 from claim2source.models.reranker_manifest import RerankerManifest, manifest_of, manifest_of_base
@@ -75,7 +76,7 @@ class SelectionData:
 def carve(
     whole: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
 ) -> SelectionData:
-    """Carve val out of a split; what is left of it may be trained on.
+    """Carve val out of a split; the rest may be trained on.
 
     `mix` is the share of claims of seen papers to choose for; none: what is expected.
     """
@@ -90,13 +91,18 @@ def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
     """
-    first = next((one for one in selections if one.val is not one.train), selections[0])
-    shared = set.intersection(*({claim.id for claim in one.val.claims} for one in selections))
+    first = next(
+        (selection for selection in selections if selection.val is not selection.train),
+        selections[0],
+    )
+    shared = set.intersection(
+        *({claim.id for claim in selection.val.claims} for selection in selections)
+    )
     unknown = [claim for claim in first.val.claims if claim.id in shared]
     if not any(claim.golds for claim in unknown):
         raise NothingToChooseOn("no claim of train is unknown to all of the models")
     val = first.val if len(unknown) == len(first.val.claims) else first.val.with_claims(unknown)
-    notes = dict.fromkeys(one.note for one in selections if one.note)
+    notes = dict.fromkeys(selection.note for selection in selections if selection.note)
     return replace(first, val=val, note="; ".join(notes))
 
 
@@ -107,7 +113,11 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
     same val. Raises `UserError` where they have not, `NothingToChooseOn` where no claim of the
     language with a gold is left.
     """
-    held_out = {name: one for name, one in selections.items() if one.val is not one.train}
+    held_out = {
+        name: selection
+        for name, selection in selections.items()
+        if selection.val is not selection.train
+    }
     selection = next(iter((held_out or selections).values()))
     for name, one in held_out.items():
         if one.val.fingerprint != selection.val.fingerprint:
@@ -145,17 +155,19 @@ class HeldOut:
     def without(self, claims: Collection[str]) -> HeldOut:
         """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
         assert self.given is not None
-        rest = self.given.with_claims(one for one in self.given.claims if one.id not in claims)
+        rest = self.given.with_claims(
+            claim for claim in self.given.claims if claim.id not in claims
+        )
         other = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
         other._shared = self._shared
         return other
 
     def shared(self, key: object) -> dict[str, np.ndarray]:
-        """Return what is known of claims, by id, that depends on no other claim; folds share it."""
+        """Return the values per claim, by id, that depend on no other claim; folds share them."""
         return self._shared.setdefault(repr(key), {})
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """Return what was made for a key of the same content, else make it."""
+        """Return the value made for a key of the same content, else make it."""
         text = repr(key)
         if text not in self._made:
             self._made[text] = make()
@@ -163,7 +175,7 @@ class HeldOut:
         return made
 
     def train(self, split: str | None = None) -> Dataset:
-        """Load the claims for what has no weights: all of train, or of the split that is named.
+        """Load the claims for parts without weights: all of train, or of the split that is named.
 
         Raises `NothingToChooseOn` where it is the reported one, is not there, or has no golds.
         """
@@ -201,27 +213,29 @@ class HeldOut:
         if self.given is not None:
             return SelectionData(self.given, self.given, labels=self.labels)
         models = list(manifests) or [None]
-        return self.once(models, lambda: known_to_none([self._unknown_to(one) for one in models]))
+        return self.once(
+            models, lambda: known_to_none([self._unknown_to(model) for model in models])
+        )
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that a model, and what it was trained from, held out."""
+        """Find the claims that a model and its base held out."""
         selection = self._held_out_by(manifest)
         base = None if manifest is None else manifest_of_base(manifest)
         if base is None:
             return selection
         own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
         try:
-            known = own._unknown_to(base)
+            of_base = own._unknown_to(base)
         except NothingToChooseOn:
             return selection
-        if known.note or known.val is known.train:
+        if of_base.note or of_base.val is of_base.train:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([selection, known])
+        return known_to_none([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that the last training of a model held out; all of train without one."""
+        """Find the claims that a model's last training held out; all of train without one."""
         data, choosing = DataRecord() if manifest is None else manifest.data, self.choosing
         trained = manifest is not None and manifest.weights.kind != "base"
         if trained and None not in (choosing.split, data.train_split):
@@ -235,13 +249,27 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
+            known = _claims_of(data, _Training(self.dataset, train.split))
+            if known is not None:
+                return self._without(train, known)
             note = "the val carved here is not the one training held out: the data differ"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
 
+    def _without(self, train: Dataset, trained: Sequence[Claim]) -> SelectionData:
+        """Leave the claims of train that a training on other data did not see, by their text."""
+        texts = {plain_text(claim.text) for claim in trained}
+        unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
+        if len(unknown) == len(train.claims):
+            return SelectionData(train, train)
+        val = self._with_golds(train.with_claims(unknown, "val"))
+        trained_on = len(train.claims) - len(unknown)
+        note = f"without the {trained_on} claims of {train.split} that training on other data saw"
+        return SelectionData(train, val, note)
+
     def carved(self, data: DataRecord) -> SelectionData:
-        """Carve val out of train as a training did; what its manifest does not say is as usual.
+        """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
 
         `train` is what is left, in the languages of the training.
         """
@@ -258,7 +286,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Hold what a system is fitted with: claims held out, the claim form, the reported languages.
+    """Hold the input of fitting a system: claims held out, the claim form, the reported languages.
 
     `form` is none where every part is run with its own.
     """
@@ -288,6 +316,12 @@ class TrainedOn(Protocol):
     def train_split(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class _Training:
+    dataset: str
+    train_split: str
+
+
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:
     """Raise `ConfigError` where a model was trained on claims of `val`, which it would know.
 
@@ -297,36 +331,36 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
     say what it was trained on gets a warning.
     """
     for name in dict.fromkeys(names):
-        for place, manifest in _trained(name):
+        for model, manifest in _trained_bases(name):
             if manifest.data.dataset is None:
                 log.warning(
                     "%s: %s does not say which claims it was trained on; val may have some of them",
-                    *(key, place),
+                    *(key, model),
                 )
-            elif why := _why_known(manifest, val, data):
-                which = "it" if place == name else f"it was made from {place}, which"
+            elif why := _reason_known(manifest, val, data):
+                which = "it" if model == name else f"it was made from {model}, which"
                 raise ConfigError(key, name, f"a model that val's claims are new to; {which} {why}")
 
 
-def _trained(name: str) -> Iterator[tuple[str, Trained]]:
-    """Find the manifests of a model and of what it was made from, where it was trained by us."""
-    waiting, known = [name], set()
+def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
+    """Find the manifests of a model and of its bases, as far as they were trained here."""
+    waiting, visited = [name], set()
     while waiting:
-        place = waiting.pop()
-        folder = checkpoint_folder(place)
-        manifest = manifest_of(place)
-        if manifest is None or folder.resolve() in known:
+        model = waiting.pop()
+        folder = checkpoint_folder(model)
+        manifest = manifest_of(model)
+        if manifest is None or folder.resolve() in visited:
             continue
-        known.add(folder.resolve())
+        visited.add(folder.resolve())
         if manifest.epoch:
-            yield place, manifest
+            yield model, manifest
         waiting.append(manifest.base.name)
         if isinstance(manifest, Manifest) and manifest.source_model is not None:
             waiting.append(manifest.source_model.name)
 
 
-def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
-    """Say that a model was trained on claims of val, and what to do; None where it was not."""
+def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
+    """Report that a model was trained on claims of val, and a remedy; None where it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None
@@ -335,17 +369,17 @@ def _why_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | None:
         same = Path(str(record.dataset)).name == Path(here.dataset).name
         if not same or record.train_split != here.train_split:
             return None
-        said = "was trained on claims of this data set, and held out others"
+        reason = "was trained on claims of this data set, and held out others"
     else:
         trained = {(claim.id, claim.text) for claim in claims}
-        known = sum((claim.id, claim.text) in trained for claim in val.claims)
-        if not known:
+        count = sum((claim.id, claim.text) in trained for claim in val.claims)
+        if not count:
             return None
-        said = f"was trained on {known} of its {len(val.claims)}"
+        reason = f"was trained on {count} of its {len(val.claims)}"
     seen = record.val_seen_share or 0.0
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
-        f"{said}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"{reason}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
         f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
     )
 
@@ -356,15 +390,15 @@ def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:
     They are taken from the data set that is named, if the same val is held out there, or from
     this run's, if it is the same at another place.
     """
-    for place in dict.fromkeys((record.dataset, here.dataset)):
-        if place is None or record.train_split is None or record.val_share is None:
+    for dataset in dict.fromkeys((record.dataset, here.dataset)):
+        if dataset is None or record.train_split is None or record.val_share is None:
             continue
         try:
-            found = HeldOut(place, "", ChoosingOn(lenient=True)).carved(record)
+            selection = HeldOut(dataset, "", ChoosingOn(lenient=True)).carved(record)
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
-        same = place == record.dataset or found.train.fingerprint == record.train_sha256
-        if same and found.val.fingerprint == record.val_sha256:
-            return found.train.claims
+        same = dataset == record.dataset or selection.train.fingerprint == record.train_sha256
+        if same and selection.val.fingerprint == record.val_sha256:
+            return selection.train.claims
     return None

@@ -44,7 +44,7 @@ _DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Hold what all nodes have: the name and label of the system that it is, and its claim form.
+    """Hold the fields that all nodes share: the system's name and label, and its claim form.
 
     `unsupported` says why it cannot run, `advice` what to do where weights are missing.
     """
@@ -93,7 +93,7 @@ class Node:
         return self.claims or form or "original"
 
     def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose what is to be chosen, off the reported claims; `train_split` names train."""
+        """Choose the open settings, off the reported claims; `train_split` names train."""
         self.require_supported()
         return self, []
 
@@ -112,7 +112,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class GridNode(Node):
-    """Hold what all BM25s have: a `grid`, of which settings are chosen on all of train."""
+    """Share a `grid` between BM25 nodes; its settings are chosen on all of train."""
 
     grid: Grid = ()
     fitted: bool = False
@@ -179,11 +179,11 @@ class FieldedNode(GridNode):
             return self, []
         fitting = replace(fitting, form="original")
         base, made_of = self.fielded, (self.fielded, self.grid, train_split)
-        known = fitting.held_out.shared(made_of)
+        scores = fitting.held_out.shared(made_of)
         fielded, choice = fitting.once(
             made_of,
             lambda: choose_fielded(
-                fitting.held_out.train(train_split), base, self.grid, fitting.rule, known
+                fitting.held_out.train(train_split), base, self.grid, fitting.rule, scores
             ),
         )
         return replace(self, fielded=fielded, fitted=True), [choice]
@@ -195,12 +195,12 @@ class FieldedNode(GridNode):
         return FieldedIndex(sources, self.fielded)
 
     def own_label(self) -> str:
-        """Return the label of a node that was given none: with what is changed."""
+        """Return the label of a node without one of its own: with its changed settings."""
         if self.grid:
             return "fielded-bm25-tuned"
-        given, plain = asdict(self.fielded), asdict(FieldedConfig())
+        values, defaults = asdict(self.fielded), asdict(FieldedConfig())
         return "+".join(
-            ["fielded-bm25", *(f"{k}-{given[k]}" for k in given if given[k] != plain[k])]
+            ["fielded-bm25", *(f"{k}-{values[k]}" for k in values if values[k] != defaults[k])]
         )
 
 
@@ -227,16 +227,15 @@ class DenseNode(Node):
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the checkpoint's own."""
-        return self.claims or form or self._own(runtime).claims
+        return self.claims or form or self._own_rendering(runtime).claims
 
-    def _own(self, runtime: SystemRuntime) -> Rendering:
-        """Return a checkpoint's own rendering, else the node's."""
+    def _own_rendering(self, runtime: SystemRuntime) -> Rendering:
         self.require_supported()
         if self.rendering is not None:
             own = runtime.pool.load(self.model).rendering_for(self.rendering)
         else:
-            known = runtime.pool.facts(self.model).rendering
-            own = known or Rendering("original", self.sources_form)
+            rendering = runtime.pool.facts(self.model).rendering
+            own = rendering or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def index(
@@ -247,7 +246,7 @@ class DenseNode(Node):
         # A checkpoint's sources are as it was trained; the claims' form is what is compared.
         retriever = Dense(
             encoder,
-            rendering=replace(self._own(runtime), claims=self.form_of(form, runtime)),
+            rendering=replace(self._own_rendering(runtime), claims=self.form_of(form, runtime)),
             store=runtime.store,
             index=self.vectors,
             passages=self.passages,
@@ -257,7 +256,7 @@ class DenseNode(Node):
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
         """Name the representation of sources that is read."""
-        return self._own(runtime).sources
+        return self._own_rendering(runtime).sources
 
     def own_label(self) -> str:
         """Return the model's name."""
@@ -392,7 +391,7 @@ class HybridNodeIndex(Unwritten):
     def score_missing(
         self, claims: Sequence[Claim], first: Result, second: Result
     ) -> tuple[Result, Result]:
-        """Score with each part what only the other ranks."""
+        """Score with each part the sources that only the other ranks."""
         return (
             score_missing(self.sparse, claims, first.run, second.run),
             score_missing(self.dense, claims, second.run, first.run),
@@ -450,8 +449,8 @@ class RouteNode(Node):
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the one of all parts."""
-        if (wanted := self.claims or form) is not None:
-            return wanted
+        if (own_form := self.claims or form) is not None:
+            return own_form
         forms = {part.form_of(None, runtime) for part in self.parts}
         # Parts of different forms are each run with their own.
         return forms.pop() if len(forms) == 1 else "original"
@@ -460,19 +459,19 @@ class RouteNode(Node):
         """Fit the parts of the reported languages, and choose each language's on its val."""
         self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
-        routes, choices, taken = {}, [], list[AnyNode]()
+        routes, choices, distinct = {}, [], list[AnyNode]()
         for language in fitting.languages or tuple(self.routes):
             parts = self.candidates(language)
             part = parts[0]
             if len(parts) > 1:
-                fitted = [one.fit(fitting, train_split)[0] for one in parts]
-                place, choice = _choose_route(language, fitted, fitting)
-                part = parts[place]
+                fitted = [part.fit(fitting, train_split)[0] for part in parts]
+                number, choice = _choose_route(language, fitted, fitting)
+                part = parts[number]
                 choices.append(choice)
             # What was chosen before is not chosen again.
             routes[language] = (part.fit(fitting, train_split)[0],)
-            taken += [] if part in taken else [part]
-        choices += [choice for part in taken for choice in part.fit(fitting, train_split)[1]]
+            distinct += [] if part in distinct else [part]
+        choices += [choice for part in distinct for choice in part.fit(fitting, train_split)[1]]
         return replace(self, routes=routes), choices
 
     def index(
@@ -488,11 +487,11 @@ class RouteNode(Node):
 
     def own_label(self) -> str:
         """Return the label of a node that was given none."""
-        found = {
+        labels = {
             language: "|".join(part.label_of() for part in parts)
             for language, parts in self.routes.items()
         }
-        return f"routes({', '.join(f'{lang}={found[lang]}' for lang in sorted(found))})"
+        return f"routes({', '.join(f'{lang}={labels[lang]}' for lang in sorted(labels))})"
 
 
 @dataclass(frozen=True)
@@ -517,8 +516,8 @@ class _RouteIndex(Unwritten):
         parts = []
         for part, mine in groups:
             index = part.index(self.sources, self.runtime, self.form)
-            asked = [claim for claim in claims if claim.lang in mine]
-            parts.append((part.display_name, index.search(asked, k)))
+            routed = [claim for claim in claims if claim.lang in mine]
+            parts.append((part.display_name, index.search(routed, k)))
         return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
 
 
@@ -526,7 +525,7 @@ AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 
 def _unnamed(node: AnyNode) -> AnyNode:
-    """Leave of a node what its rankings depend on; routes are known by their parts' names."""
+    """Reduce a node to the settings that its rankings depend on; routes keep parts' names."""
     bare = replace(node, name="", label=None, unsupported=None, advice=None)
     if isinstance(bare, HybridNode):
         return replace(bare, sparse=_unnamed(bare.sparse), dense=_unnamed(bare.dense))
@@ -552,14 +551,14 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
         index = part.index(mine.sources, fitting.runtime, fitting.form)
         return index.search(mine.claims, CUT)
 
-    models = {place: part.main_model for place, part in enumerate(parts)}
+    models = {number: part.main_model for number, part in enumerate(parts)}
     return choose(
         f"route {language}",
-        {place: weighing.of(values(part).run) for place, part in enumerate(parts)},
+        {number: weighing.of(values(part).run) for number, part in enumerate(parts)},
         weighing,
-        settings=lambda place: {
-            "system": parts[place].display_name,
-            **({} if (model := models[place]) is None else {"model": model.name}),
+        settings=lambda number: {
+            "system": parts[number].display_name,
+            **({} if (model := models[number]) is None else {"model": model.name}),
         },
         rule=fitting.rule,
         trials=True,
@@ -568,7 +567,7 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
 
 
 def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
-    """Rebuild a tree with every node changed, the parts before what they are parts of."""
+    """Rebuild a tree with every node changed, parts before the nodes that hold them."""
     if isinstance(node, HybridNode):
         sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
         node = replace(node, sparse=sparse, dense=dense)

@@ -49,7 +49,7 @@ _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passa
 
 @dataclass(frozen=True)
 class SystemEntry(Settings):
-    """Describe one system: what retrieves, and the stages that follow.
+    """Describe one system: its retrieval, and the stages that follow.
 
     Args:
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
@@ -96,9 +96,7 @@ class SystemEntry(Settings):
 
 
 @dataclass(frozen=True)
-class _Beside(Settings):
-    """Hold the settings of a dense node beside its model."""
-
+class _DenseSettings(Settings):
     sources: SourceForm = "title_abstract"
     rendering: Rendering | None = None
     passages: PassageConfig | None = None
@@ -166,8 +164,8 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     if not isinstance(named, YamlMapping):
         raise InputError.at(path, why="must be names, each with its keys below it")
     alone = (
-        name in keys and (isinstance(one, list) or keys[name].default is MISSING)
-        for name, one in named.items()
+        name in keys and (isinstance(value, list) or keys[name].default is MISSING)
+        for name, value in named.items()
     )
     if any(alone):
         named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
@@ -193,7 +191,6 @@ def _entries(path: Path) -> dict[str, SystemEntry]:
 
 
 def _is_old(path: Path) -> bool:
-    """Tell whether a file that cannot be read has a system in the grammar of 0.2."""
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -220,7 +217,7 @@ def _is_old(path: Path) -> bool:
 
 
 class _Reader:
-    """Make systems of entries; those that others name are made once."""
+    """Make systems of entries; a system that several entries name is made once."""
 
     def __init__(self, entries: Mapping[str, tuple[SystemEntry, Path]]) -> None:
         self.entries = entries
@@ -251,14 +248,14 @@ class _Reader:
         depth = entry.depth
         claims, label = entry.claims, entry.label
         unsupported, advice = entry.unsupported, entry.advice
-        given = entry.retrieve
-        if isinstance(given, str) and given in self.entries and entry.routes is None:
-            named = self.system(given)
-            first = named.first
-            stages = (*named.stages, *stages)
-            depth, claims = depth or named.depth, claims or named.claims
-            label = label or (None if entry.stages else named.label)
-            unsupported, advice = unsupported or named.unsupported, advice or named.advice
+        retrieve = entry.retrieve
+        if isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None:
+            shared = self.system(retrieve)
+            first = shared.first
+            stages = (*shared.stages, *stages)
+            depth, claims = depth or shared.depth, claims or shared.claims
+            label = label or (None if entry.stages else shared.label)
+            unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
             first = self._first(name, entry)
         return System(name, first, stages, claims, depth, label, unsupported, advice)
@@ -283,19 +280,19 @@ class _Reader:
                 raise ConfigError(f"routes.{language}", language, allowed)
         return RouteNode(name=name, routes=routes)
 
-    def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
-        nodes = given if isinstance(given, list) else [given]
-        made = tuple(self._node(one, key) for one in nodes)
+    def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
+        nodes = value if isinstance(value, list) else [value]
+        made = tuple(self._node(node, key) for node in nodes)
         if not made or any(one in made[:i] for i, one in enumerate(made)):
-            raise ConfigError(key, given, "a node, or a list of different ones")
+            raise ConfigError(key, value, "a node, or a list of different ones")
         return made
 
     def _node(self, given: Any, key: str) -> AnyNode:
         if isinstance(given, str):
             if given not in self.entries:
-                known = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(key, given, f"{known}, or the name of a system")
-            return self._shared(given, key)
+                kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
+                raise ConfigError(key, given, f"{kinds}, or the name of a system")
+            return self._shared_node(given, key)
         if not isinstance(given, Mapping):
             raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
         kind, *others = [kind for kind in KINDS if kind in given] or [""]
@@ -303,16 +300,15 @@ class _Reader:
             raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
         if (claims := given.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
-        beside = {name: one for name, one in given.items() if name not in (kind, "claims")}
+        beside = {name: value for name, value in given.items() if name not in (kind, "claims")}
         make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
         if make_node is not None:
             return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
         for name, one in beside.items():
             raise ConfigError(f"{key}.{name}", one, "none here")
-        return replace(_leaf(kind, given[kind], f"{key}.{kind}"), claims=claims)
+        return replace(_leaf_node(kind, given[kind], f"{key}.{kind}"), claims=claims)
 
-    def _shared(self, name: str, key: str) -> AnyNode:
-        """Return the first stage of a system, with what the system says of it."""
+    def _shared_node(self, name: str, key: str) -> AnyNode:
         system = self.system(name)
         if system.stages:
             raise ConfigError(key, name, "a system without stages")
@@ -329,16 +325,16 @@ class _Reader:
         if not isinstance(value, list) or len(value) != 2:
             allowed = "a list of two nodes: the sparse and the dense one"
             raise ConfigError(f"{key}hybrid", value, allowed)
-        parts = [self._node(one, f"{key}hybrid.{place}") for place, one in enumerate(value)]
+        parts = [self._node(item, f"{key}hybrid.{number}") for number, item in enumerate(value)]
         if any(isinstance(part, RouteNode) for part in parts):
             allowed = "parts without routes: give these to the system"
             raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(beside)
         if fits := settings.get("alpha") == FIT:
             del settings["alpha"]
-            for name, one in settings.items():
+            for name, setting in settings.items():
                 allowed = "nothing with `alpha: fit`, which chooses it"
-                raise ConfigError(f"{key}{name}", one, allowed)
+                raise ConfigError(f"{key}{name}", setting, allowed)
         fusion = make(FusionConfig, settings, key)
         return HybridNode(sparse=parts[0], dense=parts[1], fusion=fusion, fits=fits)
 
@@ -346,7 +342,7 @@ class _Reader:
 def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     settings = {"name": value} if isinstance(value, str) else _mapping(value, f"{key}dense")
     missing = settings.get("name", CHECKPOINT) == CHECKPOINT
-    others = make(_Beside, beside, key)
+    others = make(_DenseSettings, beside, key)
     return DenseNode(
         model=make(ModelConfig, {"name": CHECKPOINT, **settings}, f"{key}dense."),
         sources_form=others.sources,
@@ -357,35 +353,34 @@ def _dense(value: Any, beside: Mapping[str, Any], key: str) -> DenseNode:
     )
 
 
-def _leaf(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
-    """Make a node that has no settings beside its own."""
+def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunNode:
     if kind == "bm25":
-        bm25, grid = _of_grid(BM25Config, value, key, BM25_GRID)
+        bm25, grid = _read_grid(BM25Config, value, key, BM25_GRID)
         return BM25Node(bm25=bm25, grid=grid)
     if kind == "fielded":
-        fielded, grid = _of_grid(FieldedConfig, value, key, FIELDED_GRID)
+        fielded, grid = _read_grid(FieldedConfig, value, key, FIELDED_GRID)
         return FieldedNode(fielded=fielded, grid=grid)
     settings = _mapping({"files": {ALL: value}} if isinstance(value, str) else value, key)
-    if not {one.name for one in fields(SavedRunConfig)} & set(settings):  # files by language
+    if not {spec.name for spec in fields(SavedRunConfig)} & set(settings):  # files by language
         settings = {"files": dict(settings)}
     return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
 
-def _of_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
-    """Read settings, of which lists are values to choose from; `k1: fit` stands for the usual."""
-    given = dict(_mapping(value, key))
-    lists = dict(usual) if given.get("k1") == FIT else {}
-    lists |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
+def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
+    """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
+    settings = dict(_mapping(value, key))
+    lists = dict(usual) if settings.get("k1") == FIT else {}
+    lists |= {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
     for name, values in lists.items():
         if not values:
             raise ConfigError(f"{key}.{name}", list(values), "one or more values")
-    given |= {name: values[0] for name, values in lists.items()}
+    settings |= {name: values[0] for name, values in lists.items()}
     for name, values in lists.items():
         for one in values:
-            make(kind, {**given, name: one}, f"{key}.")
+            make(kind, {**settings, name: one}, f"{key}.")
     order = [name for name, _ in usual]
     names = sorted(lists, key=lambda name: order.index(name) if name in order else -1)
-    return make(kind, given, f"{key}."), tuple((name, lists[name]) for name in names)
+    return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
@@ -402,9 +397,9 @@ def read_staged(file: Path, name: str | None = None) -> System:
     one is meant.
     """
     systems = read_systems([file], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-    staged = [one for one in systems.values() if one.stages]
-    chosen = [one for one in staged if name in (None, one.name)]
-    if len(chosen) != 1:
-        listed = ", ".join(one.name for one in staged)
+    staged = [system for system in systems.values() if system.stages]
+    matching = [system for system in staged if name in (None, system.name)]
+    if len(matching) != 1:
+        listed = ", ".join(system.name for system in staged)
         raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
-    return chosen[0]
+    return matching[0]

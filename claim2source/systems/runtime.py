@@ -14,7 +14,7 @@ from claim2source.text import Rendering
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Hold what a model said of itself when it was loaded.
+    """Hold a loaded model's facts about itself.
 
     `rendering` is how records were rendered in its training, `record` its manifest, and
     `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
@@ -60,7 +60,7 @@ class ModelPool:
         return self._loaded[1]
 
     def facts(self, model: ModelConfig) -> ModelFacts:
-        """Return what a model says of itself, loading it if it never was."""
+        """Return a model's facts about itself, loading it once."""
         if repr(model) not in self._facts:
             self.load(model)
         return self._facts[repr(model)]
@@ -68,7 +68,7 @@ class ModelPool:
 
 @dataclass(frozen=True)
 class SystemRuntime:
-    """Say what systems run with; `models` is a folder of models by the last part of their name."""
+    """Hold the resources of systems; `models` is a folder of models by their names' last part."""
 
     store: Store | None = None
     models: Path | None = None

@@ -45,7 +45,7 @@ DEPTH = 100
 
 @dataclass(frozen=True)
 class StageResult:
-    """Hold what one stage of a system gave."""
+    """Hold one stage's result."""
 
     name: str
     result: Result
@@ -53,7 +53,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class SystemResult:
-    """Hold what a system gave for one claim form: a result for each stage, the last its own.
+    """Hold a system's results for one claim form, one for each stage, the last its own.
 
     `cost` is that of all stages; `parameters` counts the weights of its dense models,
     `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
@@ -122,11 +122,11 @@ class System:
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        taken = self.stages if stages is None else self.stages[:stages]
-        if self.label is not None and taken == self.stages:
+        entries = self.stages if stages is None else self.stages[:stages]
+        if self.label is not None and entries == self.stages:
             return self.label
         labels = [self.first.label_of()]
-        for entry, stage in zip(taken, load_stages(taken), strict=True):
+        for entry, stage in zip(entries, load_stages(entries), strict=True):
             labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
         return " + ".join(labels)
 
@@ -185,13 +185,13 @@ class System:
             return fitted
         # The stages are fitted on claims that no model of the system knows.
         selection = choosing_claims(fitted.system, runtime, held_out)
-        known = selection.labels
+        labels = selection.labels
         judged = selection.val.with_claims(
-            claim for claim in selection.val.claims if claim.golds or claim.id in known
+            claim for claim in selection.val.claims if claim.golds or claim.id in labels
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
         result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
-        before = [(one.name, one.result) for one in result.stages]
+        before = [(stage.name, stage.result) for stage in result.stages]
         rule = held_out.choosing.rule
         stages, more = fit_stages(self.stages, before, judged, selection, runtime, rule)
         system = replace(fitted.system, stages=stages)
@@ -276,7 +276,7 @@ class SystemIndex:
         cost = result.cost
         for _, one in after:
             cost = cost.over_same(one.cost)
-        models = _models(system.first, dict.fromkeys(claim.lang for claim in claims))
+        models = _dense_models(system.first, dict.fromkeys(claim.lang for claim in claims))
         main = system.first.main_model
         return SystemResult(
             system.name,
@@ -385,12 +385,11 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
 
-def _models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
-    """List the dense models that rank claims of these languages."""
+def _dense_models(node: AnyNode, languages: Iterable[str]) -> list[ModelConfig]:
     if isinstance(node, RouteNode):
         parts = [node.candidates(language)[0] for language in languages]
         distinct = [part for i, part in enumerate(parts) if part not in parts[:i]]
-        return [model for part in distinct for model in _models(part, languages)]
+        return [model for part in distinct for model in _dense_models(part, languages)]
     if isinstance(node, HybridNode):
-        return _models(node.dense, languages)
+        return _dense_models(node.dense, languages)
     return [] if node.main_model is None else [node.main_model]

@@ -95,7 +95,7 @@ _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 def defused(text: str) -> str:
     """Part the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return _CONTROL.sub(lambda found: f"{found[0]} ", text)
+    return _CONTROL.sub(lambda match: f"{match[0]} ", text)
 
 
 def without_thoughts(text: str) -> str:
@@ -105,32 +105,32 @@ def without_thoughts(text: str) -> str:
     """
     for begins, end in _BARE:
         if begins.match(text):
-            ends = [found.end() for found in end.finditer(text)]
+            ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
-    kept, start, inside = list[str](), 0, ""
+    parts, start, inside = list[str](), 0, ""
     for mark in _MARK.finditer(text):
-        kind, closes = _kind(mark)
+        kind, closes = _thought_kind(mark)
         if not inside and closes:
-            kept.clear()
+            parts.clear()
         elif not inside:
-            kept.append(text[start : mark.start()])
+            parts.append(text[start : mark.start()])
             inside = "" if mark["empty"] else kind
         elif closes and kind == inside:
             inside = ""
         else:
             continue
         start = mark.end()
-    return "" if inside else "".join([*kept, text[start:]])
+    return "" if inside else "".join([*parts, text[start:]])
 
 
-def _kind(mark: re.Match[str]) -> tuple[str, bool]:
-    """Name the thought that a mark belongs to, and tell whether it ends it."""
-    found = {group: text for group, text in mark.groupdict().items() if text}
-    name = (found.get("name") or found.get("name_b") or "").casefold()
+def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
+    """Name the thought that a mark belongs to, and tell whether the mark ends it."""
+    groups = {group: text for group, text in mark.groupdict().items() if text}
+    name = (groups.get("name") or groups.get("name_b") or "").casefold()
     around = _AROUND.fullmatch(name)
-    kind = around[2] if around else next(iter(found)).removeprefix("end_")
+    kind = around[2] if around else next(iter(groups)).removeprefix("end_")
     is_end = around is not None and "end" in (around[1], around[3])
-    return mark[0][0] + kind, is_end or any(group.startswith("end") for group in found)
+    return mark[0][0] + kind, is_end or any(group.startswith("end") for group in groups)
 
 
 def without_control(text: str) -> str:

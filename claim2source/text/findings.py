@@ -26,14 +26,14 @@ def findings(sentences: Sequence[str]) -> list[int]:
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
     """
     last = len(sentences) - 1
-    whole = [place for place, one in enumerate(sentences) if len(one.split()) >= _WORDS]
+    whole = [number for number, sentence in enumerate(sentences) if len(sentence.split()) >= _WORDS]
     if len(sentences) < _SHORTEST:
         return whole or [*range(len(sentences))]
-    found = [
-        place
-        for place in whole
-        if place >= _LATER * last
-        or place >= _EARLIER * last
-        and _SIGNS.search(sentences[place]) is not None
+    marked = [
+        number
+        for number in whole
+        if number >= _LATER * last
+        or number >= _EARLIER * last
+        and _SIGNS.search(sentences[number]) is not None
     ]
-    return found or whole or [*range(len(sentences))]
+    return marked or whole or [*range(len(sentences))]

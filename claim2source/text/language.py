@@ -53,18 +53,18 @@ def detect(text: str) -> str | None:
 
     Addresses, handles, hashtags and digits are not looked at.
     """
-    plain = _words(text)
-    if sum(map(str.isalpha, plain)) < MIN_LETTERS:
+    words = _words(text)
+    if sum(map(str.isalpha, words)) < MIN_LETTERS:
         return None
-    lang, probability = _identifier().classify(plain)
+    lang, probability = _identifier().classify(words)
     return str(lang) if probability >= SURE else None
 
 
 def likeliest(text: str, languages: Sequence[str]) -> str:
     """Detect a text's language, however short it is: the likeliest of these where none is sure."""
     words = _words(text)
-    if found := detect(text):
-        return found
+    if detected := detect(text):
+        return detected
     if not any(map(str.isalpha, words)):
         return languages[0]
     ranked = [str(language) for language, _ in _identifier().rank(words)]
@@ -73,13 +73,13 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 def why_not_in(text: str, language: str) -> str | None:
     """Say that a text is surely in another language; None where it is not."""
-    wanted = language.partition("-")[0]
-    if wanted not in _OTHER_LETTERS and not _is_latin(text):
+    code = language.partition("-")[0]
+    if code not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
-    found = detect(text)
-    if found is None or found == wanted:
+    detected = detect(text)
+    if detected is None or detected == code:
         return None
-    return f"in {language_name(found)}, not {language_name(language)}"
+    return f"in {language_name(detected)}, not {language_name(language)}"
 
 
 def _words(text: str) -> str:

@@ -114,13 +114,13 @@ def abstract(text: str, title: str | None = None) -> str:
 
     The claim stands twice, since an abstract repeats its finding.
     """
-    said = claim(text)
-    words = said.split()
+    text_of_claim = claim(text)
+    words = text_of_claim.split()
     if len(words) > ABSTRACT:
         return " ".join(words[:ABSTRACT])
-    parts = [f"This work addresses the following statement. {said}"]
+    parts = [f"This work addresses the following statement. {text_of_claim}"]
     if 2 * len(words) < ABSTRACT:
-        parts.append(f"In summary, the statement holds that {_lowered(said)}")
+        parts.append(f"In summary, the statement holds that {_lowered(text_of_claim)}")
     for frame in _FRAMES:
         if sum(len(part.split()) for part in (*parts, frame)) > ABSTRACT:
             break
@@ -130,8 +130,8 @@ def abstract(text: str, title: str | None = None) -> str:
 
 def question(text: str, title: str | None = None) -> str:
     """Write a post as one scientific question (C4)."""
-    said = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
-    return f"Which scientific evidence exists that {said.replace('?', '')}?"
+    sentence = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
+    return f"Which scientific evidence exists that {sentence.replace('?', '')}?"
 
 
 def plain_abstract(text: str, title: str | None = None) -> str:
@@ -156,29 +156,29 @@ def summary(text: str, title: str | None = None) -> str:
 
 def tweet(text: str, title: str | None = None) -> str:
     """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
-    said = " ".join(_best(_plain(text), 1))
+    sentence = " ".join(_best(_plain(text), 1))
     words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
     tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
     room = TWEET - len(tags) - 1
-    if len(said) > room:
-        said = f"{said[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
-    return f"{said} {tags}".strip()
+    if len(sentence) > room:
+        sentence = f"{sentence[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
+    return f"{sentence} {tags}".strip()
 
 
 def _best(text: str, most: int) -> list[str]:
-    sentences, places = _by_worth(text)
-    return [sentences[place] for place in sorted(places[:most])]
+    sentences, numbers = _by_worth(text)
+    return [sentences[number] for number in sorted(numbers[:most])]
 
 
 @lru_cache(maxsize=2**14)
 def _by_worth(text: str) -> tuple[list[str], list[int]]:
     sentences = _SENTENCES.split(text)
 
-    def worth(place: int) -> tuple[int, int]:
-        sentence = sentences[place]
+    def worth(number: int) -> tuple[int, int]:
+        sentence = sentences[number]
         points = 2 * bool(_FINDING.search(sentence)) + 2 * bool(_DIGIT.search(sentence))
-        points += bool(_METHOD.search(sentence)) + (place == len(sentences) - 1) - (place == 0)
-        return points, place
+        points += bool(_METHOD.search(sentence)) + (number == len(sentences) - 1) - (number == 0)
+        return points, number
 
     return sentences, sorted(range(len(sentences)), key=worth, reverse=True)
 
@@ -193,6 +193,6 @@ def _capital(text: str) -> str:
 
 
 def _lowered(text: str) -> str:
-    """Lower a sentence's first letter, unless its first word is an acronym or a name."""
+    """Lower a sentence's first letter, unless it begins an acronym or a name."""
     first = text.split(" ", 1)[0]
     return text if any(map(str.isupper, first[1:])) else text[:1].lower() + text[1:]

@@ -191,18 +191,22 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
 
 def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: Made) -> None:
     """Write a style's texts into a folder, beside those that are there, with their origin."""
-    known = read_made(folder)
+    made_before = read_made(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            for one in rewrites:
-                row: dict[str, object] = {"_id": one.id, "version": one.version, "text": one.text}
+            for rewrite in rewrites:
+                row: dict[str, object] = {
+                    "_id": rewrite.id,
+                    "version": rewrite.version,
+                    "text": rewrite.text,
+                }
                 for key in ("title", "failure", "of"):
-                    if (value := getattr(one, key)) is not None:
+                    if (value := getattr(rewrite, key)) is not None:
                         row[key] = value
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    failures = sum(one.failure is not None for one in rewrites)
-    known[style.name] = replace(made, texts=len(rewrites), failures=failures)
-    entries = {name: asdict(known[name]) for name in STYLES if name in known}
+    failures = sum(rewrite.failure is not None for rewrite in rewrites)
+    made_before[style.name] = replace(made, texts=len(rewrites), failures=failures)
+    entries = {name: asdict(made_before[name]) for name in STYLES if name in made_before}
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
 
 
@@ -217,10 +221,10 @@ def read_made(folder: Path) -> dict[str, Made]:
     if why := why_not_file(path):
         raise InputError.at(path, why=why)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != _FORMAT:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format"] != _FORMAT:
             raise InputError.at(path, field="format", why=f"is not {_FORMAT}")
-        return {STYLES[name].name: Made(**entry) for name, entry in found["styles"].items()}
+        return {STYLES[name].name: Made(**entry) for name, entry in values["styles"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise InputError.at(path, why="does not say how styles were made") from None
 
@@ -250,24 +254,24 @@ def read_style(
     if made is None or (why_not_file(path) is not None):
         raise InputError.at(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
-    found: dict[tuple[str, int], Rewrite] = {}
+    rewrites: dict[tuple[str, int], Rewrite] = {}
     lines: dict[tuple[str, int], int] = {}
     for row in JsonLines(path, problems).records():
         one = _rewrite(row, made.versions, style)
         if one is None:
             continue
         key = (one.id, one.version)
-        if key in found:
+        if key in rewrites:
             row.complain("_id", f"{one.id!r} version {one.version} is already on line {lines[key]}")
-        found.setdefault(key, one)
+        rewrites.setdefault(key, one)
         lines.setdefault(key, row.line)
     problems.raise_if_any()
     if texts is None:
-        return list(found.values())
-    wanted = []
+        return list(rewrites.values())
+    versions = []
     for original in texts:
         for version in range(1, made.versions + 1):
-            one = found.get((original.id, version))
+            one = rewrites.get((original.id, version))
             if one is None:
                 problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")
             elif one.of not in (None, original.sign):
@@ -275,9 +279,9 @@ def read_style(
                 why = f"{original.id!r} was another text when it was rewritten"
                 problems.add(path, line, "of", why)
             else:
-                wanted.append(one)
+                versions.append(one)
     problems.raise_if_any()
-    return wanted
+    return versions
 
 
 @dataclass(frozen=True)
@@ -295,8 +299,8 @@ class StyleTexts:
     @classmethod
     def of(cls, rewrites: Sequence[Rewrite], by: str) -> StyleTexts:
         """Sort rewritings by their version."""
-        count = max((one.version for one in rewrites), default=1)
-        good = [one for one in rewrites if one.text.strip()]
+        count = max((rewrite.version for rewrite in rewrites), default=1)
+        good = [rewrite for rewrite in rewrites if rewrite.text.strip()]
         versions = [
             {one.id: one.text for one in good if one.version == number}
             for number in range(1, count + 1)

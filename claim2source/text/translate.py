@@ -62,7 +62,7 @@ def foreign_claims(
 
     Only those in `languages` and with one of the `ids`, where these are given.
     """
-    found = []
+    texts = []
     for row in _rows(folder / QUERIES):
         language = row.text("metadata.lang").strip().lower() or "en"
         text = row.text("text")
@@ -71,8 +71,8 @@ def foreign_claims(
         if languages is not None and language not in languages or ids and row.key not in ids:
             continue
         if again or not row.text("metadata.translation").strip():
-            found.append(Foreign(row.key, CLAIM, text, language))
-    return found
+            texts.append(Foreign(row.key, CLAIM, text, language))
+    return texts
 
 
 def foreign_sources(
@@ -82,7 +82,7 @@ def foreign_sources(
 
     What was translated before is left out, or, with `again`, listed as it was at first.
     """
-    found = []
+    foreign = []
     for row in _rows(folder / CORPUS):
         before = row.meta.get("original")
         texts = before if isinstance(before, dict) else row.record
@@ -92,12 +92,12 @@ def foreign_sources(
         language = detect(" ".join(parts.values()))
         if language in (None, "en") or languages is not None and language not in languages:
             continue
-        found += [
+        foreign += [
             Foreign(row.key, part, text, str(language))
             for part, text in parts.items()
             if text.strip()
         ]
-    return found
+    return foreign
 
 
 def write_translations(
@@ -119,14 +119,14 @@ def write_translations(
             with atomic_path(folder / name) as temporary:
                 _write_changed(folder / name, temporary, change)
         return
-    with atomic_folder(out) as place:
+    with atomic_folder(out) as folder_out:
         for path in sorted(folder.iterdir()):
             if path.is_file():
-                shutil.copyfile(path, place / path.name)
+                shutil.copyfile(path, folder_out / path.name)
         if (folder / QRELS).is_dir():
-            shutil.copytree(folder / QRELS, place / QRELS)
+            shutil.copytree(folder / QRELS, folder_out / QRELS)
         for name, change in changes:
-            _write_changed(folder / name, place / name, change)
+            _write_changed(folder / name, folder_out / name, change)
 
 
 def _write_changed(path: Path, target: Path, change: Callable[[dict[str, object]], bool]) -> None:
@@ -174,8 +174,8 @@ def _translate_source(
 
 
 def _metadata(row: Mapping[str, object]) -> dict[str, object]:
-    found = row.get("metadata")
-    return found if isinstance(found, dict) else {}
+    metadata = row.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -191,7 +191,7 @@ def whole_sources(
 ) -> dict[tuple[str, str], str]:
     """Keep the translations of claims, and of sources whose every part was translated."""
     missing = {
-        one.id for one in texts if one.part != CLAIM and (one.id, one.part) not in translations
+        text.id for text in texts if text.part != CLAIM and (text.id, text.part) not in translations
     }
     return {
         (key, part): english

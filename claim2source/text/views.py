@@ -259,8 +259,8 @@ def with_source_texts(
 ) -> tuple[Source, ...]:
     """Put other texts of sources in the place of their abstracts; the title stays, or goes."""
     return tuple(
-        replace(one, title=one.title if keep_title else "", abstract=texts[one.id])
-        if one.id in texts
-        else one
-        for one in sources
+        replace(source, title=source.title if keep_title else "", abstract=texts[source.id])
+        if source.id in texts
+        else source
+        for source in sources
     )

@@ -39,14 +39,14 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
             raise InputError.at(file, None, key, "is the training's own; leave it out")
     words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
     try:
-        found = read_config(EvaluateConfig, words, program="after", description=None)
+        evaluation = read_config(EvaluateConfig, words, program="after", description=None)
     except ConfigError as error:
         raise InputError.at(file, None, error.key, error.why) from None
     return replace(
-        found,
+        evaluation,
         dataset=config.data.dataset,
         split=config.data.report_split,
-        claims=list(dict.fromkeys([config.rendering.claims, *found.claims])),
+        claims=list(dict.fromkeys([config.rendering.claims, *evaluation.claims])),
         languages=config.languages,
         lenient=config.data.lenient,
         model=config.model.for_checkpoint(config.out),
@@ -59,18 +59,18 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
 
 @said_once()
 def check_after(config: FinetuneConfig) -> None:
-    """Raise `UserError` for what FILE names and is not there, before training."""
+    """Raise `UserError` before training for systems or files of FILE that do not exist."""
     if config.after is None:
         return
-    found = read_after(config, config.after)
+    evaluation = read_after(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
-    only = [name for name in found.only if not name.startswith(of_run)]
+    only = [name for name in evaluation.only if not name.startswith(of_run)]
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
-        replace(found, only=only, checkpoint=[step_0]).planned()
-        if found.styles is not None:
-            found.styles.require_texts()
+        replace(evaluation, only=only, checkpoint=[step_0]).planned()
+        if evaluation.styles is not None:
+            evaluation.styles.require_texts()
     except ConfigError as error:
         raise InputError.at(str(config.after), None, error.key, error.why) from None
 
@@ -99,13 +99,13 @@ def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
             wandb=wandb_mode(config.wandb.mode),
         )
 
-    if not _tried("the evaluation", evaluated):
+    if not _print_result("the evaluation", evaluated):
         return ()
-    return (folder, folder / PAGE) if _tried("the page", page) else (folder,)
+    return (folder, folder / PAGE) if _print_result("the page", page) else (folder,)
 
 
-def _tried(what: str, work: Callable[[], str]) -> bool:
-    """Print what `work` returns; log its failure and return False."""
+def _print_result(what: str, work: Callable[[], str]) -> bool:
+    """Print the result of `work`; log its failure and return False."""
     try:
         say(f"\n{work()}")
     except Exception as error:  # whatever it was, the run must not be lost for it
@@ -152,9 +152,9 @@ def next_steps(
         page = [*_option("--reports", reports or [evaluation]), *lenient]
         commands.append(("eval/report.py", [*page, "--html", f"{evaluation}/report.html"]))
     lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
-    found = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
+    steps = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
     lines = ["next:", *lines] if lines else []
-    return "\n".join(["", f"chosen checkpoint: {chosen}", *found, *lines])
+    return "\n".join(["", f"chosen checkpoint: {chosen}", *steps, *lines])
 
 
 def _option(name: str, values: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ class LoadedBase:
         return "full" if self.config.tuning == "full" else "lora"
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
-        """Describe the model before training, and what all its checkpoints have in common."""
+        """Describe the model before training, with the fields that all its checkpoints share."""
         return Manifest(
             base=self.record,
             weights=Weights(trained=self.config.optimisation.train),
@@ -86,14 +86,15 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     if config.teacher is not None and dense is None:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
-    plan = plan_memory_here(config, encoder.model, encoder.settings.max_length, world.local_size)
+    longest = config.trained_length(encoder.settings.max_length)
+    plan = plan_memory_here(config, encoder.model, longest, world.local_size)
     return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 
 
 def prepare_to_train(
     loaded: LoadedBase, train: Dataset, store: Store, world: World
 ) -> BaseVectors | None:
-    """Make the model trainable; before that encode what the losses compare it with."""
+    """Make the model trainable; first encode the targets of the losses."""
     config, encoder, teacher = loaded.config, loaded.encoder, loaded.teacher
     query_only = config.optimisation.train == "query_only"
     vectors = None if teacher is None else teacher.base

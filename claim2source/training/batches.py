@@ -129,18 +129,18 @@ class BatchSampler:
         if self.config.order == "language":
             rest = [np.empty(0, dtype=np.int64)]
             for part in rows.values():
-                shuffled, left = self._even(draw.permutation(part))
+                shuffled, left = self._even_share(draw.permutation(part))
                 batches += self._deal(shuffled, draw)
                 rest.append(left)
             # No pair is left out for being of a small language.
-            batches += self._deal(self._even(np.concatenate(rest))[0], draw)
+            batches += self._deal(self._even_share(np.concatenate(rest))[0], draw)
         else:
             together = draw.permutation(np.concatenate(list(rows.values())))
-            batches = self._deal(self._even(together)[0], draw)
+            batches = self._deal(self._even_share(together)[0], draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
-    def _even(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Part rows into as many as all processes get equally, and those that are left."""
+    def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Divide rows into the most that all processes can share equally, and the rest."""
         most = len(rows) - len(rows) % self.world_size
         return rows[:most], rows[most:]
 
@@ -184,7 +184,7 @@ class BatchSampler:
         """Plan this process's batches of one epoch, from number `first`."""
         used = self._used_before(epoch)
         for index, batch in enumerate(self.epoch_batches(epoch)):
-            shares = self._split(batch)
+            shares = self._split_by_rank(batch)
             turns = [self._turns(rows, used) for rows in shares]
             if index < first:
                 continue
@@ -203,32 +203,30 @@ class BatchSampler:
         self._used = epoch + 1, used
 
     def _used_before(self, epoch: int) -> np.ndarray:
-        """Count the uses of every pair before an epoch, since its negatives were mined."""
         used = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
         if mined < epoch and self._used is not None and self._used[0] == epoch:
             return self._used[1].copy()
         for earlier in range(mined, epoch):
             for batch in self.epoch_batches(earlier):
-                for rows in self._split(batch):
+                for rows in self._split_by_rank(batch):
                     self._turns(rows, used)
         return used
 
     def _turns(self, rows: Sequence[int], used: np.ndarray) -> tuple[int, ...]:
-        """Look up how often each row's pair was used before, and count this use."""
+        """Look up how often each row's pair was used, and count this use."""
         turns = []
         for row in rows:
             turns.append(int(used[row % self.pairs]))
             used[row % self.pairs] += 1
         return tuple(turns)
 
-    def _split(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
-        """Divide a batch among the processes, by rank."""
+    def _split_by_rank(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
 
 
 class BatchLoader(Generic[Made]):
-    """Feed Lightning what `make` makes of a sampler's plans, an epoch at a time.
+    """Feed Lightning the batches that `make` builds from a sampler's plans, one epoch at a time.
 
     The next `AHEAD` batches are made in a thread, of one epoch only: before the next one negatives
     may be mined again. Its state is the place in an epoch: the batches given, not those made.
@@ -258,16 +256,16 @@ class BatchLoader(Generic[Made]):
         return self._plans.whole
 
     def __iter__(self) -> Iterator[Made]:
-        """Give the batches that are left of the epoch. Raises what `make` raised for the next."""
+        """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
         first, self._first = self._first, 0
         plans = self._plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
-            ahead = deque((one, thread.submit(self.make, one)) for one in islice(plans, AHEAD))
+            ahead = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))
             while ahead:
                 plan, making = ahead.popleft()
                 made = making.result()
-                ahead.extend((one, thread.submit(self.make, one)) for one in islice(plans, 1))
+                ahead.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
                 self._given = plan.index + 1
                 yield made
         finally:

@@ -127,11 +127,11 @@ class WandbTables(pl.Callback):
         self._shown: Path | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Show what the training begins with."""
+        """Log the first negatives."""
         self._show(module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Show what was mined again."""
+        """Log the negatives that were mined again."""
         self._show(module)
 
     def _show(self, module: pl.LightningModule) -> None:
@@ -156,7 +156,7 @@ class Remine(pl.Callback):
         self.session, self.config, self.base, self.train = session, config, base, train
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Mine where it is due after the epoch before, and train on what was mined."""
+        """Mine where it is due after the last epoch, and train on the new negatives."""
         assert isinstance(module, RetrieverModule)
         epoch, encoder, session = trainer.current_epoch, self.base.encoder, self.session
         if not mines_after(self.config.optimisation, epoch):
@@ -164,11 +164,11 @@ class Remine(pl.Callback):
         with module.stop.after_step(waits=False):
             folder = session.run.checkpoint(epoch)
             encoder.weights = identity_of(folder, self.base.untrained, session.world)
-            rows, said = mine_again(session, self.config, self.train, encoder, epoch)
+            rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
         encoder.weights = None
-        if said:
-            say("\n".join(said))
+        if lines:
+            say("\n".join(lines))
 
 
 def identity_of(folder: Path, untrained: Identity, world: World) -> Identity:
@@ -191,12 +191,12 @@ class GatherWeights(pl.Callback):
         self._current = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Gather for what is done before an epoch, such as mining; not before the first."""
+        """Gather for work before an epoch, such as mining; not before the first."""
         if trainer.current_epoch:
             self._gather(module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Gather for what is done after an epoch."""
+        """Gather for work after an epoch."""
         self._current = False
         self._gather(module)
 
@@ -264,10 +264,10 @@ class EvaluateOnVal(pl.Callback):
         if not world.is_first:
             return
         folder = run.checkpoint(0)
-        written = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
+        manifest = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
         small = why_too_small(val)
         scores = score_on_val(encoder, self.data, rendering, store, _REPEATS if small else 0)
-        replace(written, scores=scores.by_split()).write(folder)
+        replace(manifest, scores=scores.by_split()).write(folder)
         run.record(scores.epoch(0, None))
         bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
         if small and bounds and chooses:
@@ -312,19 +312,19 @@ def record_epoch(
     entry: Epoch | None = None
     if scores is not None:
         losses = module.losses[module.steps_before(epoch) :]
-        taken = [loss for loss in losses if not math.isnan(loss)]
-        mean = sum(taken) / len(taken) if taken else None
-        said = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
-        skipped = len(losses) - len(taken)
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(finite) / len(finite) if finite else None
+        text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
+        skipped = len(losses) - len(finite)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
         session.run.record(entry)
         session.logs.scores(entry, module.steps_done)
-        print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
-    found = gather_values(entry, session.world)[0]
+        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{more}", flush=True)
+    shared = gather_values(entry, session.world)[0]
     # An epoch that was left open before the last one's end is scored outside of a training.
-    if found is not None and trainer.training:
-        for lang, row in found.val.items():
+    if shared is not None and trainer.training:
+        for lang, row in shared.val.items():
             values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
             # The logs have them already, at the step.
             module.log_dict(values, logger=False)
@@ -347,13 +347,13 @@ class StateFile(CheckpointIO):
     ) -> None:
         """Begin to write a checkpoint, once the one before is written."""
         self.wait()
-        snapshot = apply_to_collection(checkpoint, Tensor, _copied)
+        snapshot = apply_to_collection(checkpoint, Tensor, _cpu_copy)
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "state")
         self._saving = self._writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
 
     def wait(self) -> None:
-        """Wait until what was saved is written. Raises what went wrong."""
+        """Wait until the last save is on disk. Raises its error."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
@@ -379,7 +379,7 @@ class StateFile(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _cpu_copy(tensor: Tensor) -> Tensor:
     """Copy a tensor to the CPU: a GPU has no room for another optimizer state."""
     tensor = tensor.detach()
     return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
@@ -412,7 +412,7 @@ class KeepState(Checkpoint):
         self.close_epoch(trainer)
 
     def close_epoch(self, trainer: pl.Trainer) -> None:
-        """Do what is done at an epoch's end, where the epoch was left open."""
+        """Run the end of an epoch that was left open."""
         if self.epoch_open:
             for monitoring in (False, True):  # Lightning's order
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
@@ -445,7 +445,7 @@ class KeepState(Checkpoint):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add what Lightning does not hold."""
+        """Add the state that Lightning does not hold."""
         assert isinstance(module, TrainingModule)
         ours = RunState(
             batches_done=module.batches_done,
@@ -465,7 +465,7 @@ class KeepState(Checkpoint):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take up what was added."""
+        """Restore the state that was added."""
         assert isinstance(module, TrainingModule)
         ours = RunState(**checkpoint[OURS])
         module.batches_done, module.steps_done = ours.batches_done, ours.steps_done

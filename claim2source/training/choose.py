@@ -37,7 +37,7 @@ class ValScores:
         return {"val": self.table, **{part_name(part): row for part, row in self.parts.items()}}
 
     def __str__(self) -> str:
-        """Write MRR@5 by language, of both parts, and what is chosen by."""
+        """Write MRR@5 by language, on both parts, and the score to choose by."""
         line = "  ".join(f"{lang} {row['mrr@5']:.4f}" for lang, row in self.table.items())
         if not self.parts:
             return line
@@ -98,4 +98,6 @@ def choose_epoch(
         trials=True,
     )
     # Scores by language are in the history.
-    return chosen, replace(choice, tried=tuple(replace(one, scores={}) for one in choice.tried))
+    return chosen, replace(
+        choice, tried=tuple(replace(setting, scores={}) for setting in choice.tried)
+    )

@@ -157,6 +157,9 @@ class OptimisationConfig(StepsConfig):
         remine_every: mine again with the current model after every so many epochs (ANCE);
             0: once, before training.
         temperature: cosine similarities are divided by it.
+        max_length: tokens per text while training, where that is less than `model.max_length`, at
+            which texts are encoded for mining, for scores and by whoever uses the checkpoint;
+            none: the same.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
             time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
     """
@@ -168,6 +171,7 @@ class OptimisationConfig(StepsConfig):
     train: Literal["both", "query_only"] = "both"
     remine_every: Count = 0
     temperature: Positive = 0.05
+    max_length: Annotated[int, Between(8, 10**6)] | None = None
     gradient_checkpointing: bool | Literal["auto"] = False
 
     def check(self) -> None:
@@ -267,7 +271,7 @@ class RunConfig(Settings):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """Return the settings for a report, without what is of one machine or process."""
+        """Return the settings for a report, without those of one machine or process."""
         return {key: value for key, value in as_plain(self).items() if key not in _OF_ONE_MACHINE}
 
     @property
@@ -277,7 +281,7 @@ class RunConfig(Settings):
 
     @property
     def unsharded(self) -> str | None:
-        """Say what to take in place of a strategy that shards, where the training cannot."""
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
         return None
 
     @property
@@ -386,9 +390,19 @@ class FinetuneConfig(RunConfig):
         require(keep == 0, "losses.keep_base.weight", keep, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
 
+    def trained_length(self, longest: int) -> int:
+        """Return the tokens per text while training, of a model that reads `longest`.
+
+        Raises `ConfigError` where the config wants more.
+        """
+        length = self.optimisation.max_length
+        good = length is None or length <= longest
+        require(good, "optimisation.max_length", length, f"at most model.max_length ({longest})")
+        return length or longest
+
     @property
     def unsharded(self) -> str | None:
-        """Say what to take in place of a strategy that shards, where the training cannot."""
+        """Name the strategies to take where this training cannot be sharded; None where it can."""
         if self.tuning == "qlora":
             return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
         if self.teacher is not None:
@@ -410,12 +424,12 @@ class FinetuneConfig(RunConfig):
 
 
 def _files_of(after: Path | None) -> list[tuple[str, str]]:
-    """List the files and folders that the file `after` names; what is wrong in it is said later."""
+    """List the files and folders that the file `after` names; its errors are reported later."""
     try:
         values = read_yaml(after) if after is not None else None
     except InputError:
         return []
-    given = values if isinstance(values, dict) else {}
-    found = [(key, given.get(key)) for key in ("systems", "stages", "models", "rewrites")]
-    listed = [(key, one if isinstance(one, list) else [one]) for key, one in found if one]
+    keys = values if isinstance(values, dict) else {}
+    entries = [(key, keys.get(key)) for key in ("systems", "stages", "models", "rewrites")]
+    listed = [(key, one if isinstance(one, list) else [one]) for key, one in entries if one]
     return [(f"after: {key}", str(file)) for key, files in listed for file in files]

@@ -103,8 +103,8 @@ def load_splits(config: RunConfig) -> TrainingData:
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    known = {claim.id for claim in whole.claims}
-    if shared := [claim.id for claim in report.claims if claim.id in known]:
+    ids = {claim.id for claim in whole.claims}
+    if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     return TrainingData(train, carved, report, carved.train.golds)
@@ -199,7 +199,9 @@ class TrainingPairs:
         teacher: TeacherScores | None = None,
         mining: MiningConfig | None = None,
         aligned: AlignedTexts | None = None,
+        length: int | None = None,
     ) -> None:
+        self.length = length
         self.dataset, self.encoder, self.rendering = dataset, encoder, rendering
         self.negatives, self.rotate = negatives, rotate
         self.losses = losses or LossesConfig()
@@ -208,10 +210,10 @@ class TrainingPairs:
         compares = query_only or self.losses.keep_base.weight or aligned is not None
         assert base is not None or not compares
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
-        wanted = {row.claim for row in rows}
-        claims = [claim for claim in dataset.claims if claim.id in wanted]
+        claim_ids = {row.claim for row in rows}
+        claims = [claim for claim in dataset.claims if claim.id in claim_ids]
         self.languages = {claim.id: claim.lang for claim in claims}
-        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim")
+        tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
         self.source_tokens: dict[str, Tokens] = {}
@@ -237,12 +239,12 @@ class TrainingPairs:
             negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
             used.update(negative.source for negative in negatives)
         new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
-        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source")
+        tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source", self.length)
         self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
-        self.papers = self._papers([s for s in self.dataset.sources if s.id in used])
+        self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in used])
 
-    def _papers(self, sources: Sequence[Source]) -> dict[str, int]:
-        """Number the papers of sources: those of one text, and near-duplicates, have one number."""
+    def _paper_numbers(self, sources: Sequence[Source]) -> dict[str, int]:
+        """Number the papers of sources: equal texts and near-duplicates share a number."""
         texts = [self.source_tokens[source.id] for source in sources]
         first: dict[Tokens, str] = {}
         same = [
@@ -258,13 +260,12 @@ class TrainingPairs:
         """List the papers of the claim's golds (see `papers`)."""
         return {self.papers[gold] for gold in self.golds[claim] if gold in self.papers}
 
-    def _scores(self, claim: str) -> Mapping[str, float]:
-        """Look up the teacher's scores of a claim's candidates."""
+    def _scores_of(self, claim: str) -> Mapping[str, float]:
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
-        """Put the negatives that the teacher scores first: only sources in the batch teach."""
-        scored = self._scores(row.claim)
+        """Put the negatives with teacher scores first: only sources in the batch teach."""
+        scored = self._scores_of(row.claim)
         # The sort is stable: of either kind the hardest stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
         return replace(row, negatives=tuple(ordered))
@@ -276,7 +277,8 @@ class TrainingPairs:
         own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
         forms = [form for form in FORMS if form != own]
         renderings = [replace(self.rendering, claims=form) for form in forms]
-        tokens = [self.encoder.tokenize(r.claim_texts(claims), "claim") for r in renderings]
+        texts = [rendering.claim_texts(claims) for rendering in renderings]
+        tokens = [self.encoder.tokenize(form, "claim", self.length) for form in texts]
         return {claim.id: [form[i] for form in tokens] for i, claim in enumerate(claims)}
 
     def __len__(self) -> int:
@@ -288,24 +290,24 @@ class TrainingPairs:
         return sum(len(row.negatives) < self.negatives for row in self.rows)
 
     def taught_sentences(self) -> list[str]:
-        """Say what the teacher teaches by a pair's own sources in the first epoch."""
+        """Describe how many of a pair's own sources the teacher scores in the first epoch."""
         if self.teacher is None:
             return []
         taught: list[int] = []
         untaught = 0
         for row in self.rows:
-            scored = self._scores(row.claim)
+            scored = self._scores_of(row.claim)
             own = [row.positive, *(n.source for n in self.negatives_of(row, 0))]
             count = sum(source in scored for source in own)
             untaught += row.positive not in scored
             if count >= 2:
                 taught.append(count)
-        known = sum(len(scores) for scores in self.teacher.values())
+        total = sum(len(scores) for scores in self.teacher.values())
         missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []
         return [
             *missing,
             f"the teacher teaches {len(taught)} of {len(self.rows)} pairs by their own sources, "
-            f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)",
+            f"with {sum(taught)} of its {total} scores (other pairs' sources may add to them)",
         ]
 
     def groups(self) -> list[int]:
@@ -335,15 +337,15 @@ class TrainingPairs:
 
     def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
-        wanted = self.negatives
-        if not self.rotate or len(row.negatives) <= wanted:
-            return list(row.negatives[:wanted])
-        scored = self._scores(row.claim)
-        known = [negative for negative in row.negatives if negative.source in scored]
-        if len(known) >= wanted:
-            return in_turn(known, wanted, turn)
-        others = row.negatives[len(known) :]
-        return [*known, *in_turn(others, wanted - len(known), turn)]
+        count = self.negatives
+        if not self.rotate or len(row.negatives) <= count:
+            return list(row.negatives[:count])
+        scored = self._scores_of(row.claim)
+        taught = [negative for negative in row.negatives if negative.source in scored]
+        if len(taught) >= count:
+            return in_turn(taught, count, turn)
+        others = row.negatives[len(taught) :]
+        return [*taught, *in_turn(others, count - len(taught), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -357,18 +359,18 @@ class TrainingPairs:
             names |= dict.fromkeys(n.source for n in self.negatives_of(row, turn))
         by_rank = [list(names)[rank :: len(shares)] for rank in range(len(shares))]
         columns = [source for part in by_rank for source in part]
-        place = {source: column for column, source in enumerate(columns)}
-        positives = torch.tensor([place[row.positive] for row in own])
-        masked = self._masked(own, columns)
+        column_of = {source: column for column, source in enumerate(columns)}
+        positives = torch.tensor([column_of[row.positive] for row in own])
+        masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        shown = [
+        view_rows = [
             (i, forms[plan.epoch % len(forms)])
             for i, row in enumerate(own)
             if (forms := self.views.get(row.claim))
         ]
-        owners = torch.tensor([i for i, _ in shown], dtype=torch.long) if self.views else None
+        owners = torch.tensor([i for i, _ in view_rows], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
-        texts, aligned = self._aligned(own, plan)
+        texts, aligned = self._aligned_texts(own, plan)
         return TrainBatch(
             plan=plan,
             claims=[self.claim_tokens[row.claim] for row in own],
@@ -377,9 +379,9 @@ class TrainingPairs:
             positives=positives,
             masked=masked,
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
-            views=[tokens for _, tokens in shown],
+            views=[tokens for _, tokens in view_rows],
             owners=owners,
-            teacher=None if self.teacher is None else self._teacher(own, place, masked),
+            teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),
             base_sources=None if base is None else base.sources(columns),
             keep_weights=None if base is None else self._keep_weights(own),
@@ -387,7 +389,7 @@ class TrainingPairs:
             aligned=aligned,
         )
 
-    def _aligned(
+    def _aligned_texts(
         self, own: Sequence[MinedRow], plan: BatchPlan
     ) -> tuple[list[Tokens], Tensor | None]:
         """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
@@ -398,19 +400,21 @@ class TrainingPairs:
         texts, vectors = self.aligned.batch(plan.epoch, plan.index * shares + plan.rank)
         return texts, torch.cat((self.base.claims([row.claim for row in own]), vectors))
 
-    def _masked(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
+    def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
         """Mark [own, columns] where the source is the paper of one of the claim's golds."""
         papers = [self.papers[source] for source in columns]
         golds = [self.gold_papers(row.claim) for row in own]
         return torch.tensor([[paper in own_golds for paper in papers] for own_golds in golds])
 
-    def _teacher(self, own: Sequence[MinedRow], place: Mapping[str, int], masked: Tensor) -> Tensor:
+    def _teacher_scores(
+        self, own: Sequence[MinedRow], column_of: Mapping[str, int], masked: Tensor
+    ) -> Tensor:
         """Collect the teacher's scores [own, columns], NaN where it has none."""
-        teacher = torch.full((len(own), len(place)), torch.nan)
+        teacher = torch.full((len(own), len(column_of)), torch.nan)
         for i, row in enumerate(own):
-            for source, score in self._scores(row.claim).items():
-                if source in place:
-                    teacher[i, place[source]] = score
+            for source, score in self._scores_of(row.claim).items():
+                if source in column_of:
+                    teacher[i, column_of[source]] = score
         # Another gold is no candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
 
@@ -424,7 +428,7 @@ def in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negat
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]
     size, listed = len(negatives), []
-    for place in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
-        before, after = (count * len(random) // size for count in (place, place + 1))
-        listed.append(random[before] if after > before else hard[place - before])
+    for row in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
+        before, after = (count * len(random) // size for count in (row, row + 1))
+        listed.append(random[before] if after > before else hard[row - before])
     return listed

@@ -176,7 +176,7 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
 
 
 def lost_connection(error: Exception) -> str | None:
-    """Say that another process is gone, where that is what an exchange's error means."""
+    """Describe an exchange's error that means a lost process; None for any other."""
     text = str(error)
     broken = isinstance(error, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError)
     if not broken and not any(sign in text for sign in _BROKEN):
@@ -214,7 +214,7 @@ def barrier(world: World) -> None:
 
 @contextlib.contextmanager
 def together(world: World) -> Iterator[None]:
-    """Run the body on every process and wait for all; what the user must correct ends them all.
+    """Run the body on every process and wait for all; a `UserError` of one ends them all.
 
     One process raises it, the others end with the same exit code and no second line.
     """
@@ -320,8 +320,8 @@ def chosen_strategy(asked: object, world: World) -> Strategy | str:
     if asked == "fsdp2":
         return Sharded(world)
     if asked not in (None, "auto", "ddp"):
-        shown = asked if isinstance(asked, str) else type(asked).__name__
-        raise ConfigError("trainer.strategy", shown, STRATEGIES)
+        name = asked if isinstance(asked, str) else type(asked).__name__
+        raise ConfigError("trainer.strategy", name, STRATEGIES)
     return "auto" if world.size == 1 else reducing_once(DDPStrategy())
 
 
@@ -352,7 +352,7 @@ class Sharded(ModelParallelStrategy):
         return moved_weights(self.model, everywhere=False)
 
     def teardown(self) -> None:
-        """End, as other strategies do, what writes the state."""
+        """End the writer of states, as other strategies do."""
         super().teardown()
         self.checkpoint_io.teardown()
 
@@ -409,8 +409,6 @@ def backward_pass(strategy: Strategy, output: Tensor, last: bool) -> Iterator[No
 
 
 class _LeaveReducer(_ForwardRedirection):
-    """Call the training step through DDP without preparing its reducer."""
-
     def __init__(self) -> None:
         self.synchronises = True
 

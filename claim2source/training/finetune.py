@@ -34,7 +34,7 @@ from claim2source.training.session import Session, open_session, saved_state
 
 @dataclass(frozen=True)
 class Setup:
-    """Hold what a training begins with, loaded and checked.
+    """Hold a training's inputs, loaded and checked.
 
     `config` has numbers in place of `auto`, and what a resumed run was begun with; `state` is what
     is resumed from.
@@ -134,6 +134,7 @@ def train(
         teacher=None if data.teacher is None else data.teacher.scores,
         mining=config.mining,
         aligned=None if base.teacher is None else base.teacher.aligned,
+        length=optimisation.max_length,
     )
     sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
     steps = limit_batches(sampler, trainer)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def provenance(config: RunConfig, data: TrainingData, session: Session) -> dict[str, Any]:
-    """Say in a manifest what was trained on and held out, with which settings and versions."""
+    """Record a training's data and its held-out claims, settings and versions for a manifest."""
     languages = config.languages
     record = DataRecord(
         dataset=config.data.dataset,
@@ -126,7 +126,7 @@ def fit(
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
     run, first = session.run, session.world.is_first
-    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    (keep,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
     keep.random = random_state()

@@ -80,17 +80,17 @@ def make_lists(
     lengths = [len(one) for one in gold]
     shape = (len(gold), max(lengths, default=0))
     features = np.zeros((*shape, len(columns)), np.float32)
-    found, golds = np.zeros(shape, bool), np.zeros(shape, bool)
+    is_listed, golds = np.zeros(shape, bool), np.zeros(shape, bool)
     scale = np.ones(len(columns))
     for row, one in enumerate(gold):
-        found[row, : len(one)], golds[row, : len(one)] = True, one
-    for place, column in enumerate(columns):
+        is_listed[row, : len(one)], golds[row, : len(one)] = True, one
+    for number, column in enumerate(columns):
         scores = [known(one) for one in column]
-        spread = float(np.sqrt(np.mean([one.var() if len(one) else 0.0 for one in scores])))
-        scale[place] = spread if spread > 1e-9 else 1.0
+        spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
+        scale[number] = spread if spread > 1e-9 else 1.0
         for row, one in enumerate(scores):
-            features[row, : len(one), place] = one / scale[place]
-    return Lists(features, found, golds, weights, groups, scale)
+            features[row, : len(one), number] = one / scale[number]
+    return Lists(features, is_listed, golds, weights, groups, scale)
 
 
 def fit_linear(
@@ -104,20 +104,22 @@ def fit_linear(
     """
     from scipy.optimize import minimize
 
-    kept = lists.of(lists.reachable) if not lists.reachable.all() else lists
-    if not len(kept.weights):
+    reachable = lists.of(lists.reachable) if not lists.reachable.all() else lists
+    if not len(reachable.weights):
         raise UserError("no claim has a gold among its candidates: nothing to fit on")
-    flat = kept.features.reshape(-1, kept.features.shape[2])
-    target = kept.gold / kept.gold.sum(axis=1, keepdims=True)
-    share = kept.weights[:, None]
+    flat = reachable.features.reshape(-1, reachable.features.shape[2])
+    target = reachable.gold / reachable.gold.sum(axis=1, keepdims=True)
+    share = reachable.weights[:, None]
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = (flat @ weights.astype(np.float32)).reshape(kept.found.shape).astype(np.float64)
-        scores = np.where(kept.found, scores, -np.inf)
+        scores = (
+            (flat @ weights.astype(np.float32)).reshape(reachable.found.shape).astype(np.float64)
+        )
+        scores = np.where(reachable.found, scores, -np.inf)
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
-        of_gold = np.where(kept.gold, scores, 0.0)
+        of_gold = np.where(reachable.gold, scores, 0.0)
         value = share[:, 0] @ (np.log(total[:, 0]) - (of_gold * target).sum(axis=1))
         pull = (share * (odds / total - target)).ravel().astype(np.float32)
         slope = (pull @ flat).astype(np.float64)
@@ -126,10 +128,10 @@ def fit_linear(
     first = np.full(flat.shape[1], 0.5) if start is None else start
     bounds = [(None, None) if free else (0, None) for free in signed]
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
-    found: np.ndarray = minimize(
+    solution: np.ndarray = minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     ).x
-    return found
+    return solution
 
 
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
@@ -138,8 +140,8 @@ def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_CUT]
     hit = np.take_along_axis(lists.gold, order, axis=1)
     first = hit.argmax(axis=1)
-    found: np.ndarray = np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
-    return found
+    values: np.ndarray = np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
+    return values
 
 
 def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -156,17 +158,17 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     for paper in sorted(shuffled.tolist(), key=lambda one: -counts[one]):
         fold_of[paper] = fold = int(load.argmin())
         load[fold] += counts[paper]
-    found: np.ndarray = fold_of[np.searchsorted(papers, groups)]
-    return found
+    dealt: np.ndarray = fold_of[np.searchsorted(papers, groups)]
+    return dealt
 
 
 def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
-    found = np.zeros(len(folds))
+    values = np.zeros(len(folds))
     for fold in np.unique(folds):
         mine = folds == fold
-        found[mine] = rank_others(lists.of(~mine), lists.of(mine), penalty, signed)
-    return found
+        values[mine] = rank_others(lists.of(~mine), lists.of(mine), penalty, signed)
+    return values
 
 
 def rank_others(train: Lists, test: Lists, penalty: float, signed: np.ndarray) -> np.ndarray:
@@ -191,16 +193,16 @@ def forward_path(
     Returns the sets of views, the base first.
     """
     path = [tuple(base)]
-    left = [view for view in range(len(signed)) if view not in base]
-    while left:
+    remaining = [view for view in range(len(signed)) if view not in base]
+    while remaining:
 
         def helped(view: int) -> float:
             views = [*path[-1], view]
             values = held_out(lists.seeing(views), folds, penalty, signed[views])
             return round(float(values @ lists.weights), 12)
 
-        best = max(left, key=helped)
-        left.remove(best)
+        best = max(remaining, key=helped)
+        remaining.remove(best)
         path.append((*path[-1], best))
     return path
 
@@ -218,10 +220,10 @@ def try_recipes(
     """
     tried = {}
     for views in forward_path(lists, folds, signed, base, penalties[0]):
-        seen = lists.seeing(views)
+        visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            tried[recipe] = held_out(seen, folds, penalty, signed[list(views)])
+            tried[recipe] = held_out(visible, folds, penalty, signed[list(views)])
     return tried
 
 
@@ -322,7 +324,7 @@ def gather(
     if selection.val is not selection.train and not note:
         note = "the claims that its training held out (val)"
     weighing = weigh(data, selection.seen, selection.seen_share)
-    telling = {name: found for name, found in columns.items() if any(map(_differs, found))}
+    telling = {name: scores for name, scores in columns.items() if any(map(_differs, scores))}
     constant = tuple(name for name in columns if name not in telling)
     return Gathered(data, run, weighing, telling, seconds, note, constant)
 
@@ -336,12 +338,12 @@ def score_views(
     views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
     """Score a run's sources by every view, and measure the CPU seconds of each."""
-    asked = [run.sources(claim.id) for claim in data.claims]
+    candidates = [run.sources(claim.id) for claim in data.claims]
     columns, seconds = {}, {}
     # Views of one encoder follow one another, so that it is loaded once.
     for name in sorted(views, key=lambda one: str(views[one].model)):
         started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, asked)
+        columns[name] = scorer.scores(views[name], data.claims, candidates)
         seconds[name] = time.process_time() - started
     return {name: columns[name] for name in views}, seconds
 
@@ -352,14 +354,14 @@ def milliseconds(
     """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
     # One without candidates costs nothing, and loads nothing.
     claims = [claim for claim in data.claims if run.sources(claim.id)][:_TIMED]
-    asked = [run.sources(claim.id) for claim in claims]
-    found = {}
+    candidates = [run.sources(claim.id) for claim in claims]
+    times = {}
     for name, view in views.items():
-        scorer.scores(view, claims[:1], asked[:1], fresh=True)  # loads what is needed
+        scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
         started = time.process_time()
-        scorer.scores(view, claims, asked, fresh=True)
-        found[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
-    return found
+        scorer.scores(view, claims, candidates, fresh=True)
+        times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
+    return times
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,22 +406,22 @@ class Fitting:
 
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
-        places = [self.names.index(name) for name in names]
+        columns = [self.names.index(name) for name in names]
         folds = self._dealt(self.lists)
-        return held_out(self.lists.seeing(places), folds, PENALTIES[0], self.signed[places])
+        return held_out(self.lists.seeing(columns), folds, PENALTIES[0], self.signed[columns])
 
     def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
         tried = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(tried, {})
-        place = {penalty: n for n, penalty in enumerate(PENALTIES)}
+        position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
             "learned fusion",
             tried,
             weighing,
             settings=self._settings,
             # Fewer views are nearer to the base; a penalty is less than a view.
-            distance=lambda one: len(one.views) + place[one.penalty] / len(PENALTIES),
+            distance=lambda one: len(one.views) + position[one.penalty] / len(PENALTIES),
             rule=self.rule,
             tables=none,
             trials=True,
@@ -433,22 +435,22 @@ class Fitting:
     def nested(self) -> np.ndarray:
         """Rank claims by rankers whose views, penalty and weights are of other papers."""
         folds, weighing = self._dealt(self.lists), self.gathered.weighing
-        found = np.zeros(len(folds))
+        values = np.zeros(len(folds))
         for fold in np.unique(folds):
             mine = folds == fold
             train, test = self.lists.of(~mine), self.lists.of(mine)
             recipe, _ = self.chosen(train, weighing.among(~mine), inner=1)
             both = train.seeing(recipe.views), test.seeing(recipe.views)
             signed = self.signed[list(recipe.views)]
-            found[mine] = rank_others(*both, recipe.penalty, signed)
-        return found
+            values[mine] = rank_others(*both, recipe.penalty, signed)
+        return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
         recipe, choice = self.chosen(lists, self.gathered.weighing)
-        seen = lists.seeing(recipe.views)
-        weights = fit_linear(seen, recipe.penalty, self.signed[list(recipe.views)]).tolist()
+        visible = lists.seeing(recipe.views)
+        weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
         fitted = FittedOn(
             data.name,
@@ -463,12 +465,12 @@ class Fitting:
         )
         views = tuple(
             LearnedView(
-                self.names[place],
-                self.views[self.names[place]],
-                scorer.key(self.views[self.names[place]]),
-                float(lists.scale[place]),
+                self.names[number],
+                self.views[self.names[number]],
+                scorer.key(self.views[self.names[number]]),
+                float(lists.scale[number]),
                 weight,
             )
-            for place, weight in zip(recipe.views, weights, strict=True)
+            for number, weight in zip(recipe.views, weights, strict=True)
         )
         return LearnedFusion(views, fitted), choice

@@ -115,6 +115,5 @@ def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -
 
 
 def _in_order(vectors: Tensor, chunks: Chunks) -> Tensor:
-    """Put vectors that come chunk after chunk into the order of their row numbers."""
     order = torch.tensor([row for rows in chunks for row in rows])
     return vectors[order.argsort().to(vectors.device)]

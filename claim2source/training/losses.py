@@ -108,10 +108,10 @@ def distillation(
     target = teacher.nan_to_num() / teacher_temperature
     # A row without candidates keeps all columns: an empty softmax would be NaN.
     open_ = counted | ~counted.any(dim=1, keepdim=True)
-    wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
-    given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    expected = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    predicted = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     # -inf minus -inf would be NaN, and so would its gradient.
-    terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
+    terms = expected.exp() * (expected - predicted).masked_fill(~counted, 0.0)
     return terms.sum() / len(claims)
 
 
@@ -141,9 +141,9 @@ class KeepBaseConfig(Settings):
         )
 
 
-def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:
+def language_weights(languages: list[str], shares: Mapping[str, float]) -> list[float]:
     """Look up each claim's weight by its language."""
-    return [wanted.get(language, 0.0) if wanted else 1.0 for language in languages]
+    return [shares.get(language, 0.0) if shares else 1.0 for language in languages]
 
 
 def keep_base(
@@ -268,7 +268,7 @@ class LossesConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTargets:
-    """Hold what the losses compare the vectors with, for this process's n claims and m sources.
+    """Hold the losses' targets for this process's n claims and m sources.
 
     `positives` [n] is the column of each claim's gold; `masked` [n, m] is true where a source is
     the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive. The

@@ -126,7 +126,7 @@ class Memory:
 
     @property
     def fixed(self) -> float:
-        """Add what does not depend on the texts."""
+        """Add the parts that do not depend on the texts."""
         return self.weights + self.states
 
     @property
@@ -136,7 +136,7 @@ class Memory:
 
     @classmethod
     def of(cls, model: PreTrainedModel, config: FinetuneConfig, tokens: int) -> Memory:
-        """Estimate what a config needs where so many tokens are in the forward pass at once.
+        """Estimate a config's memory with this many tokens in the forward pass at once.
 
         The model is still without adapters.
         """
@@ -168,7 +168,7 @@ class Memory:
 
 
 def _outside_layers(model: PreTrainedModel) -> int:
-    """Count the weights that `ModelShape.linear` leaves out: embeddings, norms, biases, pooler."""
+    """Count the weights that `ModelShape.linear` omits: embeddings, norms, biases, pooler."""
     inside = {
         id(module.weight)
         for name, module in model.named_modules()
@@ -178,7 +178,7 @@ def _outside_layers(model: PreTrainedModel) -> int:
 
 
 def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
-    """Count what a layer keeps of a token until its gradients are known, in bytes.
+    """Count the bytes that a layer keeps of a token until its gradients are known.
 
     Without dropout LoRA's adapters keep each input once. Dropout keeps a mask and an output for
     every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
@@ -241,18 +241,19 @@ class MemoryPlan:
 
         Returns the config and, where there is a GPU, what was predicted and measured in a line.
         """
-        config, longest = self.config, encoder.settings.max_length
+        config = self.config
+        longest = config.trained_length(encoder.settings.max_length)
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
-        found = measure_chunk(encoder, config, tokens_at_once(config, longest))
-        predicted = self.memory.weights + found.tokens * self.memory.a_token
+        measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
+        predicted = self.memory.weights + measured.tokens * self.memory.a_token
         line = (
-            f"memory of {found.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
-            f"{(found.peak - found.gradients) / GIB:,.1f} GiB"
+            f"memory of {measured.tokens:,} tokens: predicted {predicted / GIB:,.1f} GiB, measured "
+            f"{(measured.peak - measured.gradients) / GIB:,.1f} GiB"
         )
         if "chunk_tokens" in self.auto and isinstance(config.optimisation.chunk_tokens, int):
             trained = sum(p.numel() for p in trainable_weights(encoder.model).values())
-            budget = found.budget(trained, self.device, longest)
+            budget = measured.budget(trained, self.device, longest)
             line += f"; chunks of {budget:,} tokens"
             config = replace(config, optimisation=replace(config.optimisation, chunk_tokens=budget))
         return config, [line]
@@ -288,46 +289,46 @@ def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
 def plan_memory(
     config: FinetuneConfig, model: PreTrainedModel, longest: int, device: float
 ) -> MemoryPlan:
-    """Replace `auto` by what a device of so many bytes holds; texts have at most `longest` tokens.
+    """Replace `auto` by values that fit `device` bytes; texts have at most `longest` tokens.
 
     The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
     computes the forward pass once more; both, which compute it twice more. Where nothing fits,
     the last.
     """
-    train, found = config.optimisation, []
+    train, settings = config.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     both = train.gradient_checkpointing == "auto"
     for again in (False, True) if both else (bool(train.gradient_checkpointing),):
         plain = replace(train, gradient_checkpointing=again)
         if train.chunk_tokens != "auto":
-            found.append(plain)
+            settings.append(plain)
             continue
-        found.append(replace(plain, chunk_tokens=None))
+        settings.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
         room = (USABLE * device - empty.fixed) / empty.a_token
         least = max(longest, LEAST_CHUNK) if both and not again else longest
         if room >= least or (again or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
-            found.append(replace(plain, chunk_tokens=tokens))
+            settings.append(replace(plain, chunk_tokens=tokens))
     options = []
-    for one in found:
-        asked = replace(config, optimisation=one)
+    for setting in settings:
+        asked = replace(config, optimisation=setting)
         memory = Memory.of(model, asked, tokens_at_once(asked, longest))
         options.append(MemoryPlan(asked, memory, device, auto))
-    return next((one for one in options if one.fits), options[-1])
+    return next((option for option in options if option.fits), options[-1])
 
 
 def plan_memory_here(
     config: FinetuneConfig, model: PreTrainedModel, longest: int, processes: int
 ) -> MemoryPlan:
-    """Replace `auto` by what the model's device holds, shared by `processes` where it is the CPU.
+    """Replace `auto` by values that fit the model's device, shared by `processes` if it is the CPU.
 
     Raises `ConfigError` where something was left to the device, and nothing fits.
     """
-    place = next(model.parameters()).device
-    if place.type == "cuda":
-        device = float(torch.cuda.get_device_properties(place).total_memory)
+    device_of_model = next(model.parameters()).device
+    if device_of_model.type == "cuda":
+        device = float(torch.cuda.get_device_properties(device_of_model).total_memory)
     else:
         device = machine_memory() / processes
     planned = plan_memory(config, model, longest, device)
@@ -370,8 +371,8 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are.
     """
-    model, longest = encoder.model, encoder.settings.max_length
-    place, state = encoder.device, random_state()
+    model, longest = encoder.model, config.trained_length(encoder.settings.max_length)
+    device, state = encoder.device, random_state()
     half = config.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())
     training = model.training
@@ -379,11 +380,11 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     try:
         while True:
             texts = [Tokens((1,) * longest)] * max(1, tokens // longest)
-            before = torch.cuda.memory_allocated(place)
-            torch.cuda.reset_peak_memory_stats(place)
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
             try:
                 with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                    vectors = encoder.vectors(encoder.batch(texts).to(place))
+                    vectors = encoder.vectors(encoder.batch(texts).to(device))
                 vectors.sum().backward()  # type: ignore[no-untyped-call]
                 break
             except torch.OutOfMemoryError as error:
@@ -393,7 +394,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
             torch.cuda.empty_cache()
             tokens //= 2
         gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        peak = torch.cuda.max_memory_allocated(place)
+        peak = torch.cuda.max_memory_allocated(device)
         return MeasuredChunk(len(texts) * longest, before, peak, gradients)
     finally:
         model.zero_grad(set_to_none=True)

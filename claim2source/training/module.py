@@ -145,7 +145,7 @@ class TrainingModule(pl.LightningModule):
         self.model.train()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Begin to count what an optimizer step uses."""
+        """Begin to count the texts of an optimizer step."""
         if self.window.closed:
             self.window = Window()
 
@@ -154,7 +154,7 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def loss_of_batch(self, collated: Any) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         raise NotImplementedError
 
     def halve_chunks(self, collated: Any) -> bool:
@@ -191,7 +191,7 @@ class TrainingModule(pl.LightningModule):
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
                 del passed, loss
-                start = self._again(start, why)
+                start = self._retry_smaller(start, why)
                 passed, _ = self._forward(start.collated)
                 loss = passed.loss * share
 
@@ -203,11 +203,11 @@ class TrainingModule(pl.LightningModule):
                 return self.loss_of_batch(collated)
             except torch.OutOfMemoryError as error:
                 why = str(error)
-            self._start = self._again(self._start, why)
+            self._start = self._retry_smaller(self._start, why)
             collated = self._start.collated
 
-    def _again(self, start: StepStart, why: str) -> StepStart:
-        """Go back to where a step began, with smaller chunks. Raises `UserError` for no smaller."""
+    def _retry_smaller(self, start: StepStart, why: str) -> StepStart:
+        """Return to the start of a step, with smaller chunks; `UserError` for none smaller."""
         if self.trainer.world_size > 1:
             self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
         if not self.halve_chunks(start.collated):
@@ -282,7 +282,6 @@ class TrainingModule(pl.LightningModule):
         raise UserError(why)
 
     def _mean_over_ranks(self, terms: dict[str, Tensor]) -> dict[str, float]:
-        """Average the terms of the loss over all processes."""
         values = torch.stack([terms[name].float() for name in sorted(terms)])
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(values)
@@ -303,7 +302,7 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Hold what an optimizer step said: the terms of the loss, its rate, the gradient's norm."""
+    """Hold an optimizer step's figures: the terms of the loss, its rate, the gradient's norm."""
 
     terms: Mapping[str, float] = field(default_factory=dict)
     rate: float = 0.0
@@ -312,7 +311,7 @@ class Step:
 
 @dataclass
 class Window:
-    """Count what the batches of an optimizer step used, in this process.
+    """Count the input of an optimizer step in this process.
 
     `taught` marks the teacher's scores [n, m] that each batch used; empty without a teacher.
     """
@@ -343,7 +342,7 @@ class Window:
 
 @dataclass(frozen=True)
 class StepStart:
-    """Hold what a batch's step began with: its tensors, RNG state, counts, earlier gradients."""
+    """Hold the start of a batch's step: its tensors, RNG state, counts, earlier gradients."""
 
     collated: Any
     random: RandomState
@@ -352,7 +351,7 @@ class StepStart:
 
     @classmethod
     def of(cls, module: TrainingModule, collated: Any) -> StepStart:
-        """Note what a step begins with. A CPU is not out of memory: nothing is copied there."""
+        """Copy the start of a step; no gradients on a CPU, which does not run out of memory."""
         earlier = {}
         if module.device.type == "cuda" and module.trainer.accumulate_grad_batches > 1:
             trained = trainable_weights(module.model).items()
@@ -388,7 +387,7 @@ class CollatedBatch:
 
     @property
     def plan(self) -> BatchPlan:
-        """Return what the batch was made of."""
+        """Return the batch's plan."""
         return self.batch.plan
 
     def pin_memory(self) -> CollatedBatch:
@@ -407,7 +406,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     """
     texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
     number: dict[Tokens, int] = {}
-    place = torch.tensor([number.setdefault(text, len(number)) for text in texts])
+    row_of = torch.tensor([number.setdefault(text, len(number)) for text in texts])
     distinct = list(number)
     size, budget = config.chunk_size, config.chunk_tokens
     assert budget != "auto", "settled by memory_plan"
@@ -419,7 +418,7 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     else:
         chunks = list(encoder.length_batches(distinct))
     parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
-    return CollatedBatch(batch, distinct, place, chunks, parts)
+    return CollatedBatch(batch, distinct, row_of, chunks, parts)
 
 
 class RetrieverModule(TrainingModule):
@@ -456,7 +455,7 @@ class RetrieverModule(TrainingModule):
         return self.pairs.rows if self.pairs.negatives else ()
 
     def loss_of_batch(self, collated: CollatedBatch) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         passed, batch = self.forward_pass(collated), collated.batch
         self.window.claims += len(batch.claims)
         if batch.teacher is not None:
@@ -511,7 +510,7 @@ class RetrieverModule(TrainingModule):
         return run([*[[]] * missing, *chunks], encode, loss_of)
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
-        """Put a batch's vectors beside its targets, gathered over processes where asked."""
+        """Put a batch's vectors beside its targets, gathered over processes where configured."""
         sizes = [len(part) for part in (batch.claims, batch.sources, batch.views, batch.texts)]
         claims, sources, views, texts = vectors.split(sizes)
         if batch.fixed_sources is not None:
@@ -526,7 +525,7 @@ class RetrieverModule(TrainingModule):
         return LossInputs(claims=claims, sources=sources, views=views, texts=texts, **targets)
 
     def summary(self, config: FinetuneConfig, sampler: BatchSampler) -> list[str]:
-        """Say what is trained on, and what is left out."""
+        """Describe the training data, and the pairs that are left out."""
         pairs, claims = self.pairs, self.pairs.dataset.claims
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         repeated = f", {config.data.repeat} times each," if config.data.repeat > 1 else ""

@@ -118,7 +118,7 @@ def mine_first(
     exists = gather_values(run.mined.is_file(), world)[0]
     counts: MiningCounts | None = None
     if not exists and config.mined is None and not candidates and not pairs_alone:
-        counts = _mine(session, config, train, encoder)
+        counts = _mine_pairs(session, config, train, encoder)
     elif not exists and world.is_first:
         rows: Iterable[MinedRow]
         if config.mined is not None:
@@ -150,7 +150,7 @@ def mine_again(
     before, run.mined = run.mined, run.mined_after(epoch)
     # An existing file is from a run that was killed after mining: the same weights mined it.
     if not gather_values(run.mined.is_file(), session.world)[0]:
-        counts = _mine(session, config, train, encoder, before)
+        counts = _mine_pairs(session, config, train, encoder, before)
     return mined_rows(session, train), [] if counts is None else counts.sentences()
 
 
@@ -161,7 +161,7 @@ def mines_after(config: OptimisationConfig, epoch: int) -> bool:
     return 0 < epoch < config.epochs and epoch % config.remine_every == 0
 
 
-def _mine(
+def _mine_pairs(
     session: Session,
     config: FinetuneConfig,
     train: Dataset,
@@ -176,12 +176,12 @@ def _mine(
     miner = Miner(train, encoder, rendering, config.mining, store, progress=True)
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
-        rows = _in_places_of(read_mined(before, train), rows)
+        rows = _in_order_of(read_mined(before, train), rows)
     write_mined(rows, session.run.mined)
     return miner.counts
 
 
-def _in_places_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:
+def _in_order_of(pairs: Sequence[MinedRow], mined: Iterable[MinedRow]) -> list[MinedRow]:
     """Order mined rows as these pairs; a pair that was not mined keeps its row."""
     # Batches are planned by row number, and a file named by the user need not hold every pair.
     by_pair = {(row.claim, row.positive): row for row in mined}

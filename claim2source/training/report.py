@@ -47,7 +47,7 @@ def report_run(
     run, logs = session.run, session.logs
     run.write(run.checkpoint(epoch))
     scored = {
-        number: _evaluated(run, run.checkpoint(number), data, config, session.store)
+        number: _score_checkpoint(run, run.checkpoint(number), data, config, session.store)
         for number in sorted({0, epoch})
     }
     systems = {
@@ -69,7 +69,7 @@ def report_run(
 def training_report(
     run: RunFolder, config: RunConfig, epoch: int, choice: Choice, losses: Sequence[float]
 ) -> TrainingReport:
-    """Describe how a run went and what it chose."""
+    """Describe a run's course and its choice."""
     return TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),
@@ -83,10 +83,9 @@ def training_report(
     )
 
 
-def _evaluated(
+def _score_checkpoint(
     run: RunFolder, folder: Path, data: TrainingData, config: FinetuneConfig, store: Store
 ) -> SystemReport:
-    """Score a checkpoint on the report split, through its manifest."""
     resolved = resolve(config.model.for_checkpoint(folder), config.device)
     assert resolved.manifest is not None
     rendering = resolved.manifest.rendering
@@ -191,7 +190,6 @@ def run_text(report: Report) -> str:
 
 
 def _val_lines(training: TrainingReport) -> list[str]:
-    """Show both parts of val for every epoch, where it has both, and why what was chosen."""
     lines = []
     if all(entry.parts for entry in training.history):
         columns = ["macro MRR@5 on val", *(f"{part} papers" for part in PARTS), TO_CHOOSE_BY]

@@ -1,4 +1,4 @@
-"""Fine-tune a re-ranker on what a first stage finds; choose by the whole pipeline on val."""
+"""Fine-tune a re-ranker on a first stage's candidates; choose by the whole pipeline on val."""
 
 from __future__ import annotations
 

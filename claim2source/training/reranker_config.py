@@ -1,4 +1,4 @@
-"""Define the settings of a re-ranker's training; a config file names what differs."""
+"""Define the settings of a re-ranker's training, with their defaults."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class RerankerConfig(RunConfig):
 
     @property
     def unsharded(self) -> str | None:
-        """Say what to take in place of a strategy that shards."""
+        """Name the strategies to take: a re-ranker cannot be sharded."""
         return "auto or ddp for a re-ranker"
 
     @property

@@ -40,20 +40,20 @@ def system_hash(system: System, folder: Path | None = None) -> str:
     """
     with local_models(folder):
         models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-        weights = [_weights(local_model(model).name) for model in models]
+        weights = [_weights_hash(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        named = list(_strings(list(system.stages)))
-        files = [file_hash(one) for one in named if Path(one).is_file()]
-        behind = [one for one in map(_weights, named) if one is not None]
+        named = list(_texts_in(list(system.stages)))
+        files = [file_hash(value) for value in named if Path(value).is_file()]
+        behind = [one for one in map(_weights_hash, named) if one is not None]
         # Of a checkpoint the weights say more than its place.
-        places = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
+        names = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
         settings = repr(system)
-        for place in places:
-            settings = settings.replace(repr(place), "")
+        for name in names:
+            settings = settings.replace(repr(name), "")
         return content_hash([settings, weights, files, behind])
 
 
-def _weights(name: str) -> str | None:
+def _weights_hash(name: str) -> str | None:
     """Hash a checkpoint's manifest, or the weights in a folder; None for other names."""
     try:
         folder = checkpoint_folder(name)
@@ -64,13 +64,12 @@ def _weights(name: str) -> str | None:
         return None  # a run that has not ended
 
 
-def _strings(value: object) -> Iterator[str]:
-    """List the texts in a setting, at any depth."""
+def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(one)
+            yield from _texts_in(one)
 
 
 class FirstStage:
@@ -120,9 +119,9 @@ class FirstStage:
         if self.first.run:
             return []
         nodes = self.system.first.walk()
-        found = [node.model.name for node in nodes if isinstance(node, DenseNode)]
+        names = [node.model.name for node in nodes if isinstance(node, DenseNode)]
         with local_models(self.first.models):
-            return [local_name(model) for model in (*found, *self.system.models())]
+            return [local_name(model) for model in (*names, *self.system.models())]
 
     def rank(
         self,
@@ -146,7 +145,7 @@ class FirstStage:
             depth=self.depth,
         )
         runner = SystemRunner(reported, settings)
-        return {name: runner.run(self.system, None, one).result for name, one in splits.items()}
+        return {name: runner.run(self.system, None, split).result for name, split in splits.items()}
 
     def _given(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)

@@ -1,4 +1,4 @@
-"""Load re-rankers to train, one class a kind: how pairs become logits, and what is saved."""
+"""Load re-rankers to train, one class a kind: from pairs to logits, and the files to save."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ class TrainedReranker(ABC):
         name = str(self.folder) if stage.trained is not None else config.name
         revision = None if stage.trained is not None else config.revision
         sha256 = str(identity["weights"])
-        place = str(Path(name).resolve()) if Path(name).is_dir() else name
-        self.base = Base(place, revision, sha256)
+        path = str(Path(name).resolve()) if Path(name).is_dir() else name
+        self.base = Base(path, revision, sha256)
         return settings
 
 
@@ -232,12 +232,12 @@ class CrossEncoderToTrain(TrainedReranker):
 
     def features(self, pairs: Sequence[Pair]) -> Features:
         texts: list[Any] = [tuple(pair) for pair in pairs]
-        found: Features = self.network.preprocess(texts, prompt=self.config.model.instruction)
-        return found
+        batch: Features = self.network.preprocess(texts, prompt=self.config.model.instruction)
+        return batch
 
     def logits(self, features: Features) -> Tensor:
-        found: Tensor = self.network(dict(features))["scores"]
-        return found.float().reshape(-1, self.labels)
+        scores: Tensor = self.network(dict(features))["scores"]
+        return scores.float().reshape(-1, self.labels)
 
     def write_full(self, folder: Path) -> None:
         """Write the whole model, as sentence-transformers loads it, with its base's activation."""
@@ -329,12 +329,12 @@ class YesNoToTrain(TrainedReranker):
         longest = max(map(len, rows))
         ids = torch.zeros((len(rows), longest), dtype=torch.long)
         mask = torch.zeros((len(rows), longest), dtype=torch.long)
-        for place, tokens in enumerate(rows):
+        for row, tokens in enumerate(rows):
             # The last position is every prompt's last.
-            ids[place, longest - len(tokens) :] = torch.tensor(tokens)
-            mask[place, longest - len(tokens) :] = 1
-        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        return {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+            ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+            mask[row, longest - len(tokens) :] = 1
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
 
     def logits(self, features: Features) -> Tensor:
         """Compute logit(yes) - logit(no), [pairs, 1]."""
@@ -344,10 +344,10 @@ class YesNoToTrain(TrainedReranker):
         with torch.autocast(hidden.device.type, enabled=False):
             # The two answers' logits alone, in float32: half precision ties many pairs.
             direction = head.weight[yes].float() - head.weight[no].float()
-            found = hidden.float() @ direction
+            scores = hidden.float() @ direction
             bias = getattr(head, "bias", None)
-            found = found if bias is None else found + (bias[yes] - bias[no]).float()
-        return found[:, None]
+            scores = scores if bias is None else scores + (bias[yes] - bias[no]).float()
+        return scores[:, None]
 
     def write_full(self, folder: Path) -> None:
         self.causal.save_pretrained(str(folder), max_shard_size=ONE_SHARD)

@@ -116,8 +116,8 @@ class GroupLoss:
                 wanted = [torch.where(part, 0.0, -math.inf) for part in parts]
             else:
                 wanted = [part.float() for part in parts]
-            found: Tensor = self.loss([[""] * len(rows), [list(part) for part in rows]], wanted)
-            return found
+            loss: Tensor = self.loss([[""] * len(rows), [list(part) for part in rows]], wanted)
+            return loss
         if kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
@@ -131,8 +131,8 @@ class GroupLoss:
             target = golds.long()
         else:
             target = golds.float() if teacher is None else teacher
-        found = self.loss([[""] * len(every), every], target)
-        return found
+        loss = self.loss([[""] * len(every), every], target)
+        return loss
 
 
 log = logging.getLogger(__name__)
@@ -208,12 +208,12 @@ class RerankerModule(TrainingModule):
             if self.pairs.teacher is not None:
                 taught += self.pairs.taught(number, ids)
         # Pairs of like length share a chunk; the longest come last, and are read only once.
-        order = sorted(range(len(texts)), key=lambda place: len("".join(texts[place])))
+        order = sorted(range(len(texts)), key=lambda index: len("".join(texts[index])))
         size = self.chunk_size or len(order)
         first = len(order) % size
         cuts = [*([0] if first else []), *range(first, len(order) + 1, size)]
         chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
-        parts = [self.reranker.features([texts[place] for place in chunk]) for chunk in chunks]
+        parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, sizes, torch.tensor(golds), teacher, chunks, parts)
 
@@ -224,13 +224,13 @@ class RerankerModule(TrainingModule):
         return largest > 1
 
     def loss_of_batch(self, ready: ReadyGroups) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         part_of = {chunk[0]: part for chunk, part in zip(ready.chunks, ready.parts, strict=True)}
 
         def encode(rows: Sequence[int]) -> Tensor:
             part = part_of[rows[0]]
             if torch.is_grad_enabled():
-                self._count(part)
+                self._count_tokens(part)
             return self.reranker.logits(_moved(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
@@ -239,8 +239,8 @@ class RerankerModule(TrainingModule):
                 golds = ready.golds.to(logits.device)
                 teacher = None if ready.teacher is None else ready.teacher.to(logits.device)
                 loss = self.loss_of_groups[0](logits.float(), ready.sizes, golds, teacher)
-            found = logits.detach().float()
-            scores = found[:, -1] - found[:, 0] if found.shape[1] == 2 else found[:, 0]
+            values = logits.detach().float()
+            scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
             share = torch.tensor(sum(alike) / len(alike), device=loss.device)
             self.window.terms.append({"loss": loss.detach(), ALIKE: share})
@@ -250,8 +250,7 @@ class RerankerModule(TrainingModule):
         run = whole_forward if self.chunk_size is None else chunked_forward
         return run(ready.chunks, encode, loss_of), ready.plan
 
-    def _count(self, part: Features) -> None:
-        """Count the tokens that are read, and their padding."""
+    def _count_tokens(self, part: Features) -> None:
         masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
         self.window.real += sum(int(mask.sum()) for mask in masks)
         self.window.padded += sum(mask.numel() for mask in masks)
@@ -270,7 +269,7 @@ class RerankerModule(TrainingModule):
     def summary(
         self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
     ) -> list[str]:
-        """Say what is trained on, and what is left out."""
+        """Describe the training data, and the pairs that are left out."""
         claims, pairs = data.train.claims, self.pairs
         trained = sum(p.numel() for p in trainable_weights(self.model).values())
         lines = [
@@ -338,18 +337,18 @@ class PipelineOnVal(pl.Callback):
 
     def rank(self, first: Result | None) -> None:
         """Take the first stage's result on val in every process, as the first one knows it."""
-        found = gather_values(first, self.world)[0]
-        assert found is not None
-        self._first = found.run
+        result = gather_values(first, self.world)[0]
+        assert result is not None
+        self._first = result.run
 
     def score_base(self) -> None:
         """Write and score the checkpoint of epoch 0, the re-ranker before training."""
-        result = self._reranked()
+        result = self._rerank_val()
         if not self.world.is_first:
             return
         folder = self.run.checkpoint(0)
         self.reranker.save(folder, self.manifest, base=True)
-        scores = self._score(folder, result)
+        scores = self._score_val(folder, result)
         self.run.record(scores.epoch(0, None))
         say(f"before training: val MRR@5  {scores}")
         small = why_too_small(self.data.val)
@@ -366,36 +365,37 @@ class PipelineOnVal(pl.Callback):
                 data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
                 self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
         with module.stop.after_step(waits=False):
-            result = self._reranked()
+            result = self._rerank_val()
             if self._has_collapsed(result):
                 module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
             if self.world.is_first:
-                scores = self._score(folder, result)
+                scores = self._score_val(folder, result)
             record_epoch(trainer, module, self.session, scores)
 
-    def _reranked(self) -> Result:
-        """Re-rank val with the weights as they are, a share in every process."""
+    def _rerank_val(self) -> Result:
+        """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.reranker.model
         mine = val.claims[world.rank :: world.size]
         part = self._first.restricted([claim.id for claim in mine])
         training = model.training
         model.eval()
-        found = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
+        result = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
         model.train(training)
-        return join_results(gather_values(found, world), val.claims)
+        return join_results(gather_values(result, world), val.claims)
 
     def _has_collapsed(self, result: Result) -> bool:
-        """Tell whether no claim of val has sources with different scores."""
+        """Tell whether every claim of val has equal scores for all its sources."""
         run, depth = result.run, self.config.first.depth
         # Scores that are no numbers rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
-        ranked = {one.id: list(run.scored(one.id).values())[:depth] for one in self.data.val.claims}
+        ranked = {
+            claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
+        }
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
         alike = (claim in failed or are_alike(row) for claim, row in several.items())
         return bool(several) and all(alike)
 
-    def _score(self, folder: Path, result: Result) -> ValScores:
-        """Score a ranking of val, and note it in a checkpoint's manifest."""
+    def _score_val(self, folder: Path, result: Result) -> ValScores:
         scores = pipeline_scores(result, self.data, self.config)
         manifest = RerankerManifest.read(folder)
         replace(manifest, scores=scores.by_split()).write(folder)
@@ -403,7 +403,7 @@ class PipelineOnVal(pl.Callback):
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
-    """Score a ranking of val; what is chosen by is `choose_by`."""
+    """Score a ranking of val; `choose_by` is the metric of the choice."""
     one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
     ids, metric = data.weighing.claim_ids, config.choose_by
     values = evaluate(result.run, data.val.qrels, [metric], ids)[metric]

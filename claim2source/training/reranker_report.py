@@ -62,14 +62,14 @@ def report_pipeline(
     name, ranking, on_val = first
     epoch, choice = chosen
     reported, scored = data.report, {}
-    places = {STEP_0: 0, CHOSEN: epoch}
+    epochs = {STEP_0: 0, CHOSEN: epoch}
     settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
     one = score_result(FIRST_STAGE, ranking, reported, settings)
     described = replace(one.report, model=name, claims="", val=on_val.by_split())
     described = replace(described, settings={BY: on_val.score})
     scored[FIRST_STAGE] = replace(one, report=described)
     results = {}
-    for system, number in places.items():
+    for system, number in epochs.items():
         if number not in results:
             stage = trained_stage(config.model.kind, str(run.checkpoint(number)), config)
             results[number] = apply_stage(
@@ -94,7 +94,7 @@ def report_pipeline(
         )
         scored[system] = replace(one, report=described)
     training = training_report(run, config, epoch, choice, losses)
-    systems = {name: one.report for name, one in scored.items()}
+    systems = {name: system.report for name, system in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
     families = [Family("The re-ranker against what was there before", pairs)]
@@ -148,9 +148,9 @@ def difference_lines(report: Report) -> list[str]:
 def log_report(report: Report, config: RerankerConfig, logs: RunLog) -> None:
     """Print the table and the tests, show them in W&B, and say how the re-ranker is used."""
     table = pipeline_table(report)
-    for name, found in {"pipeline": table, **report_tables(report)}.items():
-        if found is not None:
-            logs.table(table_key(name), found)
+    for name, part in {"pipeline": table, **report_tables(report)}.items():
+        if part is not None:
+            logs.table(table_key(name), part)
     training = report.training
     assert training is not None and training.choice is not None
     parts: list[Part] = [

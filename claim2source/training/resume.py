@@ -1,4 +1,4 @@
-"""Save and restore what a training resumes from, and stop it at a step that was saved."""
+"""Save and restore the state to resume a training from, and stop it at a saved step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MinedFile(TypedDict):
 
 @dataclass(frozen=True)
 class RunState:
-    """Hold what a run resumes from beside Lightning's checkpoint.
+    """Hold the state to resume a run from, beside Lightning's checkpoint.
 
     `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
     the run's folder, `mined` the current negatives, `random` the RNG state of every process by
@@ -128,7 +128,7 @@ class TrainingState(RunState):
 
     @classmethod
     def newest(cls, path: Path) -> tuple[TrainingState, InputError | None]:
-        """Read a saved state, or where it is damaged the one before, with what is wrong.
+        """Read a saved state, or if it is damaged the one before, with the damage.
 
         Raises `InputError` for the newest where neither can be read.
         """

@@ -39,7 +39,6 @@ from claim2source.core.folders import (
     why_run_is_kept,
 )
 from claim2source.core.lock import LOCK_FILE, FolderLock
-from claim2source.core.old_names import always_holds
 from claim2source.core.report import Epoch
 from claim2source.core.validate import validated
 from claim2source.systems.choose import score_of
@@ -96,20 +95,20 @@ class RunFolder:
         resumed nor replaced, and `ConfigError` naming the key when a resumed run was begun with
         another value.
         """
-        path, found = config.out, is_run(config.out)
-        run = cls(path, resumes=found and config.resume, replaces=found and config.overwrite)
-        place = _resolved(path)
-        require_writable(place, "folder")
-        if not found and not is_unbegun(path):
+        path, exists = config.out, is_run(config.out)
+        run = cls(path, resumes=exists and config.resume, replaces=exists and config.overwrite)
+        folder = _resolved(path)
+        require_writable(folder, "folder")
+        if not exists and not is_unbegun(path):
             if config.resume:
                 raise UserError(f"{path}: no run to resume here")
             if path.exists() and not all(map(_is_nothing, path.iterdir())):
                 raise UserError(f"{path}: not empty and not a run of ours; choose another --out")
             return run
-        if found and not (config.resume or config.overwrite):
+        if exists and not (config.resume or config.overwrite):
             raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
         if lock:
-            run.lock = FolderLock(place)
+            run.lock = FolderLock(folder)
         try:
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
@@ -117,36 +116,36 @@ class RunFolder:
                 if run.state.is_file():
                     run.check_history(0)
             if run.replaces:
-                _refuse_inputs_within(place, config)
+                _refuse_inputs_within(folder, config)
                 if not _is_thrown_away(path):
-                    check_aside(place, why_run_is_kept)
+                    check_aside(folder, why_run_is_kept)
         except BaseException:
             run.release()
             raise
         return run
 
     def begin(self, config: RunConfig) -> None:
-        """Make the folder, or clear what a killed process left in it; move a replaced run aside."""
-        place = _resolved(self.path)
+        """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
+        folder = _resolved(self.path)
         if self.replaces:
-            thrown_away = _is_thrown_away(place)
+            thrown_away = _is_thrown_away(folder)
             if not thrown_away and self.lock is not None:
-                moved = put_aside(place)
+                moved = put_aside(folder)
                 self.lock.moved(moved)
                 print(f"{self.path}: the earlier run is in {moved} now", flush=True)
             self.release()
             if thrown_away:
-                remove_folder(place)
-        place.mkdir(parents=True, exist_ok=True)
+                remove_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if self.lock is None:
-            self.lock = FolderLock(place)
+            self.lock = FolderLock(folder)
         if not self.resumes:
-            if is_run(place):
+            if is_run(folder):
                 raise UserError(f"{self.path}: another process has just made a run here")
-            write_text(place / MARKER, f"A training run of Claim2Source {__version__}.\n")
-            write_text(place / CONFIG_FILE, to_yaml(config))
-        clean_leftovers(place)
-        clean_leftovers(place / CHECKPOINTS)
+            write_text(folder / MARKER, f"A training run of Claim2Source {__version__}.\n")
+            write_text(folder / CONFIG_FILE, to_yaml(config))
+        clean_leftovers(folder)
+        clean_leftovers(folder / CHECKPOINTS)
         if self.damaged:
             # The next save must keep this one, not the damaged one.
             same_file(previous_state(self.state), self.state)
@@ -191,7 +190,7 @@ class RunFolder:
         """
         share = config.held_out_seen
         if self.resumes and config.data.val_seen_share is None:
-            begun = _leaves(_begun(self.path / CONFIG_FILE))[_SEEN_SHARE]
+            begun = _flattened(_begun_settings(self.path / CONFIG_FILE))[_SEEN_SHARE]
             share = begun if isinstance(begun, int | float) else share
         return replace(config, data=replace(config.data, val_seen_share=share))
 
@@ -213,7 +212,7 @@ class RunFolder:
 
     def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
-        self.history = [one for one in self.history if one.epoch < entry.epoch]
+        self.history = [epoch for epoch in self.history if epoch.epoch < entry.epoch]
         self.history.append(entry)
         self.write()
 
@@ -247,13 +246,15 @@ def score_to_choose_by(entry: Epoch) -> float:
 def resumable(config: RunConfig) -> bool:
     """Tell whether `config.out` holds a run that this config may resume."""
     file = config.out / CONFIG_FILE
-    return is_run(config.out) and _NEWEST in _leaves(_begun(file)) and not _changes(file, config)
+    return (
+        is_run(config.out)
+        and _NEWEST in _flattened(_begun_settings(file))
+        and not _changes(file, config)
+    )
 
 
 @dataclass(frozen=True)
 class _RunFile:
-    """Hold what `run.json` says."""
-
     chosen: str | None
     history: tuple[Epoch, ...]
 
@@ -280,7 +281,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _is_nothing(path: Path) -> bool:
-    """Tell whether a file is what a killed process of ours left, not a user's."""
+    """Tell whether a file is the leftover of a killed process, not a user's."""
     return is_leftover(path) or path.name == LOCK_FILE
 
 
@@ -289,26 +290,24 @@ def _is_thrown_away(path: Path) -> bool:
     return is_finished_demo(path) and foreign_file(path) is None
 
 
-def _refuse_inputs_within(place: Path, config: RunConfig) -> None:
-    """Raise `ConfigError` for an input that would move away with the run that is replaced."""
+def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
     for key, value in config.inputs:
         if value is None or not Path(value).exists():
             continue
-        if Path(value).resolve().is_relative_to(place):
+        if Path(value).resolve().is_relative_to(folder):
             raise ConfigError(key, str(value), "a place outside the run that is replaced")
 
 
 def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
-    if _NEWEST not in _leaves(_begun(file)):
+    if _NEWEST not in _flattened(_begun_settings(file)):
         why = "is of an earlier version, whose runs cannot go on; begin again with --overwrite"
         raise InputError.at(file, why=why)
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
 
-def _begun(file: Path) -> dict[str, object]:
-    """Read the settings that a run was begun with."""
+def _begun_settings(file: Path) -> dict[str, object]:
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -322,24 +321,24 @@ def _begun(file: Path) -> dict[str, object]:
 
 
 def _changes(file: Path, config: RunConfig) -> list[tuple[str, object, object]]:
-    """List key, old and new value of changed settings that a resumed run may not change."""
-    old, new, default = map(_leaves, (_begun(file), as_plain(config), as_plain(type(config)())))
+    """List key, old and new value of changed settings that a resumed run must not change."""
+    old, new, default = map(
+        _flattened, (_begun_settings(file), as_plain(config), as_plain(type(config)()))
+    )
     return [
         (key, was, new.get(key))
         for key in sorted(old.keys() | new.keys())
         # A setting that the run's config does not have is newer than the run.
         if key.partition(".")[0] not in _FREE
-        and not (key not in new and always_holds(key, old[key]))
         # None goes on as it was begun.
         and not (key == _SEEN_SHARE and new.get(key) is None)
         and (was := old.get(key, default.get(key))) != new.get(key)
     ]
 
 
-def _leaves(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten nested settings to dotted keys."""
+def _flattened(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        flat |= _flattened(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat

@@ -55,8 +55,8 @@ class Comparison:
 
     def __str__(self) -> str:
         most = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
-        found = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
-        return f"{self.what}: {found} ({most})"
+        differences = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
+        return f"{self.what}: {differences} ({most})"
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
@@ -67,9 +67,9 @@ def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
     config, encoder = base.config, base.encoder
     if config.self_check is False or (config.self_check is None and encoder.device.type != "cuda"):
         return
-    claims = [one for one in train.claims if one.golds][:CLAIMS]
-    sources = {one.id: one for one in train.sources}
-    golds = [sources[one.golds[0]] for one in claims]
+    claims = [claim for claim in train.claims if claim.golds][:CLAIMS]
+    sources = {source.id: source for source in train.sources}
+    golds = [sources[claim.golds[0]] for claim in claims]
     texts = config.rendering.claim_texts(claims), config.rendering.source_texts(golds)
     lines = check_training(encoder, config, *texts)
     if config.self_check:
@@ -94,14 +94,14 @@ def check_training(
     texts = [cut.tokenize(list(part)[:CLAIMS], side) for part, side in _sides(claims, golds)]
     half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
     try:
-        plain = _trial(cut, texts, config, packed=False, half=False)
-        found = []
+        plain = _train_copy(cut, texts, config, packed=False, half=False)
+        comparisons = []
         if cut.packs:
-            packed = _trial(cut, texts, config, packed=True, half=False)
-            found.append(_compared("packed against padded texts", packed, plain, _SAME))
+            packed = _train_copy(cut, texts, config, packed=True, half=False)
+            comparisons.append(_compared("packed against padded texts", packed, plain, _SAME))
         if half:
-            used = _trial(cut, texts, config, packed=cut.packs, half=True)
-            found.append(_compared("bfloat16 against float32", used, plain, _IN_16_BITS))
+            used = _train_copy(cut, texts, config, packed=cut.packs, half=True)
+            comparisons.append(_compared("bfloat16 against float32", used, plain, _IN_16_BITS))
     finally:
         restore_random_state(state)
     seconds = time.perf_counter() - started
@@ -109,9 +109,9 @@ def check_training(
     lines = [
         f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {counts}, "
         f"{seconds:.1f} s",
-        *(f"  {one}" for one in found),
+        *(f"  {comparison}" for comparison in comparisons),
     ]
-    if bad := [one for one in found if not one.is_good]:
+    if bad := [comparison for comparison in comparisons if not comparison.is_good]:
         raise UserError(
             f"self check: {bad[0]}; a training here would be wrong: another version of torch, or "
             "model.attention, may help"
@@ -137,7 +137,7 @@ def cut_encoder(encoder: Encoder) -> Encoder:
     return Encoder(model, encoder.tokenizer, replace(encoder.settings, dtype="float32"), None)
 
 
-def _trial(
+def _train_copy(
     encoder: Encoder,
     texts: Sequence[Sequence[Tokens]],
     config: FinetuneConfig,
@@ -145,19 +145,19 @@ def _trial(
     packed: bool,
     half: bool,
 ) -> Trial:
-    """Train some steps of a copy, on the same texts, without dropout."""
+    """Train a copy for some steps, on the same texts, without dropout."""
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
     own = Encoder(model, encoder.tokenizer, encoder.settings, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
-    places = torch.arange(len(texts[0]), device=own.device)
-    masked = torch.zeros(len(places), len(places), dtype=torch.bool, device=own.device)
+    rows = torch.arange(len(texts[0]), device=own.device)
+    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=own.device)
     losses, gradient = [], torch.empty(0)
     for _ in range(STEPS):
         parts = [own.batch(side) if packed else own.collate(side) for side in texts]
         low = torch.autocast(own.device.type, torch.bfloat16) if half else nullcontext()
         with low:
             claims, golds = (own.vectors(part.to(own.device)) for part in parts)
-        loss = info_nce(claims, golds, places, masked, config.optimisation.temperature)
+        loss = info_nce(claims, golds, rows, masked, config.optimisation.temperature)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
         if not len(gradient):

@@ -1,4 +1,4 @@
-"""Join a training's processes, hold its folder and its signals, and read what it resumes from."""
+"""Join a training's processes, hold its folder and signals, and read the state to resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Session:
     logs: RunLog
 
     def together(self) -> AbstractContextManager[None]:
-        """Run the body on every process; what the user must correct ends them all."""
+        """Run the body on every process; a `UserError` of one ends them all."""
         return together(self.world)
 
     def begin(self, config: RunConfig) -> None:

@@ -57,7 +57,7 @@ class Teacher:
     sha256: str = ""
 
     def sentences(self) -> list[str]:
-        """Say how many training claims are scored, and by what the scores are divided."""
+        """Describe how many training claims are scored, and the divisor of the scores."""
         said = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
         if self.spread is not None:
             said += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
@@ -131,8 +131,10 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
 
 def _spread(scores: TeacherScores) -> float:
     """Return the mean standard deviation of a claim's scores; 1 where no claim's scores differ."""
-    found = [statistics.pstdev(scored.values()) for scored in scores.values() if len(scored) > 1]
-    return (statistics.fmean(found) if found else 0.0) or 1.0
+    deviations = [
+        statistics.pstdev(scored.values()) for scored in scores.values() if len(scored) > 1
+    ]
+    return (statistics.fmean(deviations) if deviations else 0.0) or 1.0
 
 
 def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> list[MinedRow]:
@@ -192,10 +194,10 @@ SIZE = 64
 
 def pool_texts(sources: Sequence[Source], most: int | None, seed: int) -> list[str]:
     """List the papers' titles and sentences, each once; of many `most`, drawn."""
-    found = [source.title.strip() for source in sources]
+    pooled = [source.title.strip() for source in sources]
     sentences = (text for source in sources for text in sentences_of(source.abstract))
-    found += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
-    texts = list(dict.fromkeys(filter(None, found)))
+    pooled += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
+    texts = list(dict.fromkeys(filter(None, pooled)))
     if most is None or len(texts) <= most:
         return texts
     return random.Random(seed).sample(texts, most)
@@ -279,10 +281,12 @@ class SourceTeacher:
                     self.aligned = AlignedTexts(*of, seed, progress=turn)
             barrier(world)
         if begun is not None:
-            self._place(train, store, untrained, begun)
+            self._begin_projection(train, store, untrained, begun)
 
-    def _place(self, train: Dataset, store: Store, untrained: Identity, folder: Path) -> None:
-        """Give the projection its first weights, and name those of the student."""
+    def _begin_projection(
+        self, train: Dataset, store: Store, untrained: Identity, folder: Path
+    ) -> None:
+        """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():
             known = load_projection(folder, projection.in_features)
@@ -311,12 +315,12 @@ def load_teacher(config: FinetuneConfig, student: Encoder) -> SourceTeacher:
     assert config.teacher is not None
     allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
     require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
-    found = resolve(ModelConfig(config.teacher.name), config.device)
-    found.rendering_for(config.rendering)
-    sources = found.encoder.source_encoder or found.encoder
-    revision = None if found.manifest is not None else found.base.revision
+    resolved = resolve(ModelConfig(config.teacher.name), config.device)
+    resolved.rendering_for(config.rendering)
+    sources = resolved.encoder.source_encoder or resolved.encoder
+    revision = None if resolved.manifest is not None else resolved.base.revision
     record = source_model(sources, config.teacher.name, revision)
     projection = new_projection(student.dimensions, sources.dimensions)
     student.dense = projection.to(student.device)
     student.source_encoder = sources
-    return SourceTeacher(config, student, found.encoder, projection, record)
+    return SourceTeacher(config, student, resolved.encoder, projection, record)

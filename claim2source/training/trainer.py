@@ -91,7 +91,7 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
             meant = did_you_mean(name, sorted(known))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
         try:
-            made[name] = _made(value)
+            made[name] = _instances(value)
             TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
         except (AttributeError, ImportError, TypeError, ValueError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
@@ -110,21 +110,20 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     return made
 
 
-def _made(value: Any) -> Any:
+def _instances(value: Any) -> Any:
     """Make the objects that a value names by `class_path`, with their `init_args`."""
     if isinstance(value, list):
-        return [_made(part) for part in value]
+        return [_instances(part) for part in value]
     if not isinstance(value, dict) or "class_path" not in value:
         return value
     if rest := value.keys() - {"class_path", "init_args"}:
         raise ValueError(f"beside class_path stands {', '.join(sorted(rest))}, not init_args alone")
     module, _, name = str(value["class_path"]).rpartition(".")
     kind = getattr(import_named(module or "pytorch_lightning.callbacks"), name)
-    return kind(**{key: _made(part) for key, part in (value.get("init_args") or {}).items()})
+    return kind(**{key: _instances(part) for key, part in (value.get("init_args") or {}).items()})
 
 
 def _check_part(name: str, part: object) -> None:
-    """Raise `ConfigError` for a callback or a plugin that would contradict the run."""
     for kind in type(part).__mro__:
         library = kind.__module__.split(".")[0]
         if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
@@ -133,7 +132,7 @@ def _check_part(name: str, part: object) -> None:
 
 
 def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
-    """Make the trainer. Raises `ConfigError` for what Lightning refuses."""
+    """Make the trainer. Raises `ConfigError` for arguments that Lightning refuses."""
     import pytorch_lightning as pl
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 

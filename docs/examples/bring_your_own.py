@@ -20,6 +20,7 @@ from sentence_transformers import SentenceTransformer
 import claim2source as c2s
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
+from claim2source.train.merge import MergeConfig, merge
 from claim2source.training.config import (
     DataConfig,
     FinetuneConfig,
@@ -28,10 +29,6 @@ from claim2source.training.config import (
     WandbConfig,
 )
 from claim2source.training.finetune import finetune
-
-# The programs are files of the repository, not part of the installed package.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from train.merge import MergeConfig, merge
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else mkdtemp(prefix="claim2source-"))
 

@@ -90,6 +90,6 @@ def check_same(sources: Sequence[Source], claims: Sequence[Claim]) -> None:
     peer = BM25Okapi([source.abstract.split() for source in sources])
     run = BM25Index(sources, WHITESPACE).rank(claims, DEPTH)
     for claim in claims:
-        found, expected = [*run.scored(claim.id).values()], search_peer(peer, claim.text)
-        if not np.allclose(found, expected[: len(found)], rtol=1e-4, atol=1e-5):
+        scores, expected = [*run.scored(claim.id).values()], search_peer(peer, claim.text)
+        if not np.allclose(scores, expected[: len(scores)], rtol=1e-4, atol=1e-5):
             raise UserError(f"the scores of claim {claim.text!r} differ from rank_bm25's")

@@ -1,4 +1,4 @@
-"""Time work and a peer's in turn, and compute ratios: what the cases of bench.py share."""
+"""Time our work and a peer's in turn, and compute ratios: shared by the cases of bench.py."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Engine, Where, open_engine
+from claim2source.engines import Engine, Where, open_index
 from claim2source.engines.growing import open_for_writing
 from claim2source.engines.probes import DEPTH
 from claim2source.engines.rows import Rows, half, stamp_of
@@ -157,7 +157,7 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
         forget(index)
         with served(index, config) as (host, _):
             cold = over_http(host, posts[:COLD])
-        finder = Finder(open_engine(index), sentences=config.sentences)
+        finder = Finder(open_index(index), sentences=config.sentences)
         with served(index, config) as (host, server):
             ways = {
                 INSIDE: partial(in_process, finder, posts),
@@ -202,8 +202,8 @@ def recall(engine: Engine, posts: Sequence[str], dense: Dense) -> dict[str, floa
         for vector in vectors:
             truth = [score for _, score in engine.dense(vector, DEPTH, where, exact=True)]
             least = min(truth) - 1e-5  # ties have no order
-            found = sum(score >= least for _, score in engine.dense(vector, DEPTH, where))
-            parts.append(min(found, len(truth)) / len(truth))
+            hits = sum(score >= least for _, score in engine.dense(vector, DEPTH, where))
+            parts.append(min(hits, len(truth)) / len(truth))
         shares[name] = round(float(np.mean(parts)), 4)
     return shares
 

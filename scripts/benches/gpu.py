@@ -112,24 +112,24 @@ def run(config: Config) -> Measured:
     kinds: tuple[Tuning, ...] = ("full", "lora")
     parts |= {f"encoding, {kind}": partial(encode, config, peak, kind, documents) for kind in kinds}
     parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
-    found = {name: measured(name, part) for name, part in parts.items()}
-    shares = [row["share"] for name, row in found.items() if "share" in row and name[0] == "t"]
+    results = {name: measured(name, part) for name, part in parts.items()}
+    shares = [row["share"] for name, row in results.items() if "share" in row and name[0] == "t"]
     size = 256 if config.tiny else 8192
     both = [torch.randn(size, size, device=config.device, dtype=torch.bfloat16) for _ in range(2)]
     limit = 2 * size**3 / Timer("torch.mm(*both)", globals={"both": both}).timeit(5).median
-    return {"ratio": max(shares, default=None), "device": device, "matmul_flops": limit, **found}
+    return {"ratio": max(shares, default=None), "device": device, "matmul_flops": limit, **results}
 
 
 def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     """Measure one part, or say why it failed; print it, and free its memory."""
     try:
-        found = part()
+        result = part()
     except Exception as error:  # kernels raise errors of many kinds
-        found = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
-    print(json.dumps({name: found}), file=sys.stderr, flush=True)
+        result = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    print(json.dumps({name: result}), file=sys.stderr, flush=True)
     gc.collect()
     torch.cuda.empty_cache()
-    return found
+    return result
 
 
 def random_model(
@@ -258,15 +258,15 @@ def whole_run(config: Config) -> Measured:
     """Train a Mistral of random weights as a user does: killed, resumed, merged, loaded."""
     from sentence_transformers import SentenceTransformer
 
-    found: Measured = {}
-    with TemporaryDirectory() as place:
-        base, run, out = Path(place, "base"), Path(place, "run"), Path(place, "out")
+    figures: Measured = {}
+    with TemporaryDirectory() as folder:
+        base, run, out = Path(folder, "base"), Path(folder, "run"), Path(folder, "out")
         for part in random_mistral(config, "cpu", TINY if config.tiny else MIDDLE):
             part.save_pretrained(base)
         words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
         words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
         words += "--optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32 "
-        words += f"--store {place}/store --optimisation.warmup_ratio 0 "
+        words += f"--store {folder}/store --optimisation.warmup_ratio 0 "
         small, large = "--data.limit 64 --device cpu", "--model.dtype bfloat16"
         words += small if config.tiny else f"{large} --optimisation.precision bf16"
         for name, command in {
@@ -274,7 +274,7 @@ def whole_run(config: Config) -> Measured:
             "resumed": f"train/finetune.py {words} --resume",
             "merged": f"train/merge.py --checkpoints {run}/checkpoints/epoch-2 --out {out}",
         }.items():
-            started, log = time.perf_counter(), Path(place, f"{name}.log")
+            started, log = time.perf_counter(), Path(folder, f"{name}.log")
             with log.open("w") as file:
                 process = subprocess.Popen(
                     [sys.executable, *command.split()],
@@ -287,14 +287,14 @@ def whole_run(config: Config) -> Measured:
                         process.kill()
                     time.sleep(0.2)
             ended = process.wait()
-            found[name] = ended == (-signal.SIGKILL if name == "killed" else 0)
-            found[f"seconds_{name}"] = round(time.perf_counter() - started, 1)
-            if not found[name]:
-                return found | {"failed": log.read_text(errors="replace")[-400:]}
+            figures[name] = ended == (-signal.SIGKILL if name == "killed" else 0)
+            figures[f"seconds_{name}"] = round(time.perf_counter() - started, 1)
+            if not figures[name]:
+                return figures | {"failed": log.read_text(errors="replace")[-400:]}
         theirs = SentenceTransformer(str(out), device=config.device).encode_query(POSTS)
         ours = resolve(run / "checkpoints" / "epoch-2", config.device).encoder
         gap = (theirs * ours.encode(POSTS, "claim")[0]).sum(1).min()
-        return found | {"cosine": round(float(gap), 5)}
+        return figures | {"cosine": round(float(gap), 5)}
 
 
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:

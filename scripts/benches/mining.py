@@ -155,13 +155,15 @@ def check_same(inputs: Inputs) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
     few = inputs.dataset.with_claims(inputs.dataset.claims[:CHECKED])
     some = replace(inputs, dataset=few, claims=inputs.claims[:CHECKED])
-    text_of = {one.id: one.abstract for one in few.sources} | {c.id: c.text for c in few.claims}
+    text_of = {source.id: source.abstract for source in few.sources} | {
+        c.id: c.text for c in few.claims
+    }
     ours = {
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
         for row in mine_ours(some, DENSE)
     }
-    if not len(found := mine_peer(some)):
+    if not len(negatives := mine_peer(some)):
         raise UserError("the peer found too few negatives for every claim checked")
-    for row in found:
+    for row in negatives:
         if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:
             raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")

@@ -62,9 +62,9 @@ def run(config: Config) -> Measured:
         predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
         sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
         sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}
-        found = {name: np.asarray(score()) for name, score in sides.items()}  # warms up, too
-        theirs = np.stack([found[name] for name in found if name != "ours"])
-        ours = np.broadcast_to(found["ours"], theirs.shape)
+        scores = {name: np.asarray(score()) for name, score in sides.items()}  # warms up, too
+        theirs = np.stack([scores[name] for name in scores if name != "ours"])
+        ours = np.broadcast_to(scores["ours"], theirs.shape)
         worst = common.largest_difference(ours, theirs, 1e-4, "scores")
         watch = Watch(config.clock)
         watch.take_turns(sides, config.repeats)
@@ -82,7 +82,7 @@ def run(config: Config) -> Measured:
 
 
 def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
-    found = np.full(len(pairs), np.nan, dtype=np.float32)
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
     for batch in reranker.score(pairs):
-        found[list(batch.places)] = batch.scores
-    return found
+        scores[list(batch.places)] = batch.scores
+    return scores

@@ -93,10 +93,10 @@ class Cell:
         """Draw the data set, its pairs, and the texts of each."""
         data = load("demo" if self.texts == "short" else self.texts, "train")
         if self.texts == "short":
-            titles = (replace(one, abstract="", authors=(), venue="") for one in data.sources)
+            titles = (replace(source, abstract="", authors=(), venue="") for source in data.sources)
             data = replace(data, sources=tuple(titles))
         rendered = RENDERING.source_texts(data.sources)
-        text_of = {one.id: text for one, text in zip(data.sources, rendered, strict=True)}
+        text_of = {source.id: text for source, text in zip(data.sources, rendered, strict=True)}
         claims = [claim for claim in data.claims if len(claim.golds) == 1]
         random.Random(self.config.seed).shuffle(claims)
         texts, seen = dict[MinedRow, tuple[str, str]](), set[str]()
@@ -128,9 +128,9 @@ def run(config: Config) -> Measured:
     cells = {"_".join(kind): Cell(config, *kind) for kind in kinds}
     for cell in cells.values():
         cell.pairs()  # missing data fails now, not after minutes
-    found = {name: compare(cell) for name, cell in cells.items()}
-    first = next(iter(found.values()))
-    return {"ratio": first["ratio"], "spread": first["spread"], "cells": found}
+    results = {name: compare(cell) for name, cell in cells.items()}
+    first = next(iter(results.values()))
+    return {"ratio": first["ratio"], "spread": first["spread"], "cells": results}
 
 
 def compare(cell: Cell) -> Measured:

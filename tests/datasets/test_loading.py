@@ -100,6 +100,30 @@ def test_without_pairs_no_post_has_a_gold_and_without_a_grade_all_are_golds() ->
     assert ungraded.claims[1].golds == ("p2", "p3")
 
 
+def test_lists_of_dicts_and_texts_are_tables_and_columns_may_be_called_otherwise() -> None:
+    rows = [
+        frame.astype(object).where(frame.notna(), None).to_dict("records")
+        for frame in (PAPERS.astype({"date": str}).replace("NaT", None), POSTS, PAIRS)
+    ]
+    assert c2s.Dataset.from_frames(*rows) == EXPECTED
+    # A key that some rows lack, and columns of other names in any of the tables.
+    short = [{key: cell for key, cell in row.items() if cell is not None} for row in rows[1]]
+    tweets = [
+        {("tweet" if key == "text" else key): cell for key, cell in row.items()} for row in short
+    ]
+    papers = PAPERS.rename(columns={"text": "summary"})
+    columns = {"tweet": "text", "summary": "abstract", "grade": "score"}
+    pairs = PAIRS.rename(columns={"score": "grade"})
+    assert c2s.Dataset.from_frames(papers, tweets, pairs, columns=columns) == EXPECTED
+    texts = c2s.load(
+        papers=["Masks work.", "Tea."],
+        posts=["masks!"],
+        pairs=[{"qid": "post-1", "docid": "paper-2"}],
+    )
+    assert texts.sources[1] == Source("paper-2", "", "Tea.")
+    assert texts.claims == (Claim("post-1", "masks!", golds=("paper-2",)),)
+
+
 def test_pairs_of_texts_stand_alone() -> None:
     """As sentence-transformers trains on: equal texts are one, negatives are in the pool."""
     pairs = HFDataset.from_dict(
@@ -141,7 +165,14 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "pairs:4: corpus-id: '7' is already judged for 'p1' on line 1",
     ),
     "no posts": (lambda: {"posts": POSTS[:0], "pairs": None}, "posts: holds no claims"),
-    "a list": (lambda: {"papers": [1]}, "papers: is a list, not a pandas frame or a Dataset"),
+    "a list": (lambda: {"papers": [1]}, "papers: is a list of int; wanted: a pandas frame, .*"),
+    "two kinds": (lambda: {"papers": [{}, "x"]}, "papers: is a list of dict and str; wanted: .*"),
+    "nothing": (lambda: {"papers": []}, "papers: is an empty list; wanted: a pandas frame, .*"),
+    "a text": (lambda: {"papers": "p.csv"}, "papers: is a str; wanted: a pandas frame, .*"),
+    "a renamed column": (
+        lambda: {"columns": {"twet": "text"}},
+        r"config: columns: 'twet' is not allowed; allowed: a column of a table; there are: .*",
+    ),
     "a column twice": (
         lambda: {"papers": pd.concat([PAPERS, PAPERS[["title"]]], axis=1)},
         "papers: has the column title twice",

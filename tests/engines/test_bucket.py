@@ -17,7 +17,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
-from claim2source.engines import Engine, files, is_engine, open_engine
+from claim2source.engines import Engine, files, is_engine, open_index
 from claim2source.engines.files import Bucket, BucketLock
 from claim2source.find.answers import plain
 from claim2source.find.finder import Finder
@@ -52,7 +52,7 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     corpus, url = Corpus.drawn(60), f"{server}/contract/index"
     assert not is_engine(url)
     with pytest.raises(InputError, match="not an index"):
-        open_engine(url)
+        open_index(url)
     made = []
     for place in (url, tmp_path / "index"):
         engine = Engine.create(place, manifest_of())
@@ -66,12 +66,12 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     vector = np.ones(WIDTH)
     for engine in made:
         engine.close()
-    for one, other in ((bucket, folder), (open_engine(url), folder)):
+    for one, other in ((bucket, folder), (open_index(url), folder)):
         assert one.dense(vector, 99) == other.dense(vector, 99)
         assert one.lexical(["mask", "w1"], 99) == other.lexical(["mask", "w1"], 99)
         assert one.fetch(["p1", "p3"]) == other.fetch(["p1", "p3"])
         assert one.stats().papers == 59 and one.version == other.version
-    assert open_engine(url, 2).stats().papers == 30
+    assert open_index(url, 2).stats().papers == 30
     with pytest.raises(InputError, match="it is not replaced"):
         Bucket(url).remove("manifest.json")
         Engine.create(url, manifest_of())
@@ -80,7 +80,7 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
     name = next(one for one in bucket.files.listed("papers.lance/data") if one.endswith("lance"))
     bucket.files.remove(name)
     with pytest.raises(InputError, match=f"damaged .59 papers.*{name} is missing"):
-        open_engine(url)
+        open_index(url)
 
 
 def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
@@ -121,7 +121,7 @@ def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
 def test_addresses_of_no_bucket_are_refused_without_their_password() -> None:
     for url in ("s3://", "ftp://me:secret@host/x", "s3://me:secret@bucket/x", "https://host/x"):
         with pytest.raises(UserError, match="is no folder or bucket") as found:
-            open_engine(url)
+            open_index(url)
         assert "secret" not in str(found.value)
 
 
@@ -182,19 +182,19 @@ def test_it_grows_under_two_servers_while_its_writer_is_killed(
         every = write("every.jsonl", PAPERS)
         for kill in range(KILLS):
             writer = subprocess.Popen(index(url, every), stdout=-3, stderr=-3)
-            before = open_engine(url).stats().papers
+            before = open_index(url).stats().papers
             end = time.monotonic() + BEGIN
             # After it has begun to write; of the later ones some are killed while they build.
-            while open_engine(url).stats().papers == before < PAPERS:
+            while open_index(url).stats().papers == before < PAPERS:
                 assert writer.poll() is None and time.monotonic() < end
                 time.sleep(0.05)
             time.sleep(draw.random() * 0.3 * (kill + 1))
             writer.kill()
             writer.wait()
-            assert open_engine(url).stats().papers >= before
+            assert open_index(url).stats().papers >= before
         run(index(url, every))
         run(index(str(tmp_path / "idx"), every))
-        expected = Finder(open_engine(tmp_path / "idx")).find(
+        expected = Finder(open_index(tmp_path / "idx")).find(
             [Post(str(i), post) for i, post in enumerate(posts)], 10
         )
         for address in addresses:

@@ -16,7 +16,7 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Engine, Where, is_engine, open_engine
+from claim2source.engines import Engine, Where, is_engine, open_index
 from claim2source.engines.rows import EVERYWHERE, Rows, half, stamp_of
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
@@ -176,7 +176,7 @@ def test_a_copy_of_the_folder_is_a_copy_of_the_index(
     shutil.copytree(Path(engine.where), tmp_path / "copy")
     engine.close()
     shutil.move(tmp_path / "copy", tmp_path / "moved")
-    copy = open_engine(tmp_path / "moved")
+    copy = open_index(tmp_path / "moved")
     check(copy, corpus, k=10)
     assert copy.manifest == engine.manifest and copy.stats().papers == len(corpus.papers)
     copy.delete(["p3"])
@@ -194,12 +194,12 @@ def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: 
     file = tmp_path / "idx" / "manifest.json"
     values = json.loads(file.read_text())
     file.write_text(json.dumps({"index": "lancedb", **values, "copying": ""}))
-    assert open_engine(tmp_path / "idx").stats().papers == 5
+    assert open_index(tmp_path / "idx").stats().papers == 5
     file.write_text(json.dumps({**values, "copying": "abc"}))
     with pytest.raises(InputError, match="a copy that was not finished: copy the folder again"):
-        open_engine(tmp_path / "idx")
-    for use in (open_engine, is_engine):
-        with pytest.raises(UserError, match="is gone; an index is a folder now") as caught:
+        open_index(tmp_path / "idx")
+    for use in (open_index, is_engine):
+        with pytest.raises(UserError, match="is no folder or bucket; allowed: s3://") as caught:
             use("qdrants://me:secret@host/papers")
         assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
@@ -207,10 +207,8 @@ def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: 
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
     engine = Engine.create(tmp_path / "index", manifest_of())
     engine.upsert(corpus.rows(range(10)))
-    reader = open_engine(tmp_path / "index")
-    code = (
-        "import sys; from claim2source.engines import open_engine; open_engine(sys.argv[1]).lock()"
-    )
+    reader = open_index(tmp_path / "index")
+    code = "import sys; from claim2source.engines import open_index; open_index(sys.argv[1]).lock()"
     words = [sys.executable, "-c", code, str(tmp_path / "index")]
     done = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY)
     assert "in use by process" in done.stderr
@@ -237,7 +235,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="not an index"):
-        open_engine(tmp_path / "mine")
+        open_index(tmp_path / "mine")
     with pytest.raises(InputError, match="it is not replaced"):
         Engine.create(tmp_path / "mine", manifest_of())
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]

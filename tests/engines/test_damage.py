@@ -13,7 +13,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
-from claim2source.engines import Engine, open_engine
+from claim2source.engines import Engine, open_index
 from claim2source.engines import files as module
 from claim2source.engines.manifest import MANIFEST
 from eval.find import main as find
@@ -68,13 +68,13 @@ def test_every_file_is_missed_and_nothing_replaces_it(
         damage(path)
         there = sorted(copy.rglob("*"))
         with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as found:
-            open_engine(copy)
+            open_index(copy)
         assert path.name in str(found.value) and "\n" not in str(found.value)
         with pytest.raises(UserError):
             Engine.create(copy, manifest_of())
         assert sorted(copy.rglob("*")) == there
         path.write_bytes(original)
-    assert open_engine(copy).stats().papers == PAPERS
+    assert open_index(copy).stats().papers == PAPERS
 
 
 def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_too(
@@ -94,10 +94,10 @@ def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_t
             path.write_bytes(data)
     newest.write_bytes(b"broken")
     with pytest.raises(InputError, match="damaged"):
-        open_engine(copy)
+        open_index(copy)
     shutil.rmtree(copy / "papers.lance")
     with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
-        open_engine(copy)
+        open_index(copy)
     assert not (copy / "papers.lance").exists() and capsys.readouterr().out == ""
 
 
@@ -122,7 +122,7 @@ def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], wh
     file = copy / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
     with pytest.raises(InputError, match=why) as found:
-        open_engine(copy)
+        open_index(copy)
     assert "\n" not in str(found.value)
 
 
@@ -132,7 +132,7 @@ def test_a_manifest_or_a_note_that_is_no_json_is_refused(copy: Path, text: bytes
         before = (copy / name).read_bytes()
         (copy / name).write_bytes(text)
         with pytest.raises(InputError, match=name):
-            open_engine(copy)
+            open_index(copy)
         (copy / name).write_bytes(before)
 
 
@@ -150,29 +150,29 @@ def test_an_index_whose_making_was_killed_is_made_by_the_next_run(tmp_path: Path
         for name in left:
             (folder / name).mkdir(parents=True)
         Engine.create(folder, manifest_of()).close()
-        assert open_engine(folder).stats().papers == 0
+        assert open_index(folder).stats().papers == 0
 
 
 def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -> None:
-    before, writer = files(copy), open_engine(copy)
+    before, writer = files(copy), open_index(copy)
     writer.upsert(Corpus.drawn(PAPERS + 20).rows(range(PAPERS, PAPERS + 20)))
     # The writer still has it, or was killed here.
-    assert open_engine(copy).stats().papers == PAPERS + 20
+    assert open_index(copy).stats().papers == PAPERS + 20
     for path in set(files(copy)) - set(before):
         data = path.read_bytes()
         flip(path)
         with pytest.raises(InputError, match=f"{path.name} holds other bytes"):
-            open_engine(copy)
+            open_index(copy)
         path.write_bytes(data)
     writer.close()
     hint = copy / "papers.lance/_versions/latest_version_hint.json"
     for text in ('{"version":2}', '{"version":99}', "", "broken"):
         hint.write_text(text)
-        assert open_engine(copy).stats().papers == PAPERS + 20
+        assert open_index(copy).stats().papers == PAPERS + 20
 
 
 def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:
-    engine = open_engine(copy)
+    engine = open_index(copy)
     shutil.rmtree(copy)
     for use in (
         lambda: engine.dense(np.ones(WIDTH), 5),
@@ -201,14 +201,14 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
         victim.write_text("precious")
         make(copy / LOCK_FILE)
         with pytest.raises(UserError, match="is no lock of this program"):
-            open_engine(copy).delete(["p1"])
+            open_index(copy).delete(["p1"])
         assert victim.read_text() == "precious"
         (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
     # What is written atomically replaces a link, and leaves alone what it leads to.
     (copy / MANIFEST).rename(tmp_path / "real.json")
     (copy / MANIFEST).symlink_to(tmp_path / "real.json")
     before = (tmp_path / "real.json").read_bytes()
-    engine = open_engine(copy)
+    engine = open_index(copy)
     engine.note(average_length=1.0)
     assert (tmp_path / "real.json").read_bytes() == before
 
@@ -222,7 +222,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{path.name}: is no regular file"):
-        open_engine(copy)
+        open_index(copy)
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -234,14 +234,14 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         ("empty", "not an index: it has no manifest.json"),
     ):
         with pytest.raises(InputError) as found:
-            open_engine(tmp_path / name)
+            open_index(tmp_path / name)
         assert str(found.value) == f"{tmp_path / name}: {why}"
 
 
 def test_of_large_indexes_only_files_that_changed_since_are_read(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_engine(copy)
+    engine = open_index(copy)
     engine.build()  # the note is of these files, not of those that they were copied from
     engine.close()
     monkeypatch.setattr(module, "HASH_LIMIT", 0)
@@ -249,11 +249,11 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     monkeypatch.setattr(
         module, "file_hash", lambda path: hashed.append(Path(path).name) or "0" * 64
     )
-    open_engine(copy)
+    open_index(copy)
     assert hashed == []
     os.utime(path := files(copy)[0])
     with pytest.raises(InputError, match="other bytes than were written"):
-        open_engine(copy)
+        open_index(copy)
     assert hashed == [path.name]
 
 
@@ -262,7 +262,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     import resource
 
     corpus = Corpus.drawn(2000, seed=3)
-    engine = open_engine(copy)
+    engine = open_index(copy)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
@@ -272,9 +272,9 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         engine.close()
     assert "\n" not in str(found.value)
-    engine = open_engine(copy)
+    engine = open_index(copy)
     assert engine.stats().papers == PAPERS and len(engine.dense(np.ones(WIDTH), 99)) == PAPERS
     engine.upsert(corpus.rows(range(100, 200)))
     engine.build()
     engine.close()
-    assert open_engine(copy).stats().papers == PAPERS + 100
+    assert open_index(copy).stats().papers == PAPERS + 100

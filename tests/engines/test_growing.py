@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import grow, grow_engine, open_engine
+from claim2source.engines import grow, grow_engine, open_index
 from claim2source.engines.growing import OpenStore, open_for_writing, re_encode, undo_re_encoding
 from claim2source.engines.rows import MOST, SPLIT, split
 from claim2source.models import ModelConfig
@@ -43,7 +43,7 @@ def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
         Claim("c3", "zzz"),
     ]
     for fusion in (FusionConfig(), FusionConfig(missing="scored", scale="none", depth=3)):
-        engine = open_engine(tmp_path / "idx")
+        engine = open_index(tmp_path / "idx")
         engine.fusion = fusion
         expected = Hybrid(BM25(), dense, fusion).index(SOURCES).search(claims, 3)
         found = engine.search(claims, 3)
@@ -102,7 +102,7 @@ def test_another_model_or_analysis_is_refused(
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.encoder)
     other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
-    engine = open_engine(tmp_path / "idx")
+    engine = open_index(tmp_path / "idx")
     with pytest.raises(UserError, match="another model made this index"):
         engine.use(other.encoder)
     with pytest.raises(UserError, match="another model made this index"):
@@ -168,7 +168,7 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
     other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
     grow_engine(tmp_path / "new", SOURCES, other.model)
-    engine, reader = open_engine(tmp_path / "idx"), open_engine(tmp_path / "idx")
+    engine, reader = open_index(tmp_path / "idx"), open_index(tmp_path / "idx")
     before = reader.search("paper a", 9).scored("0")
 
     class StoppingError(Exception):
@@ -192,7 +192,7 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     made = re_encode(engine, other, batch=2)
     engine.close()
     assert sum(calls[3::2]) == 7  # the first two were encoded before
-    expected = open_engine(tmp_path / "new").search("paper a", 9).scored("0")
+    expected = open_index(tmp_path / "new").search("paper a", 9).scored("0")
     assert made.search("paper a", 9).scored("0") == expected != before
     # Who has it open sees it, and sees it go.
     assert reader.search("paper a", 9).scored("0") == expected
@@ -216,7 +216,7 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
     other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
-    engine, reader = open_engine(tmp_path / "idx"), open_engine(tmp_path / "idx")
+    engine, reader = open_index(tmp_path / "idx"), open_index(tmp_path / "idx")
     re_encode(engine, other)
     engine.close()
     of_other = reader.search("paper a", 9).scored("0")
@@ -247,13 +247,13 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
 
 def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:
     grow_engine(tmp_path / "idx", SOURCES[:4], dense.model)
-    engine = open_engine(tmp_path / "idx")
+    engine = open_index(tmp_path / "idx")
     version, before = engine.version, engine.search("paper a", 9).scored("0")
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
-    old = open_engine(tmp_path / "idx", version)
+    old = open_index(tmp_path / "idx", version)
     assert old.search("paper a", 9).scored("0") == before and old.version == version
     assert len(engine.search("paper a", 9).sources("0")) == 9 and engine.version > version
     with pytest.raises(UserError, match="is only read"):
         old.delete(["s1"])
     with pytest.raises(UserError, match="999: there is no such version"):
-        open_engine(tmp_path / "idx", 999)
+        open_index(tmp_path / "idx", 999)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from claim2source.core.records import Source
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
@@ -101,6 +101,6 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     assert f"ray: {PAPERS - kept} papers encoded into the store on 2 machines" in done.stdout
     assert f"{PAPERS} added" in done.stdout and not re.search("Traceback|usage", done.stderr)
     assert stored() == (2 * PAPERS, PAPERS) and len(shards()) > written
-    rows = next(open_engine(tmp_path / "idx").rows(50))
+    rows = next(open_index(tmp_path / "idx").rows(50))
     texts = rendering.source_texts(paper.source for paper in rows.papers)
     np.testing.assert_allclose(rows.vectors, encoder.encode(texts, "source")[0], atol=1e-3)

@@ -18,7 +18,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
@@ -102,7 +102,7 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
     found = json.loads(ask(POST, "--json"))
     assert [one["rank"] for one in found] == [*range(1, 11)]
     claim = Post("0", POST).claim("en")
-    dense = Dense(open_engine(index).encoder, rendering=Rendering("original", "title_abstract"))
+    dense = Dense(open_index(index).encoder, rendering=Rendering("original", "title_abstract"))
     sources = [paper.source for paper in PAPERS]
     hybrid = Hybrid(BM25(), dense).index(sources)
     expected = hybrid.search([claim], 100).scored("0")
@@ -123,7 +123,7 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
 
 def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index: str) -> None:
     sentences = ["A vaccine works.", "Masks cut outbreaks.", "The query passage: a b."]
-    encoder = open_engine(index).encoder
+    encoder = open_index(index).encoder
     for post in ("vaccine works", "query passage : a b", POST):
         claim, _ = encoder.encode([post], "claim", store=None, progress=None)
         vectors, _ = encoder.encode(sentences, "source", store=None, progress=None)
@@ -135,7 +135,7 @@ def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index:
 def test_sentences_that_an_index_keeps_are_not_encoded_again(
     index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_engine(index)
+    engine = open_index(index)
     encoded: list[str] = []
     whole = type(engine.encoder)._encode_chunk
 
@@ -158,7 +158,7 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 
 
 def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:
-    engine = open_engine(index)
+    engine = open_index(index)
     abstract = "Background. Masks may cut outbreaks. We asked 12 schools. Vaccines. Conclusion."
     engine.fetch = lambda ids: {  # type: ignore[method-assign]
         one: Paper(Source(one, "", abstract if one == "p1" else "")) for one in ids
@@ -231,20 +231,20 @@ def test_the_features_are_the_scores_of_the_stages(index: str) -> None:
     n = len(design.names)
     weights = tuple(0.1 * (i + 1) for i in range(n))
     model = AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, weights, -2.0)
-    engine = open_engine(index)
+    engine = open_index(index)
     found = engine.find([Post("0", POST).claim("en")], 100)
     stages = {"lexical": found.lexical, "dense": found.dense, "fused": found.fused}
     expected = model.probabilities(design.features(["0"], stages))
     with knowing(index, model):
         for k in (1, 10, 12):
-            (answer,) = Finder(open_engine(index)).find([Post("0", POST)], k)
+            (answer,) = Finder(open_index(index)).find([Post("0", POST)], k)
             assert answer.present == pytest.approx(float(expected[0]))
 
 
 def test_papers_that_are_not_built_in_are_told(
     index: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copy = open_engine(shutil.copytree(index, tmp_path / "copy"))
+    copy = open_index(shutil.copytree(index, tmp_path / "copy"))
     (rows,) = copy.rows()
     copy.upsert(rows.only([0, 1]))
     copy.close()
@@ -289,7 +289,7 @@ def test_many_posts_keep_their_order_dates_and_languages(
         with pytest.raises(UserError, match=why):
             ask("--input", str(table), "--json")
     assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
-    engine = open_engine(index)
+    engine = open_index(index)
     answers = Finder(engine).find(
         [Post("a", "Eine neue Studie über Masken und Ausbrüche"), Post("b", "12")]
     )
@@ -493,7 +493,7 @@ def test_standard_input_is_a_post_of_any_bytes(
 
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
-    engine = open_engine(index)
+    engine = open_index(index)
     whole: Callable[..., dict[str, Paper]] = engine.fetch
     engine.fetch = lambda ids: {k: v for k, v in whole(ids).items() if k != "p1"}  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
@@ -519,7 +519,7 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
     first = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))[0]
     assert first["words"]["post"] == ["Zola's", "Nature", "vaccines", "cut", "outbreak"]
     assert first["words"]["paper"] == ["vaccine", "cut", "outbreaks", "Zola", "Nature"]
-    engine = open_engine(index)
+    engine = open_index(index)
     said = first["index"]
     assert (said["version"], said["model"]) == (engine.version, engine.manifest.model_hash)
     again = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
@@ -542,7 +542,7 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
         text = ask(POST)
         assert said.format(40, 90, 82) in text and "fit it again" not in text
         assert said.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
-        (answer,) = Finder(open_engine(index)).find([Post("0", POST)])
+        (answer,) = Finder(open_index(index)).find([Post("0", POST)])
         assert answer.measured == Tenth(40, pytest.approx(0.9), 36, 33)  # type: ignore[arg-type]
     with knowing(index, replace(model, bias=-3.0)):
         assert said.format(50, 8, 0) in ask(POST)
@@ -557,7 +557,7 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
 ) -> None:
     with pytest.raises(UserError, match="lang: 'xx' is not allowed; allowed: auto, or a language"):
         ask(POST, "--lang", "xx")
-    finder = Finder(open_engine(index))
+    finder = Finder(open_index(index))
     posts = [
         Post("a", "les masques marchent", "und"),
         Post("b", "Masken wirken"),
@@ -570,7 +570,7 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
         Post("e", "x", "fr"),
     ]
     assert [one.lang for one in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
-    engine = open_engine(index)
+    engine = open_index(index)
     model = replace(engine.manifest.model, name="sentence-transformers/all-MiniLM-L6-v2")  # type: ignore[type-var]
     engine.manifest, engine._encoder = replace(engine.manifest, model=model), engine.encoder
     warned = [bool(one.warnings) for one in Finder(engine).find(posts)]

@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.beir import write_beir
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.stages.abstain import AbstainModel
 from eval.index import main, shard_of
 
@@ -54,7 +54,7 @@ def test_an_index_is_made_grows_and_shrinks(
     )
     with pytest.raises(UserError, match=r"papers.csv:33: title: is empty, and so is text"):
         main(words)
-    assert open_engine(out).stats().papers == 30  # it was read before anything was written
+    assert open_index(out).stats().papers == 30  # it was read before anything was written
     # The model is the index's own.
     main([*words, "--lenient"])
     text = said(capsys)
@@ -63,7 +63,7 @@ def test_an_index_is_made_grows_and_shrinks(
     (tmp_path / "gone.txt").write_text("3\nnone\n\n5\n")
     main(["--out", out, "--delete", str(tmp_path / "gone.txt")])
     assert "2 of 3 papers removed" in said(capsys)
-    engine = open_engine(out)
+    engine = open_index(out)
     assert engine.stats().papers == 29 and engine.stats().unbuilt == 0
     paper = engine.fetch(["0"])["0"]
     assert paper.source == Source("0", "claim b 0", "vaccine works", date="2020-01")
@@ -82,7 +82,7 @@ def test_what_is_deleted_is_not_added_by_the_same_call(
     text = said(capsys)
     assert "2 of 3 papers removed" in text and "28 unchanged; 28 papers" in text
     assert "papers that are to be deleted: 2" in text
-    assert not open_engine(out).fetch(["3", "5"])
+    assert not open_index(out).fetch(["3", "5"])
 
 
 def test_retractions_are_marked_and_another_model_comes_and_goes(
@@ -110,18 +110,18 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
     )
     main(["--out", out, "--retractions", str(watch)])
     assert "1 papers have another state" in said(capsys)
-    assert open_engine(out).fetch(["3"])["3"].retracted == "retracted, 2020-05-12"
+    assert open_index(out).fetch(["3"])["3"].retracted == "retracted, 2020-05-12"
     main(["--out", out, "--re_encode", other, *store])
     text = said(capsys)
     assert "30 papers: about " in text and f"30 papers, of the model {other}" in text
-    engine = open_engine(out)
+    engine = open_index(out)
     assert engine.manifest.model is not None and engine.manifest.model.name == other
     assert (
         engine.fetch(["3"])["3"].is_retracted and len(engine.search("claim a", 9).sources("0")) == 9
     )
     main(["--out", out, "--undo"])
     assert f"again of the model {one}" in said(capsys)
-    assert open_engine(out).search("claim a", 9).sources("0")
+    assert open_index(out).search("claim a", 9).sources("0")
     with pytest.raises(UserError, match="re_encode"):
         main([str(papers), "--out", out, "--re_encode", other])
 
@@ -167,13 +167,13 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
     assert "abstention fitted on 60 claims of " in said(capsys)
-    fitted = open_engine(out).manifest.abstain
+    fitted = open_index(out).manifest.abstain
     assert fitted is not None
     design = AbstainModel.of_plain(fitted, Path(out)).design
     assert design.stages == ("lexical", "dense", "fused")
     # A copy has it too.
     shutil.copytree(out, tmp_path / "copy")
-    assert open_engine(tmp_path / "copy").manifest.abstain == fitted
+    assert open_index(tmp_path / "copy").manifest.abstain == fitted
     main(["--out", out, "--source", str(tmp_path / "few"), "--no_abstention"])
     assert "abstention fitted" not in said(capsys)
     with pytest.raises(ConfigError, match="sentences: .* true: the index keeps them"):
@@ -211,5 +211,5 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     with pytest.raises(UserError, match=why):
         main([*words, "--out", "idx"])
     assert not (tmp_path / "idx" / "papers.lance").exists()
-    with pytest.raises(UserError, match="qdrant://..: is gone; an index is a folder now"):
+    with pytest.raises(UserError, match="qdrant://..: is no folder or bucket"):
         main(["demo", "--out", "qdrant://localhost:1/x"])

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
 from eval.serve import TOKEN, ServeConfig, listen, main
@@ -117,7 +117,7 @@ def test_malformed_requests_harm_nobody(
 ) -> None:
     """1,000 requests, 5 % of them malformed, 8 at a time: each good one gets its own answer."""
     texts = [f'claim {"abc"[i % 3]} number {i} "quoted" \x07' for i in range(25)]
-    alone = Finder(open_engine(index))
+    alone = Finder(open_index(index))
     expected = {
         one.post.text: [m.paper.source.id for m in one.matches]
         for one in alone.find([Post(str(i), text) for i, text in enumerate(texts)], 3)

@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.engines import Engine, grow_engine, open_engine
+from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
 from claim2source.find.calibrate import calibrate, measured_line, reliability
 from claim2source.find.elsewhere import posts_from_elsewhere
@@ -47,20 +47,20 @@ def dataset() -> Dataset:
 def engine(tiny_folder: Path, dataset: Dataset, tmp_path: Path) -> Engine:
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     grow_engine(tmp_path / "idx", dataset.sources, model)
-    return open_engine(str(tmp_path / "idx"))
+    return open_index(str(tmp_path / "idx"))
 
 
 def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     engine: Engine, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted_on: list[tuple[module.Questions, np.ndarray]] = []
-    whole = module._fit
+    whole = module._fit_model
 
     def watched(questions: module.Questions, *rest: object) -> AbstainModel:
         fitted_on.append((questions, rest[-1]))  # type: ignore[arg-type]
         return whole(questions, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_fit", watched)
+    monkeypatch.setattr(module, "_fit_model", watched)
     model = calibrate(engine, dataset)
     # No paper, and no kind of other posts, is on both sides; the last model is fitted on all.
     questions = fitted_on[0][0]
@@ -80,7 +80,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     assert model.papers == 60 and model.topic is not None
     engine.note(abstain=model.plain())
     engine.close()
-    finder = Finder(open_engine(engine.where))
+    finder = Finder(open_index(engine.where))
     posts = [Post("a", dataset.claims[0].text), Post("b", "Regen in Kiel, nie wieder Urlaub hier")]
     first, second = finder.find(posts)
     assert (first.verdict, first.measured) == ("found", found)

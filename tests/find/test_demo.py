@@ -14,17 +14,17 @@ from eval.index import main as index
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
-GERMAN = "Neue Studie: Ratten erschnüffeln Tuberkulose im Gefängnis, besser als das Mikroskop"
+GERMAN = "Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop"
 
 
 def test_one_post_is_the_example_everywhere() -> None:
     texts = [REPOSITORY / name for name in ("README.md", "docs/index.md", "docs/find.md")]
-    texts += [page.FOLDER / "page.html", Path(schemas.__file__)]
+    texts += [page.FOLDER / "page.html", Path(schemas.__file__), REPOSITORY / "docs/quick_start.md"]
     for path in texts:
         text = path.read_text(encoding="utf-8")
         assert "masks cut outbreaks 3.7x" in text
         asked = re.findall(r'claim2source find "([^"]+)"', text)
-        assert all(one in (EXAMPLE, "Neue Studie: Masken") for one in asked), path
+        assert all(one in (EXAMPLE, GERMAN) for one in asked), path
 
 
 @pytest.mark.slow

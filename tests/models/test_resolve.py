@@ -177,6 +177,19 @@ def test_a_packaged_copy_serves_a_checkpoint_of_a_hub_revision(packaged, tmp_pat
     assert resolve(tmp_path / "point").folder == packaged
 
 
+def test_a_short_name_is_the_packaged_model_and_a_mistyped_one_is_suggested(
+    packaged, tmp_path, monkeypatch
+):
+    assert resolve(config("Tiny")).base.name == "org/tiny"
+    for name in ("tinny", "other/tiny"):
+        with pytest.raises(UserError, match=f"^model '{name}': did you mean org/tiny[?] no such"):
+            resolve(config(name))
+    # A folder of that name is meant before.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").symlink_to(packaged)
+    assert resolve(config("tiny")).base.name == str(packaged.resolve())
+
+
 @pytest.mark.parametrize(
     "name", ["nobody/nothing-at-all", "no-such-folder", "a/b/c/d", "../nowhere"]
 )

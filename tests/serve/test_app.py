@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from claim2source.engines import Where, open_engine
+from claim2source.engines import Where, open_index
 from claim2source.find.answers import as_bibtex, plain
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
@@ -27,13 +27,13 @@ TOKEN = "a-token-of-twenty-signs"
 
 @pytest.fixture(scope="module")
 def finder(index: str) -> SlowFinder:  # noqa: F811
-    return SlowFinder(open_engine(index))
+    return SlowFinder(open_index(index))
 
 
 @pytest.fixture(scope="module")
 def alone(index: str) -> Finder:  # noqa: F811
     """Finds in this thread, as the program `find` does."""
-    return Finder(open_engine(index))
+    return Finder(open_index(index))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.engines import Where, open_engine
+from claim2source.engines import Where, open_index
 from claim2source.engines.rows import EVERYWHERE
 from claim2source.find.finder import Answer, Finder
 from claim2source.io.posts import Post
@@ -24,7 +24,7 @@ def batchers(index: str) -> Iterator[Callable[..., RequestBatcher]]:  # noqa: F8
     made: list[RequestBatcher] = []
 
     def make(**options: Any) -> RequestBatcher:
-        made.append(RequestBatcher(SlowFinder(open_engine(index), sentences=False), **options))
+        made.append(RequestBatcher(SlowFinder(open_index(index), sentences=False), **options))
         made[-1].start()
         return made[-1]
 
@@ -84,7 +84,7 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     ]
     assert batcher.waiting == 0
     assert [answer.post for (answer,) in answers[1:-2]] == [Post("0", text) for text in texts]
-    alone = Finder(open_engine(index), sentences=False)
+    alone = Finder(open_index(index), sentences=False)
     for text, (answer,) in zip(texts, answers[1:-2], strict=True):
         (expected,) = alone.find([Post("0", text)], 3)
         assert [m.paper.source.id for m in answer.matches] == [

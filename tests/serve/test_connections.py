@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.serve import connections
 from claim2source.serve.connections import Sparse
 from tests.eval.test_find import POST, index  # noqa: F401  the fixture
@@ -19,7 +19,7 @@ from tests.serve.servers import SlowFinder, serving
 
 @pytest.fixture(scope="module")
 def finder(index: str) -> SlowFinder:  # noqa: F811
-    return SlowFinder(open_engine(index))
+    return SlowFinder(open_index(index))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
-from claim2source.engines import open_engine
+from claim2source.engines import open_index
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.find.calibrate import calibrate
 from claim2source.io.posts import Post
@@ -49,7 +49,7 @@ def finder(minilm: Any, tmp_path_factory: pytest.TempPathFactory) -> SlowFinder:
     grow(engine, [*papers, EVIL_PAPER], dense)
     engine.note(abstain=calibrate(engine, data).plain())
     engine.close()
-    engine = open_engine(folder)
+    engine = open_index(folder)
     engine.use(minilm.encoder)
     return SlowFinder(engine)
 

@@ -16,6 +16,7 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.report import Choice
 from claim2source.core.run import Result, Run
 from claim2source.datasets import carve_val, load, write_beir
+from claim2source.datasets.mixed import mix
 from claim2source.datasets.rumors import load_rumors
 from claim2source.metrics.metrics import evaluate
 from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weights
@@ -263,6 +264,29 @@ def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
 def test_a_val_that_is_not_the_trainings_is_said(folder: Path) -> None:
     found = selected(folder, trained(folder, val_sha256="other"))
     assert "not the one training held out" in found.note
+
+
+def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -> None:
+    other = Claim("x", "about tides", golds=("p",))
+    far = data_of([other, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
+    write_beir(far, tmp_path / "far")
+    mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
+    model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
+    _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
+    held_out = {claim.text for claim in val.claims}
+    found = selected(folder, model)
+    assert 0 < len(found.val.claims) < len(found.train.claims) == 48
+    assert {c.id for c in found.val.claims} == {
+        c.id for c in found.train.claims if c.text in held_out
+    }
+    assert f"without the {48 - len(found.val.claims)} claims" in found.note
+    # Trained on other claims alone, all of these are new to it.
+    apart = load(folder, "train")
+    claims = [replace(claim, text=f"news: {claim.text}") for claim in apart.claims]
+    write_beir(replace(apart, claims=tuple(claims)), tmp_path / "far_train")
+    model = trained(tmp_path / "far_train", dataset=str(tmp_path / "far_train"))
+    found = selected(folder, model)
+    assert found.val == found.train and not found.note
 
 
 def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:

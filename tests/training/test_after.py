@@ -17,7 +17,6 @@ from claim2source.core.report import Report
 from claim2source.io.trec import read_run
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.training import after
-from claim2source.training.config import FinetuneConfig
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.report_files import without_costs
@@ -288,27 +287,3 @@ def test_what_it_names_is_an_input_of_the_run(setup: tuple[Path, Path], tmp_path
     assert inputs[-5:] == [
         ("after", file), *systems, ("after: stages", "p.yaml"), ("after: models", "m")
     ]  # fmt: skip
-
-
-def test_the_old_keys_of_a_config_are_refused_unless_they_ask_for_nothing(
-    setup: tuple[Path, Path], tmp_path: Path
-) -> None:
-    file, words = tmp_path / "old.yaml", arguments(*setup, tmp_path / "run")
-
-    def read_old(text: str) -> Any:
-        file.write_text(text, encoding="utf-8")
-        return read_config(
-            FinetuneConfig,
-            [f"--config={file}", *words],
-            program="train/finetune.py",
-            description="",
-        )
-
-    assert read_old("after: {baselines: [], report: false}\n").after is None
-    assert read_old("after: end.yaml\n").after == Path("end.yaml")
-    for text in ("after: {report: true}\n", "after: {report: false, stages: [styles]}\n"):
-        with pytest.raises(UserError, match="old.yaml:1: after: is gone; .*--after FILE"):
-            read_old(text)
-    with pytest.raises(UserError, match=r"after(\.report)?: is gone; .*--after FILE"):
-        words.append("--after.report")
-        read_old("")

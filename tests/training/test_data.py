@@ -65,6 +65,14 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
     assert pairs.source_tokens["a"] == encoder.tokenize([text], "source")[0]
 
 
+def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
+    whole = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1)
+    cut = TrainingPairs(dataset(), ROWS, encoder, Rendering(), negatives=1, length=4)
+    for name, text in whole.source_tokens.items():
+        ids, short = text.ids, cut.source_tokens[name].ids
+        assert len(ids) > 4 and short == (*ids[:3], ids[-1])
+
+
 def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
     return ["".join(n.source for n in pairs.negatives_of(row, epoch)) for epoch in range(epochs)]
 

@@ -80,6 +80,24 @@ def test_what_a_run_leaves(finished: Path) -> None:
     assert manifest.config["optimisation"]["epochs"] == 3
 
 
+def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path) -> None:
+    more = {"optimisation__epochs": 1, "optimisation__dropout": 0}
+    scores, losses = {}, {}
+    for name, cut in (("whole", {}), ("cut", {"optimisation__max_length": 9})):
+        finetune(small_config(*setup, tmp_path / name, **more, **cut))
+        manifest = Manifest.read(tmp_path / name / "checkpoints" / "epoch-1")
+        assert manifest.encoder.max_length == 24
+        losses[name] = losses_of(tmp_path / name)
+        scores[name] = [one.val for one in Report.read(tmp_path / name).training.history]
+    # Step 0 and what is mined are read whole; what is trained on is not.
+    assert scores["whole"][0] == scores["cut"][0]
+    mined = [(tmp_path / name / "mined.jsonl").read_bytes() for name in losses]
+    assert mined[0] == mined[1]
+    assert losses["whole"][0] != pytest.approx(losses["cut"][0], rel=1e-3)
+    with pytest.raises(UserError, match="optimisation.max_length: 25 .* max_length .24"):
+        finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=25))
+
+
 def rate(step: int, warmup: int, steps: int) -> float:
     """Linear warm-up, then half a cosine down to 0, written out from the paper's words."""
     if step < warmup:

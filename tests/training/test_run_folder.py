@@ -17,7 +17,7 @@ from claim2source.core.folders import is_run, is_unbegun
 from claim2source.core.report import Epoch
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.losses import DistillationConfig
-from claim2source.training.run_folder import RunFolder, refuse_changes
+from claim2source.training.run_folder import RunFolder
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config
 from train.finetune import run as finetune
@@ -285,19 +285,6 @@ def test_a_damaged_run_is_not_resumed(damage: str, make: Make, tmp_path: Path) -
         finetune(make(resume=True))
     assert len(str(raised.value).splitlines()) == 1
     assert contents(run) == before
-
-
-def test_a_run_goes_on_without_settings_that_are_gone_unless_it_used_one(tmp_path: Path) -> None:
-    config, file = FinetuneConfig(), tmp_path / "config.yaml"
-    plain = as_plain(config) | {"refit": False}
-    plain["optimisation"] |= {"optimizer": "adamw", "compile": False, "liger_kernels": False}
-    file.write_text(yaml.safe_dump(plain))
-    refuse_changes(file, config)
-    for key, value in (("optimizer", "adamw_8bit"), ("compile", True)):
-        changed = plain | {"optimisation": plain["optimisation"] | {key: value}}
-        file.write_text(yaml.safe_dump(changed))
-        with pytest.raises(ConfigError, match=f"optimisation.{key}: .*{value}"):
-            refuse_changes(file, config)
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(make: Make, tmp_path: Path) -> None:

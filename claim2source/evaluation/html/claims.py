@@ -52,20 +52,20 @@ def compared_claims(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
     """List at most `most` claims, those that systems differ on first, with who wins each."""
     values = np.stack(list(scored.values.values()))
     order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:most].tolist()
-    places = {scored.claim_ids[i]: i for i in order}
-    entries = _entries(scored.runs, scored.dataset, places, _OF_SYSTEM)
+    rows = {scored.claim_ids[i]: i for i in order}
+    entries = _entries(scored.runs, scored.dataset, rows, _OF_SYSTEM)
     return [replace(e, tag=_winner(list(scored.runs), values[:, e.place])) for e in entries]
 
 
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
     """Follow every claim through the stages of a system, those whose gold moved most first."""
-    places = {claim.id: i for i, claim in enumerate(dataset.claims)}
+    rows = {claim.id: i for i, claim in enumerate(dataset.claims)}
     entries = [
         replace(entry, tag=_outcome(entry.golds[0], entry.golds[-1]) if golds else "")
-        for entry in _entries(runs, dataset, places, _OF_STAGE, arrows=True)
+        for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True)
         for golds in [dataset.qrels.golds(entry.claim.id)]
     ]
-    return sorted(entries, key=_moved, reverse=True)
+    return sorted(entries, key=_rank_change, reverse=True)
 
 
 def _entries(
@@ -77,34 +77,32 @@ def _entries(
 ) -> list[ClaimEntry]:
     sources = {source.id: source for source in dataset.sources}
     claims = {claim.id: claim for claim in dataset.claims}
-    found = []
+    entries = []
     for name, place in places.items():
         orders = [run.sources(name) for run in runs.values()]
         ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
         golds = dataset.qrels.golds(name)
         # In the order of the last run; then what earlier ones have, and golds that none has.
-        shown = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
+        listed = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
         first = [min((rank[gold] for gold in golds if gold in rank), default=0) for rank in ranks]
         candidates = []
-        for source in shown:
+        for source in listed:
             mine = [rank.get(source, 0) for rank in ranks]
             before = [mine[0], *mine[:-1]] if arrows else mine
             texts = [
                 f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
             ]
-            candidates.append(Candidate(_title(source, sources), source in golds, texts))
-        found.append(ClaimEntry(place, claims[name], first, candidates))
-    return found
+            candidates.append(Candidate(_source_title(source, sources), source in golds, texts))
+        entries.append(ClaimEntry(place, claims[name], first, candidates))
+    return entries
 
 
-def _title(source: str, sources: Mapping[str, Source]) -> str:
-    """Name a source by its title, else by how its abstract begins."""
-    known = sources.get(source)
-    return f"{known.title or known.abstract[:120]} ({source})" if known else source
+def _source_title(source: str, sources: Mapping[str, Source]) -> str:
+    record = sources.get(source)
+    return f"{record.title or record.abstract[:120]} ({source})" if record else source
 
 
 def _arrow(before: int, after: int) -> str:
-    """Say that a source rose or fell; it has rank 0 where it is absent."""
     old, new = before or float("inf"), after or float("inf")
     return "" if old == new else "↑" if new < old else "↓"
 
@@ -124,7 +122,7 @@ def _outcome(before: int, after: int) -> str:
     return SAME if before == after else ROSE if not before or after < before else FELL
 
 
-def _moved(entry: ClaimEntry) -> float:
-    """Measure by how much the reciprocal rank of the gold changed."""
+def _rank_change(entry: ClaimEntry) -> float:
+    """Return the change of the gold's reciprocal rank."""
     values = [1 / rank if rank else 0.0 for rank in entry.golds]
     return max(values) - min(values) if values else 0.0

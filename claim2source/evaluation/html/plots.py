@@ -74,7 +74,7 @@ class Spot(NamedTuple):
 
 
 class _Drawing:
-    """Hold a figure of so many units high, and what its marks say as tooltips."""
+    """Hold a figure of `height` units, and the tooltips of its marks."""
 
     def __init__(self, height: float, label: str) -> None:
         from matplotlib.figure import Figure
@@ -85,8 +85,8 @@ class _Drawing:
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a place in units from the top left, without ticks' lines."""
         bottom = self.height - top - height
-        place = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
-        axes = self.figure.add_axes(place)
+        bounds = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        axes = self.figure.add_axes(bounds)
         axes.set_axisbelow(True)
         axes.tick_params(length=0)
         return axes
@@ -120,7 +120,7 @@ class _Drawing:
 
     def legend(self, marks: Mapping[str, Any], room: float) -> None:
         """Name marks to the right of the axes."""
-        found = self.figure.legend(
+        drawn = self.figure.legend(
             list(marks.values()),
             ["-"] * len(marks),
             loc="center left",
@@ -128,22 +128,22 @@ class _Drawing:
             handlelength=1.5,
         )
         # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
-        for text, name in zip(found.get_texts(), marks, strict=True):
-            text.set(text=_short(name), gid=f"mark-{len(self.tips)}")
+        for text, name in zip(drawn.get_texts(), marks, strict=True):
+            text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
             self.tips.append(printable_line(name))
 
     def svg(self) -> str:
         """Write the figure as SVG for a page: nothing is loaded, no styles, every text escaped."""
         from matplotlib import rc_context
 
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         # Ids that no other plot of the page has, and the same in every run.
         with rc_context({"svg.hashsalt": self.label}), warnings.catch_warnings():
             # The page's own font has the letters that matplotlib's lacks.
             warnings.simplefilter("ignore")
-            self.figure.savefig(written, format="svg", metadata=nothing)
-        root = ElementTree.fromstring(written.getvalue())
+            self.figure.savefig(buffer, format="svg", metadata=nothing)
+        root = ElementTree.fromstring(buffer.getvalue())
         for element in root.iter():
             element.tag = element.tag.rpartition("}")[2]
             _plain_attributes(element)
@@ -151,7 +151,7 @@ class _Drawing:
             for style in defs.findall("style"):
                 defs.remove(style)
         parts = list(root.iter())
-        used = {value for part in parts for value in map(_reference, part.attrib.values())}
+        used = {value for part in parts for value in map(_referenced_id, part.attrib.values())}
         for element in parts:
             name = element.get("id", "")
             if name not in used:
@@ -170,7 +170,7 @@ class _Drawing:
 
 
 def _plain_attributes(element: ElementTree.Element) -> None:
-    """Turn a style, which the page's policy forbids, into attributes, with the page's colours."""
+    """Turn a style, which the page's policy forbids, into attributes with the page's colours."""
     for declaration in element.attrib.pop("style", "").split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name and name != "font-family":
@@ -183,8 +183,7 @@ def _plain_attributes(element: ElementTree.Element) -> None:
         element.set("d", " ".join(element.attrib["d"].split()))
 
 
-def _reference(value: str) -> str:
-    """Return the id that an attribute refers to, as #id or url(#id)."""
+def _referenced_id(value: str) -> str:
     return value.removeprefix("url(").removesuffix(")").removeprefix("#") if "#" in value else ""
 
 
@@ -213,28 +212,28 @@ def interval_plot(
     names = [name for name in systems if any(name in group for group in panels.values())]
     ends = [end for group in panels.values() for bar in group.values() for end in bar[:3]]
     low, high = min(0.0, *ends), max(0.01, *ends)
-    left = 12 + max(_text_width(_short(name)) for name in names)
+    left = 12 + max(_text_width(_shortened(name)) for name in names)
     across = (WIDTH - left) / min(len(panels), _MOST_PANELS)
     tall = _LINE * len(names)
     down, rows = tall + 60, math.ceil(len(panels) / _MOST_PANELS)
     drawing = _Drawing(rows * down, f"{label} with intervals: {', '.join(panels)}")
-    for n, (group, found) in enumerate(panels.items()):
+    for n, (group, bars) in enumerate(panels.items()):
         column, row = n % _MOST_PANELS, n // _MOST_PANELS
         axes = drawing.axes(left + column * across + 14, row * down + 26, across - 34, tall)
-        axes.set_title(_short(group), pad=6)
+        axes.set_title(_shortened(group), pad=6)
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many numbers as do not touch.
         axes.xaxis.set_major_locator(MaxNLocator(max(1, int((across - 34) / 44))))
-        axes.set_yticks(range(len(names)), [_short(n) if column == 0 else "" for n in names])
+        axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
         axes.tick_params(axis="y", labelcolor=_INK)
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.grid(axis="x")
         if zero:
             axes.axvline(0, color=_SOFT, linewidth=1)
         for i, name in enumerate(names):
-            if name in found:
-                bar = found[name]
+            if name in bars:
+                bar = bars[name]
                 tip = f"{name}, {group}: {bar.value:.4f} [{bar.low:.4f}, {bar.high:.4f}]"
                 drawing.dot(axes, systems.index(name), tip, bar.value, i, bar, upright=False)
     return drawing.svg()
@@ -254,8 +253,8 @@ def line_plot(
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    shown = [name for name in lines if named is None or name in named]
-    drawing, axes, room = _framed(shown, x, y)
+    highlighted = [name for name in lines if named is None or name in named]
+    drawing, axes, room = _begin_plot(highlighted, x, y)
     if log:
         values = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xscale("log")
@@ -270,7 +269,7 @@ def line_plot(
         across, up = zip(*points, strict=True)
         return drawing.mark(axes, place, tip, across, up)
 
-    return _filled(drawing, lines, shown, draw, room)
+    return _draw_systems(drawing, lines, highlighted, draw, room)
 
 
 @_styled
@@ -278,8 +277,8 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     """Draw one point a system with its interval, x on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    shown = [name for name, spot in spots.items() if spot.named]
-    drawing, axes, room = _framed(shown, x, y)
+    highlighted = [name for name, spot in spots.items() if spot.named]
+    drawing, axes, room = _begin_plot(highlighted, x, y)
     axes.set_xscale("log")
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
@@ -291,27 +290,27 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
         tip = f"{name}: {bar.value:.4f}, {at:g} {x}"
         return drawing.dot(axes, place, tip, at, bar.value, bar, upright=True)
 
-    return _filled(drawing, spots, shown, draw, room)
+    return _draw_systems(drawing, spots, highlighted, draw, room)
 
 
-def _filled(
+def _draw_systems(
     drawing: _Drawing,
     names: Iterable[str],
-    shown: Sequence[str],
+    highlighted: Sequence[str],
     draw: Callable[[str, int | None], Any],
     room: float,
 ) -> str:
-    """Draw every system, those that are not `shown` behind and in grey, and name the others."""
+    """Draw every system, those not `highlighted` behind and in grey, and name the others."""
     marks = {}
-    for name in sorted(names, key=lambda name: name in shown):
-        marks[name] = draw(name, shown.index(name) if name in shown else None)
-    drawing.legend({name: marks[name] for name in shown}, room)
+    for name in sorted(names, key=lambda name: name in highlighted):
+        marks[name] = draw(name, highlighted.index(name) if name in highlighted else None)
+    drawing.legend({name: marks[name] for name in highlighted}, room)
     return drawing.svg()
 
 
-def _framed(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
-    """Begin a plot with room for names at its right; return the room's width too."""
-    room = max((_text_width(_short(name)) for name in names), default=0) + 44
+def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
+    """Begin a plot with room for names at its right; return that room's width too."""
+    room = max((_text_width(_shortened(name)) for name in names), default=0) + 44
     drawing = _Drawing(max(280.0, _LINE * len(names) + 60), f"{y} by {x}")
     axes = drawing.axes(62, 14, WIDTH - room - 82, drawing.height - 60)
     axes.set(xlabel=x, ylabel=y)
@@ -326,7 +325,7 @@ def _whole(value: float) -> str:
     return f"{value:.{max(1, -math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
 
 
-def _short(name: str) -> str:
+def _shortened(name: str) -> str:
     """Cut the middle out of a long name: beginnings and ends tell names apart."""
     name = printable_line(name)
     if _letters(name) <= _NAME:

@@ -52,7 +52,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold what the sections show.
+    """Hold the input of the sections.
 
     `subset`: only these languages are shown, while the costs in the reports are of all of them.
     `reports` are the reports, by name.
@@ -111,7 +111,7 @@ class Section:
     @property
     def tables(self) -> dict[str, TextTable]:
         """Name all tables."""
-        return {**self.numbers, **{shown.title: shown.table for shown in self.shaded}}
+        return {**self.numbers, **{part.title: part.table for part in self.shaded}}
 
 
 def sections_of(compared: Compared) -> list[Section]:
@@ -127,7 +127,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _representations(compared),
         _styles(compared),
         _cost(compared),
-        _left_out(compared),
+        _gaps(compared),
     ]
     return [section for section in sections if section.svg or section.tables]
 
@@ -142,7 +142,7 @@ def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Secti
 def _by_language(compared: Compared) -> Section:
     bars = compared.bars if compared.several_languages else dict([*compared.bars.items()][1:2])
     rows = [
-        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*found[name]) for found in bars.values())]
+        [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*values[name]) for values in bars.values())]
         for name in compared.systems
     ]
     title, metric = "Score by language", compared.scored.metric
@@ -157,8 +157,8 @@ def _by_language(compared: Compared) -> Section:
 
 def _forms_note(compared: Compared) -> str:
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
-    said = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
-    return f" Claim forms: {said}." if said else ""
+    explained = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
+    return f" Claim forms: {explained}." if explained else ""
 
 
 def _tests(compared: Compared) -> Section:
@@ -217,7 +217,7 @@ def _chosen(compared: Compared) -> Section:
     trainings = [(name, report.training) for name, report in compared.reports.items()]
     trained = [(name, one.choice) for name, one in trainings if one and one.choice]
     systems = {name: system.report for name, system in compared.systems.items()}
-    of_systems = [(name, choice) for name, one in systems.items() for choice in one.choices]
+    of_systems = [(name, choice) for name, system in systems.items() for choice in system.choices]
     tables = {
         "Scores on val": val_table(systems),
         "Choices": choices_table([*trained, *of_systems]),
@@ -232,14 +232,13 @@ def _chosen(compared: Compared) -> Section:
 
 
 def _twins(compared: Compared) -> Section:
-    """Show how many golds tie with a source of the same text, and what that costs."""
     scored, title = compared.scored, "Twins"
-    found = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
+    twins = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
     rows: list[list[Cell]] = [
-        [name, one.golds, one.of_golds, one.ties, one.lost, one.as_one[MACRO]]
-        for name, one in found.items()
-        if one is not None
+        [name, twin.golds, twin.of_golds, twin.ties, twin.lost, twin.as_one[MACRO]]
+        for name, twin in twins.items()
+        if twin is not None
     ]
     note = (
         "Sources of the same title and abstract under another id. No text tells them apart; as one "
@@ -254,9 +253,9 @@ def _recall(compared: Compared) -> Section:
         for name, scores in compared.scored.scores.items()
     }
     rows: list[list[Cell]] = [[name, *(y for _, y in points)] for name, points in lines.items()]
-    named = sorted(lines, key=lambda name: -compared.scored.macro[name])
-    few = len(named) <= _MOST_NAMES
-    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else named[:COLOURS])
+    order = sorted(lines, key=lambda name: -compared.scored.macro[name])
+    few = len(order) <= _MOST_NAMES
+    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else order[:COLOURS])
     title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
     if not few:
         note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
@@ -275,7 +274,7 @@ def _changes(compared: Compared) -> Section:
         before, after = ranks[baseline], ranks[name]
         changes = bucket_changes(before, after)
         counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
-        asked = [
+        differing = [
             [
                 f"{place[baseline]}:{spans[first]} {place[name]}:{spans[second]}" if count else ""
                 for second, count in row.items()
@@ -289,7 +288,9 @@ def _changes(compared: Compared) -> Section:
         )
         rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
         table = TextTable(["rank", *changes], rows)
-        shaded.append(Shaded(title, table, shades(counts, 0.0), asked, (baseline, name), summary))
+        shaded.append(
+            Shaded(title, table, shades(counts, 0.0), differing, (baseline, name), summary)
+        )
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
         "columns. A number links to its claims."
@@ -329,9 +330,11 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
 
 
 def _styles(compared: Compared) -> Section:
-    """Show the reports' grids of text styles: a heat map of each system, and tables."""
-    found = {name: StyleGrid.of(one, compared.subset) for name, one in compared.reports.items()}
-    grids = {name: grid for name, grid in found.items() if grid is not None}
+    """Draw the reports' grids of text styles: a heat map of each system, and tables."""
+    by_report = {
+        name: StyleGrid.of(report, compared.subset) for name, report in compared.reports.items()
+    }
+    grids = {name: grid for name, grid in by_report.items() if grid is not None}
     numbers: dict[str, TextTable] = {}
     shaded: list[Shaded] = []
     for name, grid in grids.items():
@@ -365,8 +368,7 @@ def _marked(cell: GridCell) -> str:
     return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
 
 
-def _left_out(compared: Compared) -> Section:
-    """List what did not run, what failed and what the reports say of themselves."""
+def _gaps(compared: Compared) -> Section:
     reports = compared.reports.values()
     failed: list[list[Cell]] = [
         [name, reason, claims]
@@ -375,11 +377,13 @@ def _left_out(compared: Compared) -> Section:
         for name, failures in _failures(system).items()
         for reason, claims in failures.items()
     ]
-    left = [table for report in reports if (table := report.not_run_table()) is not None]
-    missing = [row for table in left for row in table.rows]
+    tables_of_reports = [
+        table for report in reports if (table := report.not_run_table()) is not None
+    ]
+    missing = [row for table in tables_of_reports for row in table.rows]
     notes = dict.fromkeys(note for report in reports for note in report.notes)
     tables = {
-        "Not run": TextTable(left[0].columns if left else [], missing),
+        "Not run": TextTable(tables_of_reports[0].columns if tables_of_reports else [], missing),
         "Failures": TextTable(["system", "why", "claims"], failed),
         "Notes": TextTable(["note"], [[note] for note in notes]),
     }

@@ -44,17 +44,17 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem], named: Mapping[str
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
                 same = _same_claims(column, system)
-                if (bounded := _bounded(column, system, same)) is not None:
-                    cell = _beside(table, row.name, column, bounded, same)
+                if (bounded := _bounded_score(column, system, same)) is not None:
+                    cell = _published_score(table, row.name, column, bounded, same)
                     cells[row.name, column.name] = OurScore(cell, system)
                     break
     return cells
 
 
-def _beside(
+def _published_score(
     table: Table, row: str, column: Column, bounded: _Bounded, same: bool
 ) -> PublishedScore:
-    """Set our score and its bounds beside a cell; other claims than the paper's: no difference."""
+    """Set our score beside a cell; no difference where the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
     inside = "unknown"
@@ -67,7 +67,7 @@ def _beside(
     )
 
 
-def _bounded(column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
+def _bounded_score(column: Column, system: LoadedSystem, same: bool) -> _Bounded | None:
     """Return a report's score for a column and its bounds, in the paper's unit; None without it."""
     report, metric = system.report, str(column.metric)
     if metric == "seconds":
@@ -90,21 +90,21 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
         for system in systems
         if system.macro
     ]
-    found: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
+    cells: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
     for table in load_published():
         for ours in our_scores(table, loaded, {}).values():
             if ours.cell.published is not None:
-                found[ours.system.name].append(ours.cell)
+                cells[ours.system.name].append(ours.cell)
     rows = {
-        name: replace(report.systems[name], published=tuple(own)) for name, own in found.items()
+        name: replace(report.systems[name], published=tuple(own)) for name, own in cells.items()
     }
     return replace(report, systems={**report.systems, **rows})
 
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     """Tabulate published scores and ours, and explain the marks; nothing for none."""
-    found = [(system, cell) for system in systems.values() for cell in system.published]
-    if not found:
+    cells = [(system, cell) for system in systems.values() for cell in system.published]
+    if not cells:
         return []
     scores = ("published", "ours", "difference", "95 %")
     columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
@@ -119,12 +119,12 @@ def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
             else f"{cell.low:.{cell.digits}f} to {cell.high:.{cell.digits}f}",
             *(cell.inside, system.name, *cost_cells(system.cost)),
         ]
-        for system, cell in sorted(found, key=lambda pair: pair[1].table)
+        for system, cell in sorted(cells, key=lambda pair: pair[1].table)
     ]
     notes = []
-    if any(cell.unreliable for _, cell in found):
+    if any(cell.unreliable for _, cell in cells):
         notes.append("?: no target; eval/report.py --published says why.")
-    if not all(cell.same_claims for _, cell in found):
+    if not all(cell.same_claims for _, cell in cells):
         notes.append("*: over other claims than the paper's, so not compared.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
@@ -154,8 +154,8 @@ def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
         return False
     if column.sources and system.report.sources and column.sources != system.report.sources:
         return False
-    named = any(name in Path(system.dataset).name.casefold() for name in table.names)
-    return named or bool(column.queries) and _same_claims(column, system)
+    is_dataset = any(name in Path(system.dataset).name.casefold() for name in table.names)
+    return is_dataset or bool(column.queries) and _same_claims(column, system)
 
 
 def _same_claims(column: Column, system: LoadedSystem) -> bool:

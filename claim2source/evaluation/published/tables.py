@@ -22,7 +22,7 @@ _STRICT: Any = {"extra": "forbid"}
 
 @dataclass(frozen=True)
 class Column:
-    """Describe one column of a table; what is set for the table holds for its columns too.
+    """Describe one column of a table; the table's settings hold for its columns too.
 
     Args:
         name: as the paper prints it.
@@ -54,7 +54,7 @@ class Column:
 
     @property
     def factor(self) -> float:
-        """Return what a score of ours is multiplied by to be in the paper's unit."""
+        """Return the factor that turns our score into the paper's unit."""
         return 100.0 if self.unit == "%" else 1.0
 
     def text(self, value: Value) -> str:
@@ -176,14 +176,14 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     for path in sorted(folder.glob("*.yaml")):
         paper = yaml.safe_load(path.read_text(encoding="utf-8"))
         for raw in paper["tables"]:
-            table = validated(Table, _expanded(paper, raw), path, str(raw.get("id")))
+            table = validated(Table, _table_fields(paper, raw), path, str(raw.get("id")))
             if table.id in tables:
                 raise InputError.at(path, None, table.id, "a table of this id is there already")
             tables[table.id] = table
     return tuple(tables.values())
 
 
-def _expanded(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def _table_fields(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a table: names moved into rows and columns, shared keys into columns."""
     table = dict(raw, paper=paper["paper"], names=paper["names"])
     shared = {f.name: table.pop(f.name) for f in fields(Column) if f.name in table}

@@ -26,7 +26,7 @@ CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class PublishedTables:
-    """Hold tables of the papers, our scores for their cells, and what is in none of them."""
+    """Hold tables of the papers, our scores for their cells, and our systems without a row."""
 
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
@@ -44,9 +44,9 @@ class PublishedTables:
         `rows` put systems into rows that names do not match (GritLM-F=NAME).
         """
         chosen = selected_tables(tables)
-        named = named_rows(rows, chosen, systems)
-        cells = {table.id: our_scores(table, systems, named) for table in chosen}
-        used = {id(ours.system) for found in cells.values() for ours in found.values()}
+        rows_of_systems = named_rows(rows, chosen, systems)
+        cells = {table.id: our_scores(table, systems, rows_of_systems) for table in chosen}
+        used = {id(ours.system) for scores in cells.values() for ours in scores.values()}
         return cls(chosen, cells, [system for system in systems if id(system) not in used])
 
     def text(self, form: Format) -> str:
@@ -60,45 +60,45 @@ class PublishedTables:
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
         text = render(parts, "markdown" if markdown else "plain") + "\n"
-        left = (
+        unplaced = (
             f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
             for s in self.unplaced
         )
-        return text + ("\n" + "".join(left) if self.unplaced else "")
+        return text + ("\n" + "".join(unplaced) if self.unplaced else "")
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Name the tables that have a score of ours, each with its notes."""
-        found = {}
+        rows = {}
         for table in self.tables:
             if cells := self.cells[table.id]:
-                heading, source, shown, *more = table_parts(table, cells, markdown=True)
-                assert isinstance(shown, TextTable) and isinstance(heading, str)
+                heading, source, values, *more = table_parts(table, cells, markdown=True)
+                assert isinstance(values, TextTable) and isinstance(heading, str)
                 lines = [str(source), *(part for part in more if isinstance(part, str))]
-                found[heading.removeprefix("## ")] = (shown, "\n".join(lines))
-        return found
+                rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
+        return rows
 
 
-def selected_tables(wanted: Sequence[str] | None) -> list[Table]:
+def selected_tables(names: Sequence[str] | None) -> list[Table]:
     """Read the tables of these ids or papers, without any of all."""
     tables = load_published()
-    for name in wanted or ():
+    for name in names or ():
         if not any(name in (table.id, table.paper) for table in tables):
             allowed = [*dict.fromkeys(t.paper for t in tables), *(t.id for t in tables)]
             raise ConfigError("tables", name, ", ".join(allowed))
-    return [t for t in tables if not wanted or {t.id, t.paper} & set(wanted)]
+    return [t for t in tables if not names or {t.id, t.paper} & set(names)]
 
 
 def named_rows(
     given: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
 ) -> dict[str, str]:
     """Map published rows to our systems' names, as `--rows` says."""
-    named = dict(pair.split("=", 1) for pair in given)
+    row_of = dict(pair.split("=", 1) for pair in given)
     rows = {row.name for table in tables for row in table.rows}
-    for row, system in named.items():
+    for row, system in row_of.items():
         require(row in rows, "rows", row, "a row of the tables shown")
-        known = sorted(s.name for s in systems)
-        require(system in known, "rows", system, f"a system of --reports: {', '.join(known)}")
-    return named
+        names = sorted(s.name for s in systems)
+        require(system in names, "rows", system, f"a system of --reports: {', '.join(names)}")
+    return row_of
 
 
 def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
@@ -134,16 +134,16 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
     """Show a row as printed, with its marks; ours below; then, where known, the differences."""
     printed, ours, differences, inside = [row.name], ["  ours"], ["  difference"], []
     for column in columns:
-        places = [*table.flags_of(row.name, column.name)]
+        flags = [*table.flags_of(row.name, column.name)]
         if table.empty and table.value(row.name, column.name) is None:
-            places.append(len(table.flags))  # the note on empty cells comes after the flags'
-        mark = f"[{''.join(chr(97 + place) for place in places)}]" if places else ""
+            flags.append(len(table.flags))  # the note on empty cells comes after the flags'
+        mark = f"[{''.join(chr(97 + flag) for flag in flags)}]" if flags else ""
         printed.append(column.text(table.value(row.name, column.name)) + mark)
         ours.append(our_text(table, row, column, cells))
-        found = cells.get((row.name, column.name))
-        difference = found.cell.difference if found else None
+        cell = cells.get((row.name, column.name))
+        difference = cell.cell.difference if cell else None
         differences.append("-" if difference is None else f"{difference:+.{column.digits}f}")
-        inside.append("-" if found is None or difference is None else found.cell.inside)
+        inside.append("-" if cell is None or difference is None else cell.cell.inside)
     if not any(column.metric for column in columns):
         return [printed]
     if not any((row.name, column.name) in cells for column in columns):
@@ -153,14 +153,14 @@ def row_lines(table: Table, row: Row, columns: Sequence[Column], cells: Cells) -
 
 def our_text(table: Table, row: Row, column: Column, cells: Cells) -> str:
     """Format our number as the paper would print it: a difference where it prints one."""
-    found = cells.get((row.name, column.name))
-    if found is None:
+    cell = cells.get((row.name, column.name))
+    if cell is None:
         return "-"
-    value: float | None = found.cell.ours
+    value: float | None = cell.cell.ours
     if table.relative_to not in (None, column.name):
         base = cells.get((row.name, str(table.relative_to)))
-        value = found.cell.ours - base.cell.ours if base else None
-    return column.text(value) + ("" if found.cell.same_claims else "*")
+        value = cell.cell.ours - base.cell.ours if base else None
+    return column.text(value) + ("" if cell.cell.same_claims else "*")
 
 
 def notes(table: Table, cells: Cells) -> list[Part]:
@@ -177,11 +177,11 @@ def notes(table: Table, cells: Cells) -> list[Part]:
 
 
 def used_systems(cells: Cells) -> list[Part]:
-    """Tabulate which of our systems are in which rows, and what they cost."""
-    found = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
+    """Tabulate our systems in each row, and their costs."""
+    used = {(row, ours.system.folder, ours.system.name): ours for (row, _), ours in cells.items()}
     rows = [
         [row, name, str(folder), *cost_cells(ours.system.report.cost)]
-        for (row, folder, name), ours in found.items()
+        for (row, folder, name), ours in used.items()
     ]
     columns = ["ours in", "system", "report", *COST_COLUMNS]
     numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
@@ -207,14 +207,14 @@ def csv_row(table: Table, row: Row, column: Column, cells: Cells) -> list[str]:
         *(table.id, row.name, column.name, column.metric or "", column.language, column.unit),
         *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
     ]
-    found = cells.get((row.name, column.name))
-    if found is None:
+    ours = cells.get((row.name, column.name))
+    if ours is None:
         return [*line, *[""] * (len(CSV_COLUMNS) - len(line))]
-    cell, costs = found.cell, cost_cells(found.system.report.cost)
+    cell, costs = ours.cell, cost_cells(ours.system.report.cost)
     numbers = cell.ours, cell.difference, cell.low, cell.high
     return [
         *line,
         *("" if n is None else f"{n:.6f}" for n in numbers),
-        *(cell.inside, "yes" if cell.same_claims else "no", str(found.system.folder)),
+        *(cell.inside, "yes" if cell.same_claims else "no", str(ours.system.folder)),
         *("" if c is None else str(c) for c in costs),
     ]

@@ -54,9 +54,9 @@ class Card:
         """List the model's scores by language, the macro average last; none without a report."""
         if self.report is None or self.system not in self.report.systems:
             return []
-        found = self.report.systems[self.system]
-        bounds = found.intervals.values.get(MAIN_METRIC, {}) if found.intervals else {}
-        rows = {**found.languages, **({MACRO: found.macro} if found.macro else {})}
+        system = self.report.systems[self.system]
+        bounds = system.intervals.values.get(MAIN_METRIC, {}) if system.intervals else {}
+        rows = {**system.languages, **({MACRO: system.macro} if system.macro else {})}
         return [
             Score(name, float(row[MAIN_METRIC]), int(row.get("queries", 0)), bounds.get(name))
             for name, row in rows.items()
@@ -94,7 +94,6 @@ def write_card(
 
 
 def _results(card: Card) -> list[EvalResult]:
-    """List the scores as the hub's `model-index` has them."""
     from huggingface_hub import EvalResult
 
     if (report := card.report) is None:
@@ -125,7 +124,7 @@ def _sections(
 ) -> list[str]:
     rendering, data = manifest.rendering, manifest.data.dataset
     trained = Path(data).name if data else "data that its manifest does not name"
-    found = [
+    sections = [
         f"# {card.title}",
         f"A {kind} that finds the scientific paper that a social media post means, tuned from "
         f"{base} on {trained}. It gives no verdict on what a post says.",
@@ -139,13 +138,13 @@ def _sections(
     if card.report is not None and (scores := card.scores()):
         report = card.report
         lines = ["| language | claims | MRR@5 | 95 % interval by paper |", "|---|---|---|---|"]
-        for one in scores:
-            ends = f"{one.interval[0]:.4f} to {one.interval[1]:.4f}" if one.interval else ""
-            lines.append(f"| {one.language} | {one.claims} | {one.value:.4f} | {ends} |")
+        for score in scores:
+            ends = f"{score.interval[0]:.4f} to {score.interval[1]:.4f}" if score.interval else ""
+            lines.append(f"| {score.language} | {score.claims} | {score.value:.4f} | {ends} |")
         where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
-        found += ["## Results", where, "\n".join(lines)]
+        sections += ["## Results", where, "\n".join(lines)]
     plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
-    return [*found, "## What was checked", "\n".join(f"- {line}" for line in plain)]
+    return [*sections, "## What was checked", "\n".join(f"- {line}" for line in plain)]
 
 
 def push_to_hub(folder: Path, name: str) -> str:

@@ -47,7 +47,7 @@ def export_reranker(
     model: ModelConfig | None = None,
     card: Card | None = None,
 ) -> list[str]:
-    """Write a tuned re-ranker as a plain model with its card; returns what to say of it as lines.
+    """Write a tuned re-ranker as a plain model with its card; return notes on it.
 
     An adapter is added to the weights of its base, as its files hold them, in float32. `dtype` is
     that of the written weights, by default the checkpoint's; `model` says what the base may run.
@@ -106,12 +106,12 @@ def _write_yes_no(
         text = text.replace(role, f"\0{message}\0")
     parts = [json.dumps(p) if i % 2 == 0 else p for i, p in enumerate(text.split("\0"))]
     prompt = "{{ " + " ~ ".join(parts) + " }}"
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as place:
-        _merged(causal, settings.adapter, dtype).save_pretrained(place)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        _merged(causal, settings.adapter, dtype).save_pretrained(temporary)
         for file in tokenizer_files(base):
-            Path(place, file.name).write_bytes(file.read_bytes())
-        Path(place, "chat_template.jinja").write_text(prompt, encoding="utf-8")
-        model = Theirs(place, device="cpu", max_length=length, local_files_only=True)
+            Path(temporary, file.name).write_bytes(file.read_bytes())
+        Path(temporary, "chat_template.jinja").write_text(prompt, encoding="utf-8")
+        model = Theirs(temporary, device="cpu", max_length=length, local_files_only=True)
         _save(model, folder, None)
 
 
@@ -164,7 +164,7 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
 
 
 def _logits(stage: LocalReranker, pairs: Sequence[Pair]) -> np.ndarray:
-    found = np.zeros(len(pairs))
+    logits = np.zeros(len(pairs))
     for scored in stage.score(pairs):
-        found[list(scored.places)] = scored.scores
-    return found
+        logits[list(scored.places)] = scored.scores
+    return logits

@@ -37,7 +37,7 @@ def export(
     name: str | None = None,
     card: Card | None = None,
 ) -> list[str]:
-    """Write a checkpoint at a scale as a plain model with its card; returns what to say of it.
+    """Write a checkpoint at a scale as a plain model with its card; return notes on it.
 
     `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
     own. `name` is what the export says it was made of. Raises `UserError` where
@@ -85,7 +85,6 @@ def export(
 
 
 def _check_base(scaled: ScaledCheckpoint) -> str:
-    """Hash the base's weights again. Raises `UserError` where they changed."""
     folder = scaled.base_folder
     if folder is None:
         return "not read: the checkpoint holds every weight"
@@ -104,11 +103,11 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         shutil.copyfile(file, folder / file.name)
     tokenizer: Any = encoder.tokenizer
     config, core_file = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    said = read_object(config) if config.is_file() else {}
-    said |= {"padding_side": "right", "truncation_side": "right"}
-    said["split_special_tokens"] = all(map(encoder.reads_plainly, _prefixes(encoder)))
-    if "pad_token" not in said and tokenizer.pad_token is not None:
-        said["pad_token"] = tokenizer.pad_token
+    settings = read_object(config) if config.is_file() else {}
+    settings |= {"padding_side": "right", "truncation_side": "right"}
+    settings["split_special_tokens"] = all(map(encoder.reads_plainly, _prefixes(encoder)))
+    if "pad_token" not in settings and tokenizer.pad_token is not None:
+        settings["pad_token"] = tokenizer.pad_token
     if end := encoder.end():
         token = encoder.settings.template.append_token
         if not core_file.is_file():
@@ -118,8 +117,8 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         write_json(core_file, core)
         if token == tokenizer.eos_token:
             # What versions of transformers before 5 go by.
-            said["add_eos_token"] = True
-    write_json(config, said)
+            settings["add_eos_token"] = True
+    write_json(config, settings)
 
 
 def _ending(processor: Any, token: str, number: int) -> dict[str, Any]:
@@ -164,8 +163,8 @@ def check_export(
     if settings.own_code:
         return ["not compared with sentence-transformers: the model runs with code of its own"]
     model = load_export(SentenceTransformer, folder, model_kwargs={"dtype": torch.float32})
-    named = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
-    texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, named]
+    ends = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
+    texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, ends]
     # One tokenizer reads both sides: the names are special in both, or in neither.
     plain = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
     notes = []
@@ -175,7 +174,7 @@ def check_export(
         counted = 0
         if settings.pooling == "mean" and prefix and not settings.template.pool_prefix:
             counted = int(read["prompt_length"])
-            if any(one.skip != counted for one in ours if len(one.ids) > counted):
+            if any(text.skip != counted for text in ours if len(text.ids) > counted):
                 raise UserError(
                     f"template.{side}: {prefix!r} does not end where a token ends; "
                     "sentence-transformers would leave other tokens out of the pooling"
@@ -199,9 +198,13 @@ def check_export(
                 f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
                 "sentence-transformers would make other vectors"
             )
-        kept = [texts[row] for row in rows]
-        found = getattr(model, f"encode_{name}")(kept, batch_size=len(kept), convert_to_tensor=True)
-        why = _difference(found, torch.from_numpy(encoder.encode(kept, side)[0]), settings, dtype)
+        sample = [texts[row] for row in rows]
+        vectors = getattr(model, f"encode_{name}")(
+            sample, batch_size=len(sample), convert_to_tensor=True
+        )
+        why = _difference(
+            vectors, torch.from_numpy(encoder.encode(sample, side)[0]), settings, dtype
+        )
         if why:
             raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
     return notes
@@ -217,17 +220,16 @@ def load_export(kind: type, folder: Path, **settings: object) -> Any:
     return model.eval()
 
 
-def _difference(found: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
-    """Say how vectors differ by more than rounding; empty where they do not."""
+def _difference(vectors: Tensor, expected: Tensor, settings: EncoderSettings, dtype: Dtype) -> str:
     from torch.nn.functional import cosine_similarity, normalize
 
-    if found.shape != expected.shape:
-        return f"{found.shape[1]} dimensions, not {expected.shape[1]}"
+    if vectors.shape != expected.shape:
+        return f"{vectors.shape[1]} dimensions, not {expected.shape[1]}"
     if settings.normalize and settings.truncate_dim:
         # They are cut after they were normalised, and compared by cosine.
-        found = normalize(found)
-    cosine = float(cosine_similarity(found, expected).min())
-    apart = float((found - expected).abs().max() / expected.abs().max())
+        vectors = normalize(vectors)
+    cosine = float(cosine_similarity(vectors, expected).min())
+    apart = float((vectors - expected).abs().max() / expected.abs().max())
     good = apart <= _ROUNDING if dtype == "float32" else cosine >= _LEAST_COSINE
     return "" if good else f"a cosine of {cosine:.4f}, numbers that differ by {apart:.2%}"
 
@@ -279,5 +281,5 @@ def write_modules(
 
 
 def _masks_prefix(settings: EncoderSettings) -> bool:
-    """Tell whether the prefix is left out of the pooling, which only a mean can do."""
+    """Tell whether the pooling leaves out the prefix, which only a mean can do."""
     return settings.pooling == "mean" and not settings.template.pool_prefix

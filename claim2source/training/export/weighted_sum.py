@@ -140,7 +140,7 @@ class ScaledCheckpoint:
         """Compute the plain model's weights at a scale, by name; loaded weights do not change."""
         if self.kind == "lora":
             self.set(scale)
-            yield from _merged(self.encoder.model)
+            yield from _merged_weights(self.encoder.model)
         elif self.kind == "full":
             yield from self._mixed(scale)
         else:
@@ -150,7 +150,7 @@ class ScaledCheckpoint:
         """Write the plain model at a scale, cast after the sum; returns the weights' sha256."""
         model: Any = self.encoder.model
         model = model.get_base_model() if self.kind == "lora" else model
-        _save(folder, model, self.weights(scale), dtype)
+        _save_model(folder, model, self.weights(scale), dtype)
         return file_hash(folder / _MODEL)
 
     def base_weights(self) -> dict[str, Tensor]:
@@ -159,32 +159,32 @@ class ScaledCheckpoint:
 
     @cached_property
     def _base(self) -> Resolved:
-        """Load the base, in float32 on the CPU, with the checkpoint's settings."""
+        """Load the base in float32 on the CPU, with the checkpoint's settings."""
         base, settings = self.manifest.base, self.manifest.encoder
-        known = {field.name for field in fields(ModelConfig)}
+        names = {field.name for field in fields(ModelConfig)}
         same = {
             field.name: getattr(settings, field.name)
             for field in fields(EncoderSettings)
-            if field.name in known
+            if field.name in names
         }
         # Only its weights are read, so that the default attention will do.
         config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
-        found = resolve(config, "cpu", "float32")
-        if found.base.sha256 != base.sha256:
+        loaded = resolve(config, "cpu", "float32")
+        if loaded.base.sha256 != base.sha256:
             why = (
-                f"{base.name} has other weights ({found.base.sha256[:12]}...) than this began with"
+                f"{base.name} has other weights ({loaded.base.sha256[:12]}...) than this began with"
             )
             raise InputError.at(self.folder / FILE, field="base.sha256", why=why)
-        return found
+        return loaded
 
     @cached_property
-    def _tuned(self) -> dict[str, Tensor]:
+    def _trained_weights(self) -> dict[str, Tensor]:
         """Copy the trained weights before the encoder is scaled."""
         state = self.encoder.model.state_dict()
         return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
     def _mixed(self, scale: float) -> Iterator[tuple[str, Tensor]]:
-        tuned = self._tuned
+        tuned = self._trained_weights
         if scale == 1:
             # The base is not needed, and may be missing.
             yield from tuned.items()
@@ -366,7 +366,7 @@ def _refuse_variants(model: Any, folder: Path) -> None:
         raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why)
 
 
-def _merged(model: Any) -> Iterator[tuple[str, Tensor]]:
+def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Compute W + delta of every adapted weight, under the names of the plain model."""
     from peft.tuners.lora import LoraLayer
 
@@ -391,8 +391,9 @@ def _plain(name: str) -> str:
     return name.replace(".base_layer", "")
 
 
-def _save(folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype) -> None:
-    """Write weights and config as a model of this kind."""
+def _save_model(
+    folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], dtype: Dtype
+) -> None:
     import torch
 
     kind = getattr(torch, dtype)

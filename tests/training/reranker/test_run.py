@@ -123,11 +123,14 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
     learned = System("L", plain.first, (moved,))
     assert SystemRunner(dev, settings).choosing_claims(learned).val.claims == val.claims
-    # Where the data differ nothing says that these claims were held out.
+    # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
     other = replace(settings, dataset=str(tmp_path / "other"))
     found = gather(views, Candidates(plain, 8), dev, other, scorer)
-    assert "not the one training held out" in found.note and "its training" not in found.note
+    held_out = {claim.id for claim in val.claims}
+    mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
+    assert [claim.id for claim in found.data.claims] == mine
+    assert "that training on other data saw" in found.note and "its training" not in found.note
     assert SystemRunner(dev, other).choosing_claims(staged).note == found.note
     with pytest.raises(ConfigError, match="model.*a yes_no model"):
         wrong = replace(views["pairs"], score="yes_no")
