@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 from claim2source.core.config import Between, flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.files import require_writable
 from claim2source.core.program import command_of, with_places
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
@@ -183,6 +184,8 @@ def write_index(config: IndexProgramConfig) -> None:
         finally:
             engine.close()
         return
+    if "://" not in config.out:
+        require_writable(Path(config.out), "folder")
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)
@@ -280,7 +283,7 @@ def checked(files: PaperFiles) -> int:
 
 
 def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
-    """Give each process of accelerate a GPU of its own."""
+    """Assign each process of accelerate a GPU of its own."""
     if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
         import torch
 

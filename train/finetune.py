@@ -19,6 +19,7 @@ from claim2source.core.report import Report
 from claim2source.core.shipped import CONFIGS
 from claim2source.core.terminal import say
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.early import check_early
 
 COMMON = (
     "data.dataset",
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Fewer gaps in a GPU's memory; read before torch is imported.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # torch and all that needs it are imported once the arguments are good.
+    check_early(config)
     run(config)
 
 

@@ -245,7 +245,7 @@ class Engine(PaperTable):
         self._lock.check()
 
     def close(self) -> None:
-        """Let others write; safe to call twice."""
+        """Release the writer's lock; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -38,7 +38,7 @@ MOST = 40
 
 @dataclass(frozen=True)
 class Where(Settings):
-    """Say among which papers to search; nothing: all.
+    """Restrict a search to some papers; the default is all of them.
 
     Args:
         until: published on this day or before, such as 2021-05-01; a year or month means its

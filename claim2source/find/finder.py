@@ -75,7 +75,7 @@ class Match:
 
 @dataclass(frozen=True)
 class IndexState:
-    """Say of which state of an index an answer is, and how it was asked: it can be asked again."""
+    """Identify the state of an index that answered, and the settings: a search can be repeated."""
 
     version: int
     model: str
@@ -319,7 +319,7 @@ class Finder:
     def _verdicts(
         self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
     ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
-        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given.
+        """Judge answers "found", "uncertain" or "not here" by the fitted or given thresholds.
 
         Also count the held-out answers of each verdict, where the index's own model gave them.
         """
