@@ -299,7 +299,7 @@ def scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
 
 
 def make_rumor_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:
-    """Put the systems into a report; the first one's scores stand at its top."""
+    """Collect the systems in a report; the first one's scores stand at its top."""
     systems = {row.report.name: row.report for row in rows}
     main = next(iter(rows), None)
     report = make_report(

@@ -134,7 +134,7 @@ class Ablation:
         return self.config.out / f"{self.name}-{row}-{self.config.seed}"
 
     def arguments(self, row: str) -> list[str]:
-        """Give the arguments of train/finetune.py for a row."""
+        """Return the arguments of train/finetune.py for a row."""
         own = self.table.of(row)
         settings: dict[str, Value] = {
             **own,

@@ -17,6 +17,7 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.shipped import CONFIGS
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.early import check_early
 
 COMMON = (
     "data.dataset",

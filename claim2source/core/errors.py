@@ -173,7 +173,7 @@ class Counting(Problems):
         self._first.setdefault(kind, name if line is None else f"{name}:{line}")
 
     def counted(self, names: Mapping[str, str] | None = None) -> str:
-        """Say how many traits of each kind there were; `names` are those of kinds."""
+        """Count the traits by kind, in words; `names` are those of kinds."""
         labels = names or {}
         kinds = (
             f"{labels.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items()
@@ -183,7 +183,7 @@ class Counting(Problems):
 
 @contextlib.contextmanager
 def said_once() -> Iterator[None]:
-    """Let the first of a launcher's processes report a `UserError` that all of them raise.
+    """Report once, by the launcher's first process, a `UserError` that all of them raise.
 
     The others wait to be ended by the launcher; one that is not ended reports it too.
     """

@@ -24,7 +24,7 @@ _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 @contextlib.contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `target`, renamed to `target` if the body succeeds."""
+    """Yield a temporary path beside `target`, renamed to `target` if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
@@ -53,7 +53,7 @@ def same_file(path: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """Give a temporary folder beside `target`, which replaces it if the body succeeds."""
+    """Yield a temporary folder beside `target`, which replaces it if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
@@ -100,7 +100,7 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def _why_full(folder: Path) -> OSError | None:
-    """Try whether a folder's disk is full: libraries raise anything at all for that."""
+    """Test whether a folder's disk is full: libraries raise anything at all for that."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0" * _PROBE)
@@ -149,7 +149,7 @@ def real_path(path: str | Path) -> Path:
 
 
 def why_not_file(path: Path) -> str | None:
-    """Say why a path is no file that can be read to its end; None where it is."""
+    """Explain why a path is no file that can be read to its end; None where it is."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
@@ -165,7 +165,7 @@ def why_not_file(path: Path) -> str | None:
 
 
 def why_not_folder(path: Path) -> str | None:
-    """Say why a path is no folder; None where it is."""
+    """Explain why a path is no folder; None where it is."""
     if path.is_dir():
         return None
     why = why_not_file(path) or "is a file, not a folder"

@@ -121,7 +121,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def why_run_is_kept(folder: Path) -> str | None:
-    """Say why an earlier run that was moved aside must not be removed; None where it may be."""
+    """Explain why an earlier run that was moved aside must not be removed; None where it may be."""
     if folder.is_symlink() or not is_run(folder):
         return "is no training run of ours"
     name = foreign_file(folder)

@@ -371,7 +371,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Report:
-    """Hold all that one evaluation found.
+    """Hold the results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
     or the only one. `systems` are in the order of the tables. `headline` are scores that stand at
@@ -557,7 +557,7 @@ def _leave_out_scales(training: Any, path: Path) -> None:
 
 
 def why_not_inside(text: str) -> str | None:
-    """Say why a text names no place within its folder, here or on Windows; None where it does."""
+    """Explain why a text names no place within its folder, here or on Windows; None if it does."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:

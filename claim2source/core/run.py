@@ -71,7 +71,7 @@ class Run:
         return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
 
     def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
-        """Leave out sources that have their claim's id and are no gold of it, and count them.
+        """Remove sources that have their claim's id and are no gold of it, and count them.
 
         BEIR's rule: such a source is the claim itself.
         """

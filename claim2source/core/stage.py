@@ -48,7 +48,7 @@ class Retriever(Protocol):
     """Make indexes: a first stage with its settings, before it knows any sources."""
 
     def index(self, sources: Sequence[Source]) -> Index:
-        """Give the index of these sources; it is built by its first search."""
+        """Return the index of these sources; its first search builds it."""
         ...
 
 

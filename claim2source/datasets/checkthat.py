@@ -258,7 +258,7 @@ def _gold(row: Row, required: bool) -> str | None:
 def _add_translations(
     claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
 ) -> list[str]:
-    """Put translations into the claims; returns notes on claims still without one."""
+    """Add translations to the claims; return notes on claims still without one."""
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
     for row in file.records():

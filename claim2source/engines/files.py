@@ -45,7 +45,7 @@ class Lock(Protocol):
         """Raise `UserError` where it was lost."""
 
     def release(self) -> None:
-        """Let others write; safe to call twice."""
+        """Let other writers in; safe to call twice."""
 
 
 class IndexFiles(Protocol):
@@ -54,7 +54,7 @@ class IndexFiles(Protocol):
     uri: str
 
     def why_absent(self) -> str:
-        """Say why there can be no files at all; "" where there may be some."""
+        """Explain why there can be no files at all; "" where there may be some."""
 
     def read(self, name: str) -> bytes | None:
         """Read a file; None where there is none."""
@@ -381,7 +381,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
 
 
 def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
-    """Say which file is not as it was written; "" where all are.
+    """Name a file that differs from the seal; "" where none does.
 
     Files that are in `known` as they are in `seal` are not hashed again.
     """

@@ -107,7 +107,7 @@ def expression(where: Where) -> Expr | None:
 
 
 def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
-    """Ask for each of the terms; those that stand there n times count n times."""
+    """Query each of the terms; a term that occurs n times counts n times."""
     from lancedb.query import MatchQuery
 
     by_count: dict[int, list[str]] = {}

@@ -138,7 +138,7 @@ class ScoredRuns:
 
     @property
     def notes(self) -> list[str]:
-        """Say whether the metric looks deeper than a system's lists."""
+        """Warn where the metric looks deeper than a system's lists."""
         return depth_notes(self.runs, [self.metric], len(self.dataset.sources))
 
     def tests(

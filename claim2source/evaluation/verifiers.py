@@ -36,7 +36,7 @@ class Verified:
         return self.tokens / self.promoted if self.promoted else None
 
     def sentence(self) -> str:
-        """Say it in one line."""
+        """Write the figures in one line."""
         each = self.tokens_per_promoted
         price = "" if each is None else f", {each:.0f} tokens for each"
         return (

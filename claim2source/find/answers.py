@@ -186,7 +186,7 @@ def retraction(paper: Paper) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """Say in one sentence whether the paper was found."""
+    """Write in one sentence whether the paper was found."""
     if not answer.matches:
         return "The index holds no paper to choose from."
     if answer.present is None:
@@ -200,7 +200,7 @@ def headline(answer: Answer) -> str:
 
 
 def notes(answer: Answer) -> list[str]:
-    """Say how far an answer can be trusted: as measured, and why less."""
+    """List how far an answer can be trusted: as measured, and reasons for less."""
     notices = list(answer.warnings)
     if answer.matches and answer.present is None:
         notices.append("No abstention is fitted to this index: index --claims DATASET does that.")

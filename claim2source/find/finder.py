@@ -26,11 +26,11 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    apply_stage,
+    apply_stages,
     counts_terms,
     with_corpus_stats,
-    with_history,
     with_runtime,
 )
 from claim2source.systems.system import System
@@ -75,7 +75,7 @@ class Match:
 
 @dataclass(frozen=True)
 class IndexState:
-    """Say of which state of an index an answer is, and how it was asked: it can be asked again."""
+    """Identify the state of an index that answered, and the settings: a search can be repeated."""
 
     version: int
     model: str
@@ -281,19 +281,8 @@ class Finder:
             results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
-        for name, stage in self.stages:
-            self.on_part(name)
-            result = apply_stage(
-                with_history(stage, results, claims),
-                claims,
-                sources,
-                results[-1][1],
-                self.store,
-                device=self.device,
-                progress=self.progress,
-                earlier=results[-2][1].run if len(results) > 1 else None,
-            )
-            results.append((name, result))
+        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
+        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
         return _Stages(found, tuple(results))
 
     def _count_over(self, sources: Sequence[Source]) -> None:
@@ -330,7 +319,7 @@ class Finder:
     def _verdicts(
         self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
     ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
-        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given.
+        """Judge answers "found", "uncertain" or "not here" by the fitted or given thresholds.
 
         Also count the held-out answers of each verdict, where the index's own model gave them.
         """

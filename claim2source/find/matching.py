@@ -1,4 +1,4 @@
-"""Say which words of a post match which words of a paper: by their terms, and by names."""
+"""Match the words of a post with the words of a paper: by their terms, and by names."""
 
 from __future__ import annotations
 

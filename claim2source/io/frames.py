@@ -36,7 +36,7 @@ WANTED = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list o
 
 
 class _Lists:
-    """Give a list of dicts, or of texts, columns as a frame has them; texts are `post-1`, .."""
+    """Turn a list of dicts, or of texts, into columns as a frame's; texts are `post-1`, .."""
 
     def __init__(self, rows: Sequence[Any], name: str) -> None:
         if isinstance(rows[0], str):

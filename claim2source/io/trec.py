@@ -181,7 +181,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def why_not_grade(text: str) -> str | None:
-    """Say why a text is no grade of a judgement; None where it is."""
+    """Explain why a text is no grade of a judgement; None where it is."""
     if is_grade(text):
         return None
     why = "too large: 9 digits at most" if _is_integer(text) else "not an integer"

@@ -221,7 +221,7 @@ def _reason(error: Exception | str) -> str:
 
 
 def why_not_reached(host: str) -> str:
-    """Say why a W&B server cannot be used, within a few seconds; empty where it answers.
+    """Explain, within a few seconds, why a W&B server cannot be used; empty where it answers.
 
     The key is not sent.
     """

@@ -228,7 +228,7 @@ class _Run:
                 self.store.put(job.key, job.before)
 
     async def _reply(self, request: Request, again: bool) -> Reply | str:
-        """Ask for one reply, as the model wants to be asked; return the reason where there is none.
+        """Request one reply in the form that the model takes; return the reason for none.
 
         A server that gives none, or speaks otherwise, again and again, is left alone.
         """

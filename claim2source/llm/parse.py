@@ -91,7 +91,7 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
 
 
 def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None:
-    """Say why a reply did not end by itself: it is no answer, and asked for anew by the next run.
+    """Explain why a reply did not end by itself; the next run asks anew for such a one.
 
     A cut choice is whole where no other one begins with it: one token is all there is room for.
     """

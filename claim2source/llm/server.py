@@ -70,7 +70,7 @@ _UNWANTED = re.compile(
 
 
 class Spent(Exception):
-    """Say that a budget allows no further request."""
+    """Report that a budget allows no further request."""
 
 
 @dataclass
@@ -223,7 +223,7 @@ class Unusable(UserError):
 
 
 class NoReply(Exception):
-    """Say why there was no reply, however often it was asked for."""
+    """Report why there was no reply, however often it was requested."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Server:
         again: bool = False,
         without: Collection[str] = (),
     ) -> Reply:
-        """Ask for a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
+        """Request a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
 
         `strict` has the server keep to schema or choices. `again` says that an earlier reply
         failed. `without` names those of `OPTIONAL` that the model refuses.
@@ -347,7 +347,7 @@ class Server:
         return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
-        """Say which key of the config a server does not take."""
+        """Name the key of the config that a server does not take."""
         config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
             key = state_of(config.key_env, config.url)

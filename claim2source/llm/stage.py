@@ -74,7 +74,7 @@ class LLMStage(Settings):
         check: Check | None = None,
         config: LLMConfig | None = None,
     ) -> Iterator[tuple[T, Answer]]:
-        """Ask for all tasks, of `llm` or another; yield the good answers, each with its record."""
+        """Run all tasks, by `llm` or another; yield the good answers, each with its record."""
         with self.asking(config) as llm:
             answers = llm.answer([task.request for task in tasks], check, what)
         cost.count(answers)
@@ -94,7 +94,7 @@ class LLMStage(Settings):
 
 @dataclass(frozen=True)
 class Versions:
-    """Hold the good versions of texts, and why others failed, by text.
+    """Hold the good versions of texts, and the failures of others, by text.
 
     A text whose versions all failed stands for itself.
     """

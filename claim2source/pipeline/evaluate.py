@@ -256,7 +256,7 @@ def make_report(
     name: str | None = None,
     program: str = "",
 ) -> Report:
-    """Put systems into a report; `main` names the one whose scores stand at its top."""
+    """Collect systems in a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
     installed = versions() | {"claim2source": __version__}
     provenance = Provenance(
@@ -343,14 +343,14 @@ def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str
 
 
 def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:
-    """Part a run by the language of its claims."""
+    """Divide a run by the language of its claims."""
     for language in dataset.languages:
         claims = [claim.id for claim in dataset.claims if claim.lang == language]
         yield language, run.restricted(claims)
 
 
 def unjudged(dataset: Dataset) -> list[str]:
-    """Say which claims of a split cannot be scored, since they have no gold."""
+    """Note the claims of a split that cannot be scored, since they have no gold."""
     if not dataset.golds:
         return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
     golds = {*judged_claims(dataset.qrels)}

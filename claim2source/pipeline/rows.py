@@ -120,7 +120,7 @@ def run_rows(
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
-    """Order places so that systems of one dense model are together: it is loaded once."""
+    """Order systems so that those of one dense model are together: it is loaded once."""
     models = [repr(item.system.first.main_model or item.system.name) for item in planned]
     return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
 

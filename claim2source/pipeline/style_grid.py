@@ -62,7 +62,7 @@ WRITTEN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StyleOptions(Settings):
-    """Say which styles are compared, and where their texts come from.
+    """Set the styles that are compared, and the folder of their texts.
 
     Args:
         claim_styles: C0 (as posted) to C4; C0 is always among them.
@@ -230,7 +230,7 @@ def _has_grid(row: Row) -> bool:
 
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
-    """Tell which text of foreign claims is rewritten. Raises `UserError` where parts differ."""
+    """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
     first, form = row.planned.system.first, row.planned.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
     if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:

@@ -151,7 +151,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         return over_forms(planned, forms)
 
     def run_settings(self, train_split: str | None = None) -> RunSettings:
-        """Say how systems are run, and on which split settings are chosen."""
+        """Return the settings of the runner, with the split that settings are chosen on."""
         return RunSettings(
             self.dataset,
             replace(self.choosing(self.val), split=train_split),
@@ -279,7 +279,7 @@ def rows_report(
     program: str = "",
     notes: Sequence[str] = (),
 ) -> Report:
-    """Put rows into a report; at its top are the scores of the only one, or of the chosen one."""
+    """Collect rows in a report; at its top are the scores of the only one, or of the chosen one."""
     scored = scored_rows(rows)
     on_chosen = [row for row in rows if row.planned.is_chosen]
     alone = [row.name for row in on_chosen if not row.planned.suffix]

@@ -275,7 +275,7 @@ def _ivf_pq(count: int, dimensions: int, config: IndexConfig) -> str:
 
 
 def on_gpu(vectors: np.ndarray, index: Any | None, config: IndexConfig) -> Any | None:
-    """Put the index on the first GPU; None where FAISS has none, or no such index for it."""
+    """Move the index to the first GPU; None where FAISS has none, or no such index for it."""
     import faiss
 
     if not config.gpu or config.kind == "hnsw" or not faiss.get_num_gpus():

@@ -272,7 +272,7 @@ class Hybrid:
         self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
 
     def index(self, sources: Sequence[Source]) -> HybridIndex:
-        """Give the index of these sources: one of each retriever."""
+        """Return the index of these sources: one of each retriever."""
         return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
 
 

@@ -92,7 +92,7 @@ class SavedIndex:
         self.files = files
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Give the first `k` sources that are ranked for every claim, best first.
+        """Return the first `k` sources that are ranked for every claim, best first.
 
         Raises `UserError` for a language without a file, and `InputError` for a file that ranks
         none of the claims, or as many as there are of which some are not among them.

@@ -50,7 +50,7 @@ Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Say who may ask, and how often.
+    """Set who may ask, and how often.
 
     Args:
         token: what a client must show; None: nothing.
@@ -84,7 +84,7 @@ class Rate:
 
 
 class Access:
-    """Stand before an application; nothing that it refuses is read further."""
+    """Guard an application: refuse requests before it reads them."""
 
     def __init__(self, app: ASGIApp, settings: AccessSettings, refusal: Refusal) -> None:
         self.app, self.settings, self.refusal = app, settings, refusal

@@ -144,7 +144,7 @@ def add_api(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", responses={421: REFUSALS[421]}, tags=["health"])
     async def health() -> Health:
-        """Say that the server answers, and how many posts wait."""
+        """Report that the server answers, and how many posts wait."""
         batcher = service.batcher
         return Health(
             status="ok", version=__version__, waiting=batcher.waiting, places=batcher.places
@@ -152,7 +152,7 @@ def add_api(app: FastAPI, service: Service) -> None:
 
 
 def require_token(app: FastAPI) -> None:
-    """Say in the description of the API that every path but /health needs a token."""
+    """Declare in the API's description that every path but /health needs a token."""
     made = app.openapi()
     made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in made["paths"].items():

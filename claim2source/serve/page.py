@@ -1,4 +1,4 @@
-"""Show the page: a post goes in, papers come out; it works without script too."""
+"""Show the page: type a post, read its papers; it works without script too."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Page:
         return response
 
     def refusal(self, status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
-        """Say that a request was refused, and ask for the token where it lacks one."""
+        """Show why a request was refused; ask for the token where it lacks one."""
         if status == 401:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
             response = self._enter(401, "", query.get("post", [""])[0])

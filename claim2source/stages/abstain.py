@@ -1,4 +1,4 @@
-"""Say for which claims no source is the right one, by the scores that the stages gave.
+"""Mark the claims whose paper is not in the pool, by the scores of the stages before.
 
 A logistic model reads the sorted scores of every stage's list (Gisserot-Boukhlef et al., 2024),
 the margin of its first source, and whether two stages agree on it. It asks no language model;
@@ -235,7 +235,7 @@ class Abstain(Settings):
         return stages
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Note for every claim the probability that its paper is there, and mark doubtful ones.
+        """Note the probability that each claim's paper is in the pool; mark doubtful claims.
 
         Raises `UserError` where the system lacks a stage that the model was fitted on.
         """
@@ -261,7 +261,7 @@ def abstained(result: Result) -> list[str]:
 
 
 def presence(result: Result, claim_id: str) -> float | None:
-    """Read the probability that a claim's paper is there from the stage's note."""
+    """Read the probability that a claim's paper is in the pool from the stage's note."""
     match = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
     return None if match is None else float(match[1])
 

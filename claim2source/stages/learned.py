@@ -111,7 +111,7 @@ class LearnedFusion:
 
 
 def known(scores: np.ndarray) -> np.ndarray:
-    """Put the mean of a claim's known scores in the place of NaN; 0 where none is known."""
+    """Replace NaN by the mean of a claim's known scores; by 0 where none is known."""
     missing = np.isnan(scores)
     if not missing.any():
         return scores

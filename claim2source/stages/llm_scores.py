@@ -59,7 +59,7 @@ class LLMScores(LLMStage, ABC):
 
     @abstractmethod
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
-        """Give every list its scores [its sources]; NaN leaves a source its rank."""
+        """Set every list's scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
@@ -82,7 +82,7 @@ class LLMScores(LLMStage, ABC):
 
 
 def post_values(claim: Claim) -> dict[str, str]:
-    """Give a prompt's `post`, as it was written, and its `translation`, where there is one."""
+    """Return a prompt's `post`, as it was written, and its `translation`, where there is one."""
     english = render_claim(claim, "translated")
     return {"post": claim.text, "translation": "" if english == claim.text else english}
 

@@ -49,12 +49,12 @@ class EncoderReranker(Reranker):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Say how token vectors are pooled; none: as the model's files do."""
+        """Return the pooling of token vectors; None: that of the model's files."""
         return None
 
     @property
     def config(self) -> ModelConfig:
-        """Say how the model is loaded."""
+        """Return the settings of the model."""
         return ModelConfig(self.model, self.revision, self.pooling, max_length=self.max_length)
 
     @cached_property
@@ -110,7 +110,7 @@ class MaxSim(EncoderReranker):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Nothing is pooled: a model need not say how. A checkpoint of ours says it all."""
+        """Return a placeholder: tokens are not pooled. A checkpoint has its own pooling."""
         trained = (checkpoint_folder(self.model) / FILE).is_file()
         return None if trained else "mean"
 

@@ -92,7 +92,7 @@ class SourceScores:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Say where a re-ranker keeps its scores, and which device computes them."""
+    """Set a re-ranker's store of scores, and its device."""
 
     store: Store | None = None
     device: str | None = None
@@ -100,7 +100,7 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Hold where a stage, a dataclass, stores scores and computes, beside its settings."""
+    """Hold the store and the device of a stage, a dataclass, beside its settings."""
 
     @property
     def runtime(self) -> Runtime:
@@ -148,7 +148,7 @@ class Reranker(WithRuntime, ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Name the model, for who looks into the store."""
+        """Name the model, for readers of the store."""
 
     @cached_property
     @abstractmethod
@@ -161,7 +161,7 @@ class Reranker(WithRuntime, ABC):
 
     @property
     def rendering(self) -> Rendering:
-        """Say how claims and sources are written."""
+        """Return the rendering of claims and sources."""
         return Rendering(self.claims, self.sources)
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
@@ -279,7 +279,7 @@ class Reranker(WithRuntime, ABC):
 
 
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
-    """Put scores [depth] in the place of a claim's first ones, and order its sources by them.
+    """Order a claim's sources by new scores [depth] of its first ones.
 
     Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
     scores strictly decrease: a run would order equal ones by the sources' ids.
@@ -331,7 +331,7 @@ def _store_scores(
 
 
 def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Group the places of pairs by their claims."""
+    """Group the positions of pairs by their claims."""
     rows: dict[str, list[int]] = {}
     for row, pair in enumerate(pairs):
         rows.setdefault(pair.claim, []).append(row)

@@ -86,7 +86,7 @@ def carve(
 
 
 def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
-    """Leave the claims that none of several models was trained on.
+    """Return the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
@@ -153,7 +153,7 @@ class HeldOut:
         self._shared: dict[str, dict[str, np.ndarray]] = {}
 
     def without(self, claims: Collection[str]) -> HeldOut:
-        """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
+        """Remove some of the given claims, which are reported: a fold of a cross-validation."""
         assert self.given is not None
         rest = self.given.with_claims(
             claim for claim in self.given.claims if claim.id not in claims
@@ -258,7 +258,7 @@ class HeldOut:
         return replace(selection, train=train, note=note)
 
     def _without(self, train: Dataset, trained: Sequence[Claim]) -> SelectionData:
-        """Leave the claims of train that a training on other data did not see, by their text."""
+        """Return the claims of train that a training on other data did not see, by their text."""
         texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):

@@ -51,7 +51,7 @@ MARGIN = "margin_below"
 
 @dataclass(frozen=True)
 class WhenConfig(Settings):
-    """Say which claims a stage is asked about: one condition that holds is enough.
+    """Set which claims a stage is asked about: one condition that holds is enough.
 
     Args:
         margin_below: claims whose first score leads the second by less than this share of the
@@ -67,7 +67,7 @@ class WhenConfig(Settings):
         require(is_set, "when", asdict(self), "margin_below, disagree or both")
 
     def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
-        """Say why a claim's ranking is left as it is; None where the stage is asked."""
+        """Explain why a claim's ranking stays as it is; None where the stage is asked."""
         margin = margin_of(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
             return None
@@ -88,7 +88,7 @@ class Conditional:
 
     @property
     def depth(self) -> int:
-        """How deep the stage looks."""
+        """Return the depth of the stage."""
         return int(getattr(self.stage, "depth", 0))
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
@@ -154,7 +154,7 @@ _RUNTIME = (
 
 
 def is_simulated(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage makes its row, and the rows after it, no part of any test."""
+    """Tell whether a stage is simulated or handed the golds: it and later ones are in no test."""
     return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
 
 
@@ -356,15 +356,20 @@ def is_fit(entry: Mapping[str, Any]) -> bool:
 
 
 def apply_stages(
-    entries: Sequence[Mapping[str, Any]],
+    stages: Sequence[tuple[str, Stage]],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
+    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[tuple[str, Result]]:
-    """Apply stages one after another to the last result of `before`; return each with its name."""
+    """Apply stages one after another to the last result of `before`; return each with its name.
+
+    `on_stage` is called with the name of each before it is applied.
+    """
     results = list(before)
-    for name, stage in load_stages(entries):
+    for name, stage in stages:
+        on_stage(name)
         result = apply_stage(
             with_history(stage, results, claims),
             claims,
@@ -445,7 +450,7 @@ def _stage_type(key: str, name: str) -> type:
 
 
 def stage_depth(entries: Sequence[Mapping[str, Any]]) -> int:
-    """Tell how deep stages look."""
+    """Return the depth of stages."""
     return max((int(getattr(stage, "depth", 0)) for _, stage in load_stages(entries)), default=0)
 
 
@@ -486,7 +491,7 @@ def fit_stages(
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
-        return apply_stages([entry], results, data.claims, data.sources, runtime)
+        return apply_stages(load_stages([entry]), results, data.claims, data.sources, runtime)
 
     for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:

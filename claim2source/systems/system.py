@@ -104,7 +104,7 @@ class System:
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """Say why it cannot run, as its files tell; None where they do not."""
+        """Explain why it cannot run, as its files tell; None where they do not."""
         reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -148,7 +148,7 @@ class System:
         routes: Mapping[str, str] | None = None,
         read_as: DenseNode | None = None,
     ) -> System:
-        """Put a checkpoint in the place of the dense model, for some languages another.
+        """Replace the dense model by a checkpoint, for some languages by another.
 
         `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
         the system has no dense model.
@@ -204,7 +204,7 @@ def _with_checkpoint(
     routes: Mapping[str, str] | None = None,
     read_as: DenseNode | None = None,
 ) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense models, for some languages another.
+    """Replace a node's dense models by a checkpoint, for some languages by another.
 
     `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where the
     node has no dense model, or where val chooses among several.
@@ -238,7 +238,7 @@ def _with_checkpoint(
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """Hold a system of which nothing is left to choose, and the claim form that it runs with.
+    """Hold a system with all its choices made, and the claim form that it runs with.
 
     `wanted` is the form that was asked for: without one each part has its own.
     """
@@ -271,7 +271,7 @@ class SystemIndex:
             result = index.search(claims, system.first_depth(k))
             kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
             stages = [*result.parts, (kind, result)]
-            stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
+            stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -292,7 +292,7 @@ class SystemIndex:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Say how systems are run.
+    """Set how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
     the last part of their name; `rewrites` a text appended to each reported claim,

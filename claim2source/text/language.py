@@ -72,7 +72,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 
 def why_not_in(text: str, language: str) -> str | None:
-    """Say that a text is surely in another language; None where it is not."""
+    """Explain that a text is surely in another language; None where it is not."""
     code = language.partition("-")[0]
     if code not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
@@ -119,7 +119,7 @@ def why_bad_reply(
     longest: int,
     may_repeat: bool,
 ) -> str | None:
-    """Say why a reply cannot stand for the text that it was to rewrite; None where it can.
+    """Explain why a reply cannot replace the text that it rewrites; None where it can.
 
     Args:
         reply: what the model answered, cleaned.

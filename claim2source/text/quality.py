@@ -75,7 +75,7 @@ def lost_facts(original: str, text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Quality:
-    """Say how rewritten texts differ from their originals, as means over the texts.
+    """Measure how rewritten texts differ from their originals, as means over the texts.
 
     `words`: of a rewritten text; `length`: its words per word of the original; `numbers`: share of
     the original's numbers that are kept, over originals that have some (None: none has);

@@ -162,7 +162,7 @@ def _of_claim(claim: Claim, which: ClaimText) -> Original:
 
 @dataclass(frozen=True)
 class Made:
-    """Say how a style's texts were made: by which model or by rules, with which prompt and text.
+    """Record the origin of a style's texts: the model or the rules, the prompt and the texts.
 
     `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
     `split` that of the claims; `texts` and `failures` are counts.

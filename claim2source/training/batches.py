@@ -40,7 +40,7 @@ class BatchPlan:
 
 
 class BatchSampler:
-    """Deal pairs to batches so that no batch holds one paper twice, where that is possible.
+    """Deal pairs to batches so that no batch holds one paper twice, where possible.
 
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
     meet only when a group has more pairs than there are batches; `repeats` counts those. With

@@ -120,7 +120,7 @@ class Throughput(pl.Callback):
 
 
 class WandbTables(pl.Callback):
-    """Show a sample of the mined negatives that are trained on, whenever they are others."""
+    """Log a sample of the mined negatives, whenever they change."""
 
     def __init__(self, session: Session, train: Dataset, seed: int) -> None:
         self.session, self.train, self.seed = session, train, seed

@@ -111,7 +111,7 @@ def load_splits(config: RunConfig) -> TrainingData:
 
 
 def why_too_small(val: Dataset) -> str | None:
-    """Say that val has too few claims or papers to choose by; None where it has enough."""
+    """Explain why val has too few claims or papers to choose by; None where it has enough."""
     claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
     if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
         return None

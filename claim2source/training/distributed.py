@@ -308,7 +308,7 @@ STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by cla
 
 
 def chosen_strategy(asked: object, world: World) -> Strategy | str:
-    """Give the strategy that `trainer.strategy` asks for. Raises `ConfigError` for another."""
+    """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another."""
     if isinstance(asked, DDPStrategy):
         return reducing_once(asked)
     if isinstance(asked, ModelParallelStrategy):
@@ -326,7 +326,7 @@ def chosen_strategy(asked: object, world: World) -> Strategy | str:
 
 
 def reducing_once(strategy: DDPStrategy) -> DDPStrategy:
-    """Let `backward_pass` tell DDP's reducer when to work, not the end of the training step.
+    """Have `backward_pass` start DDP's reducer, not the end of the training step.
 
     GradCache goes backward in pieces: at the end of the step most of them are still to come.
     """

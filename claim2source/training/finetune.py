@@ -72,7 +72,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
 
 
 def set_up(config: FinetuneConfig, session: Session) -> Setup:
-    """Load the data, the base and the saved state, and check all that can be wrong.
+    """Load the data, the base and the saved state, and check all settings.
 
     Nothing is written yet.
     """

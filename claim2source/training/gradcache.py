@@ -20,7 +20,7 @@ LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 
 
 class Inside(Protocol):
-    """Give a context for one backward pass from `output`; `last` says that none follows it."""
+    """Define a context for one backward pass from `output`; none follows the `last`."""
 
     def __call__(self, output: Tensor, last: bool) -> AbstractContextManager[object]:
         """Enter the context."""

@@ -136,7 +136,7 @@ def pipeline_table(report: Report) -> TextTable:
 
 
 def difference_lines(report: Report) -> list[str]:
-    """Say how much better the re-ranker is on the report split, with intervals and tests."""
+    """Describe the re-ranker's gain on the report split, with intervals and tests."""
     lines = []
     for one in report.tests[0].comparisons if report.tests else ():
         around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"

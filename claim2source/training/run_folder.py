@@ -152,7 +152,7 @@ class RunFolder:
 
     @property
     def stopped_text(self) -> str:
-        """Say where a run was stopped, and how it goes on."""
+        """Describe where a run was stopped, and how to resume it."""
         if self.saved_steps is not None:
             return f"stopped at step {self.saved_steps}; go on with --resume"
         if self.history:

@@ -1,4 +1,4 @@
-"""Say in sentences which system is best, and which of the others it beats."""
+"""Write in sentences which system is best, and which of the others it beats."""
 
 from __future__ import annotations
 

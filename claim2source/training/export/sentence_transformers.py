@@ -122,7 +122,7 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
 
 
 def _ending(processor: Any, token: str, number: int) -> dict[str, Any]:
-    """Let the post-processor of a tokenizer.json end every text with a token too."""
+    """Make the post-processor of a tokenizer.json end every text with a token too."""
     # Two templates in a row would put the token into each part of what the first one made.
     several = processor is not None and processor["type"] == "Sequence"
     parts = processor["processors"] if several else [processor] if processor else []
