@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     # Fewer gaps in a GPU's memory; read before torch is imported.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    check_early(config)
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.finetune import finetune
 
