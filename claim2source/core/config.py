@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -67,6 +67,15 @@ class Settings:
 
     def check(self) -> None:
         """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
+
+    def require_unset(self, but: Collection[str], why: str) -> None:
+        """Raise `ConfigError`, which says `why`, for a key not in `but` that was changed."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            make = field.default_factory
+            default = field.default if make is MISSING else make()
+            value = getattr(self, field.name)
+            if field.name not in but and value != default:
+                raise ConfigError(field.name, value, "", why)
 
 
 def flag(help: str, default: bool = False) -> Any:

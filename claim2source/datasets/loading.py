@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import require
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset, Table
 from claim2source.datasets.beir import (
     OF_CLAIMS,
     OF_SOURCES,
+    QRELS,
     Found,
     assembled,
     folder_of,
@@ -109,6 +110,28 @@ def load(
     require(split is not None, "split", split, "the name of a split, such as dev")
     dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
     return replace(dataset, name="demo") if str(folder) == "demo" else dataset
+
+
+def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
+    """Raise `UserError` where no claim of a split has a gold; nothing but its judgements is read.
+
+    Where they hold none, the data set is loaded, whose own errors come first.
+    """
+    path = folder_of(folder) / QRELS / f"{split}.tsv"
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            if any(map(_is_gold, lines)):
+                return
+    if not load(folder, split, lenient=lenient).golds:
+        why = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        raise InputError.at(folder_of(folder), field="split", why=why)
+
+
+def _is_gold(line: str) -> bool:
+    try:
+        return float(line.rpartition("\t")[2]) > 0
+    except ValueError:
+        return False
 
 
 def _load_tables(

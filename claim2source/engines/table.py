@@ -22,7 +22,7 @@ from claim2source.engines.lance import (
     named_errors,
     numbers,
 )
-from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.manifest import K1, IndexManifest
 from claim2source.engines.rows import (
     EVERYWHERE,
     PAPER,
@@ -38,9 +38,6 @@ from claim2source.engines.rows import (
 
 if TYPE_CHECKING:
     import pyarrow
-
-# BM25 as LanceDB has it.
-K1, B = 1.2, 0.75
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _seeds(report: Report) -> list[Row]:
 def _training(report: Report) -> list[Row]:
     if report.training is None:
         return []
-    rows: list[Row] = [["chosen", report.training.chosen_name]]
+    rows: list[Row] = [["chosen", f"epoch {report.training.chosen_epoch}"]]
     settings = _flat(report.training.settings)
     rows += [[key, _setting_text(value)] for key, value in settings.items()]
     return rows if settings else [*rows, ["settings", None]]

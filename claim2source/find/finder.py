@@ -26,11 +26,11 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    apply_stage,
+    apply_stages,
     counts_terms,
     with_corpus_stats,
-    with_history,
     with_runtime,
 )
 from claim2source.systems.system import System
@@ -281,19 +281,8 @@ class Finder:
             results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
-        for name, stage in self.stages:
-            self.on_part(name)
-            result = apply_stage(
-                with_history(stage, results, claims),
-                claims,
-                sources,
-                results[-1][1],
-                self.store,
-                device=self.device,
-                progress=self.progress,
-                earlier=results[-2][1].run if len(results) > 1 else None,
-            )
-            results.append((name, result))
+        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
+        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
         return _Stages(found, tuple(results))
 
     def _count_over(self, sources: Sequence[Source]) -> None:

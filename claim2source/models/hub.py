@@ -79,6 +79,13 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         return packaged
 
 
+def require_model(config: ModelConfig) -> None:
+    """Raise `UserError` where no model has this name; of a hub's only its config is read."""
+    name = packaged_name(local_model(config).name)
+    if not Path(name).is_dir() and name not in (*PACKAGED, *_COPIES):
+        _download(replace(config, name=name), ["config.json"])
+
+
 def packaged_name(name: str) -> str:
     """Return the name of the packaged model that a short name means; any other name as it is."""
     if "/" in name or Path(name).exists():

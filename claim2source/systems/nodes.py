@@ -19,7 +19,7 @@ from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
     CUT,
-    FUSION_GRID,
+    FUSION_DEPTHS,
     Grid,
     choose,
     choose_bm25,
@@ -39,7 +39,7 @@ CHECKPOINT = "checkpoint"
 NO_CHECKPOINT = (
     f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
 )
-_DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
+_DEEPEST_FUSION = max(FUSION_DEPTHS)
 
 
 @dataclass(frozen=True, kw_only=True)

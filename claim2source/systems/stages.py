@@ -356,15 +356,20 @@ def is_fit(entry: Mapping[str, Any]) -> bool:
 
 
 def apply_stages(
-    entries: Sequence[Mapping[str, Any]],
+    stages: Sequence[tuple[str, Stage]],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
+    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[tuple[str, Result]]:
-    """Apply stages one after another to the last result of `before`; return each with its name."""
+    """Apply stages one after another to the last result of `before`; return each with its name.
+
+    `on_stage` is called with the name of each before it is applied.
+    """
     results = list(before)
-    for name, stage in load_stages(entries):
+    for name, stage in stages:
+        on_stage(name)
         result = apply_stage(
             with_history(stage, results, claims),
             claims,
@@ -486,7 +491,7 @@ def fit_stages(
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
-        return apply_stages([entry], results, data.claims, data.sources, runtime)
+        return apply_stages(load_stages([entry]), results, data.claims, data.sources, runtime)
 
     for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:

@@ -109,6 +109,8 @@ ABSURD: list[tuple[dict[str, object], str]] = [
     ({"probes": -1, "partitions": -1}, "counts"),
     ({"probes": 10**18, "partitions": 10**18}, "partitions must be at most"),
     ({"bm25": {"k1": "much"}}, "bm25.k1: 'much' is not allowed"),
+    ({"bm25": {"k1": 1.5}}, "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
+    ({"bm25": {"b": 0.4}}, "bm25.b: 0.4 is not allowed; allowed: 0.75"),
     ({"encoders": "none"}, "encoders: 'none' is not allowed"),
     ({"table": "../../etc"}, "table"),
     ({"table": "other"}, "other.lance/_versions is missing"),

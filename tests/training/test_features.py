@@ -181,7 +181,7 @@ def test_texts_that_repeat_are_encoded_once(
         return vectors
 
     monkeypatch.setattr(Encoder, "vectors", remember)
-    passed = module.forward_pass(module.collate(batch.plan))
+    passed, _ = module.forward_pass(module.collate(batch.plan))
     passed.backward(passed.loss)
     assert len(texts) == 9 and sum(encoded) == len(set(texts)) == 7
     assert passed.loss.item() == pytest.approx(plain.item(), rel=1e-5) and plain.item() > 0.1
