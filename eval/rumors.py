@@ -163,7 +163,7 @@ def verify_rumors(config: RumorsConfig) -> str:
             except UserError as error:
                 if len(names) == 1 and not given:
                     raise
-                advice = systems[name].advice or "mend what the reason names, and run it again"
+                advice = systems[name].advice or "remedy the reason, and run it again"
                 not_run.append(NotRun(name, "original", str(error), advice))
                 continue
             rows.append(described(systems[name], result, rumors))

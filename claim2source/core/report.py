@@ -543,7 +543,7 @@ def _upgrade(raw: dict[str, Any], path: Path) -> None:
         made["data"] = {raw["split"]: made.pop("data_sha256", "")}
         raw["version"] = VERSION
     except (LookupError, TypeError, AttributeError):
-        why = "is not as version 2 has it; evaluate again"
+        why = "does not fit version 2; evaluate again"
         raise InputError.at(path, field="published or provenance", why=why) from None
 
 
@@ -561,7 +561,7 @@ def why_not_inside(text: str) -> str | None:
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:
-        return "is no place within the report's folder"
+        return "is not a place within the report's folder"
     return None
 
 

@@ -206,7 +206,7 @@ class Engine(PaperTable):
             schema, papers = table.schema, table.count_rows()
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"there is no such version; the last {RETENTION.days} days are there"
+                why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}

@@ -135,7 +135,7 @@ class StyleGrid:
             f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
         )
         by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
-        rules = " Texts by rules, which say nothing of what a language model would write."
+        rules = " Texts by rules, which do not tell how a language model would write."
         return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:

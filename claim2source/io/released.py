@@ -116,7 +116,7 @@ class _Entry(Row):
             source = self.as_id(f"{place}.pubkey", one.get("pubkey"))
             score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
-                self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
+                self.complain(f"{place}.{stage[0]}", "is not a rank: an integer from 1")
             elif rank in by_rank:
                 self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
             elif source is not None:

@@ -64,7 +64,7 @@ FIRST_STAGE = "first stage"
 PAGE = "claims.html"
 # Counted up when the same settings would give another report.
 _FORMAT = 3
-_ADVICE = "mend what the reason names and run the same command again; what is done is kept"
+_ADVICE = "remedy the reason and run the same command again; finished rows are kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,22 +245,22 @@ def _stage_details(
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
     if any(moved for _, moved in moves.values()):
-        parts += ["What each stage did to the golds:", moves_table(moves)]
+        parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
-        parts += ["What verifiers were asked, and what it cost:", verified_table(verifiers)]
+        parts += ["Verifiers' requests and their cost:", verified_table(verifiers)]
     return notes, parts
 
 
 def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
     depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {depth_note}; what is beyond keeps its place below."]
+    lines = [f"{name}: {depth_note}; later ones keep their places below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
     failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
     if failed:
-        what = "answers that are no good" if result.details else "pairs without a score"
+        what = "unusable answers" if result.details else "pairs without a score"
         lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
     share = share_asked(result)
     if share < 1:
@@ -454,11 +454,11 @@ def not_run_row(
         why = f"out of memory: {why}"
         advice = (
             "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
-            "there is more memory; what is done is kept"
+            "there is more memory; finished rows are kept"
         )
     elif isinstance(error, RuntimeError):
         why = f"failed: {why}"
-        advice = f"try it alone on the CPU: --only {system.name} --device cpu; what is done is kept"
+        advice = f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))

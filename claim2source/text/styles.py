@@ -236,9 +236,9 @@ def refuse_other_folder(folder: Path) -> None:
     names = {INFO, *(f"{name}.jsonl" for name in STYLES)}
     for path in sorted(folder.iterdir()):
         if path.name not in names and not path.name.startswith("."):
-            raise UserError(f"{folder}: holds {path.name!r}, so it is no folder of styles")
+            raise UserError(f"{folder}: holds {path.name!r}, so it is not a folder of styles")
     if not (folder / INFO).is_file():
-        raise UserError(f"{folder}: has no {INFO}, so it is no folder of styles")
+        raise UserError(f"{folder}: has no {INFO}, so it is not a folder of styles")
 
 
 def read_style(

@@ -520,7 +520,7 @@ class RetrieverModule(TrainingModule):
                 "equally many"
             )
         if pairs.short_rows:
-            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than configured")
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")

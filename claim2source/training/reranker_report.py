@@ -97,7 +97,7 @@ def report_pipeline(
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
-    families = [Family("The re-ranker against what was there before", pairs)]
+    families = [Family("The re-ranker against the baselines before it", pairs)]
     report = add_tests(report, scored, families, reported, _REPEATS, 0)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
