@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.records import Claim
@@ -65,7 +64,7 @@ from claim2source.engines.rows import (
     table_of,
     vectors_of,
 )
-from claim2source.engines.table import K1, B, PaperTable
+from claim2source.engines.table import PaperTable
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -131,17 +130,13 @@ class Engine(PaperTable):
     @classmethod
     def create(cls, place: str | Path, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
-        analysis = manifest.bm25.analysis
-        require(analysis == "terms", "bm25.analysis", analysis, "terms")
-        require(manifest.bm25.k1 == K1, "bm25.k1", manifest.bm25.k1, f"{K1}: LanceDB has no other")
-        require(manifest.bm25.b == B, "bm25.b", manifest.bm25.b, f"{B}: LanceDB has no other")
         lancedb_module()
         files = files_of(place)
         lock = files.prepare()
         try:
             # A process that was killed here before may have left a table without papers.
             under = f"{manifest.table}.lance/"
-            others = [one for one in files.listed() if one != LOCK_FILE]
+            others = [name for name in files.listed() if name != LOCK_FILE]
             if any(
                 not other.startswith(under) or other.startswith(f"{under}data/") for other in others
             ):
@@ -211,7 +206,7 @@ class Engine(PaperTable):
             schema, papers = table.schema, table.count_rows()
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"there is no such version; the last {RETENTION.days} days are there"
+                why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
@@ -254,7 +249,6 @@ class Engine(PaperTable):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-            self._stamp = self.files.stamp(self.name)
 
     def upsert(self, rows: Rows) -> None:
         """Add papers, and replace those whose ids are there, in one commit."""
@@ -311,7 +305,7 @@ class Engine(PaperTable):
             with self._named():
                 query = self._table.search().where(among(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
-            states = [changed[one] for one in table["id"].to_pylist()]
+            states = [changed[key] for key in table["id"].to_pylist()]
             papers = [
                 replace(paper_of(row), retracted=new)
                 for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
@@ -331,6 +325,7 @@ class Engine(PaperTable):
         """Change the manifest."""
         self.manifest = replace(self.manifest, **values)
         self.manifest.write(self.files, self.name)
+        self._stamp = self.files.stamp(self.name)
 
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Build or extend the search indexes, compact the table, measure the recall."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
+_PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
 PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted")
 # Columns that an index of an older version lacks.
 ADDED = frozenset(("retracted", "names"))
@@ -113,7 +114,10 @@ class Rows:
 
 def stamp_of(paper: Paper) -> str:
     """Hash all that is stored of a paper: another hash is another version of it."""
-    values = {key: value for key, value in asdict(paper).items() if key != "retracted" or value}
+    # `asdict` would copy everything first.
+    names = [name for name in _PAPER if name != "retracted" or paper.retracted]
+    values = {name: getattr(paper, name) for name in names}
+    values["source"] = {name: getattr(paper.source, name) for name in _SOURCE}
     text = json.dumps(values, ensure_ascii=True, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_STAMP]
 
@@ -196,11 +200,11 @@ def vectors_of(column: Any) -> np.ndarray:
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `columns_of`."""
-    texts = [one for one in (*PAPER, "stamp", "terms") if one in batch.schema.names]
+    texts = [value for value in (*PAPER, "stamp", "terms") if value in batch.schema.names]
     listed = batch.select(texts).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]), None
     if SENTENCES in batch.schema.names:
-        sentences = [half_of(one, vectors.shape[1]) for one in batch[SENTENCES].to_pylist()]
+        sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
     return Rows(
         [paper_of(row) for row in listed],
         [row["terms"] for row in listed],

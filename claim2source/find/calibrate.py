@@ -118,8 +118,8 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     questions = ask_index(engine, dataset, seed)
     paired, papers = questions.asked, engine.stats().papers
     summary = (
-        f" of {dataset.name}, {dataset.split}, and {len(questions.others)} posts of other topics; "
-        f"{papers} in the index"
+        f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
+        f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
     chosen = fit_abstention(paired, seed=seed, said=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]

@@ -26,11 +26,11 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    apply_stage,
+    apply_stages,
     counts_terms,
     with_corpus_stats,
-    with_history,
     with_runtime,
 )
 from claim2source.systems.system import System
@@ -281,19 +281,8 @@ class Finder:
             results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
-        for name, stage in self.stages:
-            self.on_part(name)
-            result = apply_stage(
-                with_history(stage, results, claims),
-                claims,
-                sources,
-                results[-1][1],
-                self.store,
-                device=self.device,
-                progress=self.progress,
-                earlier=results[-2][1].run if len(results) > 1 else None,
-            )
-            results.append((name, result))
+        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
+        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
         return _Stages(found, tuple(results))
 
     def _count_over(self, sources: Sequence[Source]) -> None:
@@ -427,23 +416,25 @@ class Finder:
         """Read the vectors of papers' sentences, [sentences, d]; encode those not stored."""
         vectors: dict[str, np.ndarray] = {}
         if self.engine.manifest.sentences == SPLIT:
-            for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
+            for key, (stamp, stored) in self.engine.sentences(list(sentences)).items():
                 # Another process may have written another version of the paper meanwhile.
-                if stamp == stamp_of(papers[one]) and len(stored) == len(sentences[one]):
-                    vectors[one] = stored.astype(np.float32)
-        missing = {one: texts for one, texts in sentences.items() if one not in vectors and texts}
+                if stamp == stamp_of(papers[key]) and len(stored) == len(sentences[key]):
+                    vectors[key] = stored.astype(np.float32)
+        missing = {key: texts for key, texts in sentences.items() if key not in vectors and texts}
         distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))
         if distinct:
             made, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
             row = {text: i for i, text in enumerate(distinct)}
-            for one, texts in missing.items():
-                vectors[one] = made[[row[text] for text in texts]]
+            for key, texts in missing.items():
+                vectors[key] = made[[row[text] for text in texts]]
         return vectors
 
 
 def _ids(results: Found, claims: Sequence[Claim]) -> list[str]:
     runs = [part.run for part in (results.lexical, results.dense, results.fused)]
-    return list(dict.fromkeys(one for run in runs for c in claims for one in run.sources(c.id)))
+    return list(
+        dict.fromkeys(source for run in runs for c in claims for source in run.sources(c.id))
+    )
 
 
 def _verifier_notes(stages: _Stages, claim: Claim) -> str:

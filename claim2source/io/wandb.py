@@ -155,7 +155,7 @@ class Tracker:
                 offline = printable_line(shlex.quote(str(Path(run.dir).parent)))
                 print(f"wandb: offline; `wandb sync {offline}` uploads it", file=sys.stderr)
         except Exception as error:
-            self._say(error, "what was not uploaded")
+            self._say(error, "the rest that is not uploaded")
 
     def _start(self, asked: Tracking) -> None:
         import wandb

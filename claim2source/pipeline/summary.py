@@ -14,7 +14,6 @@ from claim2source.evaluation.choices import choice_text
 WIDTH = 120
 # Most rows of a table, and most lines of each list.
 _ROWS, _LINES = 16, 4
-_NAME = 36
 
 
 def summary_parts(report: Report, folder: Path, more: Sequence[Part] = ()) -> list[Part]:
@@ -62,7 +61,7 @@ def _scores(report: Report) -> TextTable | None:
         seconds = None if cost is None or not cost.seconds else f"{cost.seconds:.1f}"
         rows.append(
             [
-                *(_short(title), _short(system.claims, 14)),
+                *(_short(title, 54 - 8 * len(shown)), _short(system.claims, 10)),
                 *(system.languages.get(language, {}).get(main) for language in shown),
                 *(system.macro[main], system.bounds(MACRO, main)),
                 *(system.macro.get(metric) for metric in deep),
@@ -138,5 +137,5 @@ def _wrapped(line: str) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
-def _short(name: str, most: int = _NAME) -> str:
+def _short(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 12]}..{name[-10:]}"

@@ -356,15 +356,20 @@ def is_fit(entry: Mapping[str, Any]) -> bool:
 
 
 def apply_stages(
-    entries: Sequence[Mapping[str, Any]],
+    stages: Sequence[tuple[str, Stage]],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
+    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[tuple[str, Result]]:
-    """Apply stages one after another to the last result of `before`; return each with its name."""
+    """Apply stages one after another to the last result of `before`; return each with its name.
+
+    `on_stage` is called with the name of each before it is applied.
+    """
     results = list(before)
-    for name, stage in load_stages(entries):
+    for name, stage in stages:
+        on_stage(name)
         result = apply_stage(
             with_history(stage, results, claims),
             claims,
@@ -455,16 +460,16 @@ def label_of_stage(name: str, stage: Any) -> str:
         return f"{label_of_stage(name, stage.stage)} when {label_of_stage('', stage.when)}"
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
-        for one in dataclasses.fields(config):
-            value = getattr(config, one.name)
-            made = one.default_factory
-            default = one.default if made is dataclasses.MISSING else made()
-            if one.name == "model" and value:
+        for spec in dataclasses.fields(config):
+            value = getattr(config, spec.name)
+            made = spec.default_factory
+            default = spec.default if made is dataclasses.MISSING else made()
+            if spec.name == "model" and value:
                 yield f"{front}model={Path(value).name}"
             elif dataclasses.is_dataclass(value):
-                yield from changed(value, f"{front}{one.name}.")
-            elif one.name not in _RUNTIME and value != default:
-                yield f"{front}{one.name}={value}"
+                yield from changed(value, f"{front}{spec.name}.")
+            elif spec.name not in _RUNTIME and value != default:
+                yield f"{front}{spec.name}={value}"
 
     return f"{name}({', '.join(changed(stage))})"
 
@@ -486,7 +491,7 @@ def fit_stages(
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
-        return apply_stages([entry], results, data.claims, data.sources, runtime)
+        return apply_stages(load_stages([entry]), results, data.claims, data.sources, runtime)
 
     for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:

@@ -271,7 +271,7 @@ class SystemIndex:
             result = index.search(claims, system.first_depth(k))
             kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
             stages = [*result.parts, (kind, result)]
-            stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
+            stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
