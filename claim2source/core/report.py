@@ -445,11 +445,11 @@ class Report:
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
             [
-                *(s.name, one.golds, one.of_golds, one.ties, one.lost),
-                *(s.macro.get(MAIN_METRIC), one.as_one[MACRO]),
+                *(s.name, counted.golds, counted.of_golds, counted.ties, counted.lost),
+                *(s.macro.get(MAIN_METRIC), counted.as_one[MACRO]),
             ]
             for s in self.scored
-            if (one := s.twins) is not None
+            if (counted := s.twins) is not None
         ]
         return TextTable(columns, rows) if rows else None
 
@@ -535,20 +535,20 @@ class Report:
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
     """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
-        for one in raw.pop("published", ()):
-            row = raw["systems"][one.pop("system")]
-            row["published"] = [*row.get("published", ()), one]
-            del one["cost"]
+        for entry in raw.pop("published", ()):
+            row = raw["systems"][entry.pop("system")]
+            row["published"] = [*row.get("published", ()), entry]
+            del entry["cost"]
         made = raw.get("provenance", {})
         made["data"] = {raw["split"]: made.pop("data_sha256", "")}
         raw["version"] = VERSION
     except (LookupError, TypeError, AttributeError):
-        why = "is not as version 2 has it; evaluate again"
+        why = "does not fit version 2; evaluate again"
         raise InputError.at(path, field="published or provenance", why=why) from None
 
 
 def _leave_out_scales(training: Any, path: Path) -> None:
-    """Drop what a training no longer chooses among. Raises `InputError` where it chose that."""
+    """Drop scales, among which no training chooses any more; `InputError` where one was chosen."""
     for key, none in (("chosen_scale", 1), ("chosen_soup", []), ("scales", 0), ("scaled_epoch", 0)):
         value = training.pop(key, none) if isinstance(training, dict) else none
         if key.startswith("chosen") and value != none:
@@ -561,7 +561,7 @@ def why_not_inside(text: str) -> str | None:
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:
-        return "is no place within the report's folder"
+        return "is not a place within the report's folder"
     return None
 
 

@@ -187,7 +187,7 @@ class HeldOut:
     def _load(self, split: str) -> Dataset:
         if split == self.reported:
             raise NothingToChooseOn(
-                f"split: {split!r} is what settings are chosen on, not reported on"
+                f"split: {split!r} is the split to choose settings on, and not reported on"
             )
         try:
             train = load(self.dataset, split, lenient=self.choosing.lenient)

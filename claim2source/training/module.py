@@ -346,7 +346,7 @@ class Window:
 
 @dataclass(frozen=True)
 class BatchStart:
-    """Hold what the loss of a batch is computed from, the RNG state then, and earlier gradients."""
+    """Hold the inputs of a batch's loss, the RNG state then, and earlier gradients."""
 
     chunks: Chunks
     encode: Encode
@@ -437,7 +437,7 @@ class RetrieverModule(TrainingModule):
             return batch.pin_memory()
 
     def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         with without_copies(self.model):
             passed = self.forward_pass(collated)
         window, batch = self.window, collated.batch
@@ -520,7 +520,7 @@ class RetrieverModule(TrainingModule):
                 "equally many"
             )
         if pairs.short_rows:
-            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than configured")
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")

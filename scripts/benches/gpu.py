@@ -130,7 +130,7 @@ def make_encoder(config: Config) -> Encoder:
 
 
 def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Measured:
-    """Train some steps in chunks of what the memory holds, and measure them."""
+    """Train some steps in chunks that fit the memory, and measure them."""
     encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=claims,

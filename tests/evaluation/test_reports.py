@@ -71,7 +71,7 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
         ]
         for more in filter(None, changed):
             (tmp_path / "own" / "report.json").write_text(json.dumps({**plain, **more}))
-            with pytest.raises(InputError, match="is no place within the report's folder") as it:
+            with pytest.raises(InputError, match="is not a place within the report's folder") as it:
                 read_reports([tmp_path / "own"])
             assert "\n" not in str(it.value)
 

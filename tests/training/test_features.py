@@ -123,7 +123,7 @@ def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_p
     finetune(small_config(*setup, out, optimisation__epochs=1))
     lines = (out / "mined.jsonl").read_text().splitlines()
     (out / "mined.jsonl").write_text("\n".join(lines[1:]) + "\n")
-    with pytest.raises(UserError, match=r"mined\.jsonl is not what"):
+    with pytest.raises(UserError, match=r"mined\.jsonl is not the file"):
         finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))
 
 

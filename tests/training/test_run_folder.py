@@ -151,7 +151,7 @@ def test_what_has_the_copys_name_and_is_no_run_stays(kind: str, make: Make, tmp_
     else:
         kept.write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"run\.replaced: is no training run of ours"):
+    with pytest.raises(UserError, match=r"run\.replaced: is not a training run of this program"):
         begin(make(overwrite=True))
     assert contents(tmp_path) == before
 
