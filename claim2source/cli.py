@@ -28,7 +28,7 @@ GROUPS = {
         ),
         "finetune-reranker": (
             "train.finetune_reranker",
-            "fine-tune a re-ranker on what a first stage finds",
+            "fine-tune a re-ranker on a first stage's candidates",
         ),
         "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
         "merge": (
@@ -81,20 +81,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     if name == "--version":
         print(__version__)
         return
-    known = name.replace("_", "-")
-    if known not in PROGRAMS:
-        why = f"no such subcommand; {did_you_mean(known, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
+    command = name.replace("_", "-")
+    if command not in PROGRAMS:
+        why = (
+            f"no such subcommand; {did_you_mean(command, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
+        )
         raise UserError(f"{name}: {why}")
-    import_module(f"claim2source.{PROGRAMS[known][0]}").main(words)
+    import_module(f"claim2source.{PROGRAMS[command][0]}").main(words)
 
 
 def _help() -> str:
     width = max(map(len, PROGRAMS))
     groups = (
         "\n".join(
-            [f"{group}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in named.items())]
+            [f"{group}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in programs.items())]
         )
-        for group, named in GROUPS.items()
+        for group, programs in GROUPS.items()
     )
     by_module = sys.argv[0].endswith("__main__.py")
     command = "python -m claim2source" if by_module else "claim2source"

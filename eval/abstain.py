@@ -59,6 +59,8 @@ from claim2source.text import ClaimForm
 
 PROGRAM = "eval/abstain.py"
 SHARES = tuple(step / 10 for step in range(1, 11))
+# Keys that are read with --index.
+OF_INDEX = ("index", "out", "dataset", "split", "models", "offline", "device", "lenient", "store")
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
         super().check()
         one = (self.system is None) != (self.index is None)
         require(one, "system", self.system, "a system's name, or --index DIR in its place")
+        if self.index is not None:
+            self.require_unset(OF_INDEX, "is not read with --index")
+        self.require_unset({*vars(self)} - {"tests"}, "is not read here")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -135,7 +140,7 @@ def abstain(config: AbstainConfig) -> str:
         for target in kinds
     }
     # The file holds the richest model of the target that was asked for.
-    written = [one for one in fitted.values() if one.model.fitted.startswith(config.target)][-1]
+    written = [one for one in fitted.values() if one.target == config.target][-1]
     written.model.write(config.out / "abstain.json")
     parts: list[Part] = [f"{config.dataset}, {config.split}: {config.system}"]
     tables: dict[str, TextTable] = {}

@@ -78,7 +78,7 @@ class FindConfig(FinderOptions):
 
     @property
     def where(self) -> Where:
-        """Say among which papers to search."""
+        """Restrict the search to some papers."""
         return Where(self.date, self.paper_lang, self.venue)
 
 
@@ -135,7 +135,7 @@ def posts_of(config: FindConfig) -> Iterator[Post]:
 
 
 def in_language(posts: Iterator[Post], lang: str) -> Iterator[Post]:
-    """Give posts the language that was asked for; with `auto` they keep their own, if any."""
+    """Set the posts' language; with `auto` they keep their own, if any."""
     return posts if lang == AUTO else (replace(post, lang=lang) for post in posts)
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 from claim2source.core.config import Between, flag, list_field, read_config, require
 from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.files import require_writable
 from claim2source.core.program import command_of, with_places
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
@@ -52,6 +53,10 @@ from claim2source.text import Rendering, SourceForm
 
 # Ids that are removed at a time, and papers by which the time to encode all is estimated.
 IDS, SAMPLED = 4096, 16
+# Keys that every call reads; those of --re_encode; those of a call without papers.
+SHARED = ("out", "models", "offline", "store", "device", "lenient")
+OF_RE_ENCODE = ("re_encode", "sources", "claims", "batch")
+OF_INDEX = ("delete", "retractions", "claims")
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class IndexProgramConfig(StoreOptions):
     ray: str | None = None
     workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
-    undo: bool = flag("return to what the last --re_encode replaced")
+    undo: bool = flag("return to the model before the last --re_encode")
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
     sentences: bool = flag(
@@ -112,8 +117,16 @@ class IndexProgramConfig(StoreOptions):
         given = any(one is not None for one in (self.source, *others))
         allowed = "papers, --delete, --retractions, --re_encode or --claims"
         require(given, "source", self.source, allowed)
-        alone = self.re_encode is None or (self.source is None and not self.undo)
-        require(alone, "re_encode", self.re_encode, "no papers, and no --undo, in the same call")
+        if self.undo:
+            self.require_unset({*SHARED, "undo"}, "is not read with --undo")
+        elif self.re_encode is not None:
+            self.require_unset({*SHARED, *OF_RE_ENCODE}, "is not read with --re_encode")
+        elif self.source is None:
+            read = {*SHARED, *OF_INDEX} | ({"model"} if self.claims is not None else set())
+            self.require_unset(read, "is only read with papers")
+        else:
+            both = self.claims is None or self.abstention
+            require(both, "claims", self.claims, "none with --no_abstention")
         for pair in self.columns:
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
@@ -171,6 +184,8 @@ def write_index(config: IndexProgramConfig) -> None:
         finally:
             engine.close()
         return
+    if "://" not in config.out:
+        require_writable(Path(config.out), "folder")
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)
@@ -187,7 +202,7 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if config.launcher is not None:
         launch(config, dense)
-    engine = open_for_writing(config.out, dense, config.bm25, config.sentences)
+    engine = open_for_writing(config.out, dense, config.bm25, keeps_sentences(config))
     try:
         remove(engine, gone or [])
         grown = grow(engine, files, dense, total=total, progress=True, say=say, batch=config.batch)
@@ -231,19 +246,19 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     dense.model = absolute(ModelConfig(name=config.re_encode or ""))
     papers = engine.stats().papers
     drawn = engine.sample(papers, SAMPLED)
+    encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
     started = time.monotonic()
-    texts = dense.rendering.source_texts([paper.source for paper in drawn])
-    vectors, _ = dense.encoder.encode(texts, "source", store=None, progress=None)
-    minutes = (time.monotonic() - started) / max(1, len(drawn)) * papers / 60
-    if engine.manifest.sentences:
-        minutes *= 2  # an abstract's sentences take as long as the abstract
-    size = vectors.shape[-1] * 2 * papers / 2**20
+    with Progress(None, None) as bar:
+        vectors, sentences, _ = encoder.encode(drawn, bar)
+    share = papers / max(1, len(drawn))
+    minutes = (time.monotonic() - started) * share / 60
+    size = sum(one.nbytes for one in (vectors, *(sentences or ()))) * share / 2**20
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
     made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
     if config.claims is None:
         if engine.manifest.abstain is not None:
-            say("abstention was fitted to the old model and is left out: --claims fits it anew")
+            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
         return
     made.share_lock(engine)
     made.use(resolved.encoder)
@@ -268,7 +283,7 @@ def checked(files: PaperFiles) -> int:
 
 
 def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
-    """Give each process of accelerate a GPU of its own."""
+    """Assign each process of accelerate a GPU of its own."""
     if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
         import torch
 
@@ -328,7 +343,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     """
     claims = claims_of(config)
     if claims is None and engine.manifest.abstain is not None:
-        return "abstention is as it was fitted before"
+        return "the fitted abstention is unchanged"
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
@@ -353,7 +368,7 @@ def fill(
     encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, keeps_sentences(config))
     count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
     say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
-    say("next: the same command once more, by itself, writes the index")
+    say("next: the same command without the launcher writes the index")
 
 
 def launch(config: IndexProgramConfig, dense: Dense) -> None:
@@ -380,9 +395,14 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
 
 
 def keeps_sentences(config: IndexProgramConfig) -> bool:
-    """Tell whether the index keeps vectors of sentences: as it was made, or is to be."""
+    """Tell whether the index keeps vectors of sentences: as it was made, or is to be.
+
+    Raises `ConfigError` for --no_sentences where it was made with them.
+    """
     if is_engine(config.out):
-        return IndexManifest.read(files_of(config.out)).sentences > 0
+        made = IndexManifest.read(files_of(config.out)).sentences > 0
+        require(config.sentences or not made, "sentences", False, "true: the index keeps them")
+        return made
     return config.sentences
 
 

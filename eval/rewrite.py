@@ -85,7 +85,7 @@ class RewriteConfig(ModelOptions):
     languages: list[str] | None = list_field(help="rewrite claims in these languages only")
     rules: bool = flag("rewrite by fixed rules: no model; says nothing of the papers' styles")
     lenient: bool = flag(LENIENT)
-    overwrite: bool = flag("replace styles that are there and were made in another way")
+    overwrite: bool = flag("replace styles that were made in another way")
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
     def check(self) -> None:

@@ -163,7 +163,7 @@ def verify_rumors(config: RumorsConfig) -> str:
             except UserError as error:
                 if len(names) == 1 and not given:
                     raise
-                advice = systems[name].advice or "mend what the reason names, and run it again"
+                advice = systems[name].advice or "remedy the reason, and run it again"
                 not_run.append(NotRun(name, "original", str(error), advice))
                 continue
             rows.append(described(systems[name], result, rumors))
@@ -299,7 +299,7 @@ def scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
 
 
 def make_rumor_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:
-    """Put the systems into a report; the first one's scores stand at its top."""
+    """Collect the systems in a report; the first one's scores stand at its top."""
     systems = {row.report.name: row.report for row in rows}
     main = next(iter(rows), None)
     report = make_report(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
+from claim2source.training.early import check_early
 from claim2source.training.reranker_config import RerankerConfig
 
 COMMON = (
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__ or "",
         common=COMMON,
     )
+    check_early(config)
     # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.reranker import finetune_reranker
 

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -68,6 +68,15 @@ class Settings:
     def check(self) -> None:
         """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
 
+    def require_unset(self, but: Collection[str], why: str) -> None:
+        """Raise `ConfigError`, which says `why`, for a key not in `but` that was changed."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            make = field.default_factory
+            default = field.default if make is MISSING else make()
+            value = getattr(self, field.name)
+            if field.name not in but and value != default:
+                raise ConfigError(field.name, value, "", why)
+
 
 def flag(help: str, default: bool = False) -> Any:
     """Declare a dataclass field that is set by `--name` alone and unset by `--no_name`."""
@@ -111,7 +120,7 @@ def read_config(
         elif flags:
             flags[key].append(word)
         else:
-            raise UserError(f"config: {word}: is no option; --help explains every key")
+            raise UserError(f"config: {word}: is not an option; --help explains every key")
     prints, values = flags.pop("print_config", None) is not None, YamlMapping()
     # Files come before flags, and a group's file before its keys.
     for file in flags.get("config") or ():
@@ -131,13 +140,13 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 
     Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
     """
-    given = values
+    entries = values
     if not isinstance(values, YamlMapping):
-        given = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
+        entries = json.loads(json.dumps(as_plain(values)), object_hook=YamlMapping)
     try:
-        return _built(kind, options_of(kind), given)
+        return _built(kind, options_of(kind), entries)
     except ConfigError as error:
-        if isinstance(given, YamlMapping) and (origin := given.at(error.key)):
+        if isinstance(entries, YamlMapping) and (origin := entries.at(error.key)):
             raise error.at(origin) from None
         raise ConfigError(prefix + error.key, error.value, error.allowed, error.why) from None
 
@@ -273,7 +282,7 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     name = next((name for name in unset if key == f"no_{name}"), key)
     option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
-        raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
+        raise UserError(f"config: --{key}: is not a flag; write it in a YAML file")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)

@@ -173,15 +173,17 @@ class Counting(Problems):
         self._first.setdefault(kind, name if line is None else f"{name}:{line}")
 
     def counted(self, names: Mapping[str, str] | None = None) -> str:
-        """Say how many traits of each kind there were; `names` are those of kinds."""
-        said = names or {}
-        kinds = (f"{said.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items())
+        """Count the traits by kind, in words; `names` are those of kinds."""
+        labels = names or {}
+        kinds = (
+            f"{labels.get(k, k)}: {n} (first: {self._first[k]})" for k, n in self.counts.items()
+        )
         return "; ".join(kinds)
 
 
 @contextlib.contextmanager
 def said_once() -> Iterator[None]:
-    """Let the first of a launcher's processes report a `UserError` that all of them raise.
+    """Report once, by the launcher's first process, a `UserError` that all of them raise.
 
     The others wait to be ended by the launcher; one that is not ended reports it too.
     """
@@ -243,8 +245,8 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:
             return _unforeseen(error)
-        named = "" if file is None else f"{os.fsdecode(file)}: "
-        _complain(f"error: {named}{error.strerror.lower()}")
+        prefix = "" if file is None else f"{os.fsdecode(file)}: "
+        _complain(f"error: {prefix}{error.strerror.lower()}")
         return EXIT_CODE
     except Exception as error:
         return _unforeseen(error)

@@ -24,7 +24,7 @@ _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 @contextlib.contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `target`, renamed to `target` if the body succeeds."""
+    """Yield a temporary path beside `target`, renamed to `target` if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
@@ -53,7 +53,7 @@ def same_file(path: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """Give a temporary folder beside `target`, which replaces it if the body succeeds."""
+    """Yield a temporary folder beside `target`, which replaces it if the body succeeds."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
@@ -92,15 +92,15 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
     except Exception as error:
         full = _why_full(target.parent)
         if full is None and isinstance(error, OSError) and error.errno is not None:
-            named = error.filename is not None and os.fsdecode(error.filename)
-            full = error if not named or str(temporary) in str(named) else None
+            is_named = error.filename is not None and os.fsdecode(error.filename)
+            full = error if not is_named or str(temporary) in str(is_named) else None
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(target)) from error
 
 
 def _why_full(folder: Path) -> OSError | None:
-    """Try whether a folder's disk is full: libraries raise anything at all for that."""
+    """Test whether a folder's disk is full: libraries raise anything at all for that."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0" * _PROBE)
@@ -120,7 +120,7 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
     try:
         # A device would be replaced by a file.
         if kind == "file" and target.exists() and not target.is_file():
-            why = "is a folder, not a file" if target.is_dir() else "is no regular file"
+            why = "is a folder, not a file" if target.is_dir() else "is not a regular file"
             raise InputError.at(target, why=why)
         while not os.path.lexists(folder) and folder != folder.parent:
             folder = folder.parent
@@ -137,9 +137,9 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
     """Raise `InputError` where the file `target` is one of the `inputs` or lies in one."""
-    written = Path(os.path.realpath(target))
+    output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
-    if target.exists() and read & {written, *written.parents}:
+    if target.exists() and read & {output, *output.parents}:
         raise InputError.at(target, why=f"is an input of this command; choose another {option}")
 
 
@@ -149,7 +149,7 @@ def real_path(path: str | Path) -> Path:
 
 
 def why_not_file(path: Path) -> str | None:
-    """Say why a path is no file that can be read to its end; None where it is."""
+    """Explain why a path is no file that can be read to its end; None where it is."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
@@ -161,11 +161,11 @@ def why_not_file(path: Path) -> str | None:
         return "is a folder, not a file"
     # The shell's <(..) is a pipe without a place in the file system; a named one may never end.
     pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
-    return None if stat.S_ISREG(mode) or pipe else "is no regular file"
+    return None if stat.S_ISREG(mode) or pipe else "is not a regular file"
 
 
 def why_not_folder(path: Path) -> str | None:
-    """Say why a path is no folder; None where it is."""
+    """Explain why a path is no folder; None where it is."""
     if path.is_dir():
         return None
     why = why_not_file(path) or "is a file, not a folder"

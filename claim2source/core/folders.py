@@ -63,8 +63,8 @@ def is_unbegun(folder: Path) -> bool:
 
 def _has_progress(folder: Path) -> bool:
     trained = (folder / CHECKPOINTS).glob("epoch-[1-9]*")
-    named = any((folder / name).exists() for name in (RUN_FILE, STATE_FILE, "mined.jsonl"))
-    return named or any(trained)
+    has_file = any((folder / name).exists() for name in (RUN_FILE, STATE_FILE, "mined.jsonl"))
+    return has_file or any(trained)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -121,9 +121,9 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def why_run_is_kept(folder: Path) -> str | None:
-    """Say why an earlier run that was moved aside must not be removed; None where it may be."""
+    """Explain why an earlier run that was moved aside must not be removed; None where it may be."""
     if folder.is_symlink() or not is_run(folder):
-        return "is no training run of ours"
+        return "is not a training run of this program"
     name = foreign_file(folder)
     return None if name is None else f"holds {name!r}, which no run of ours wrote"
 
@@ -169,10 +169,10 @@ def require_output(out: Path) -> None:
     for folder in (target, *target.parents):
         inside = target.relative_to(folder).parts
         if inside[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
-            shown = folder if inside else out
+            path = folder if inside else out
             raise UserError(
                 f"{out}: a training run lies here, and its files would be replaced; choose another "
-                f"--out, such as {shown / EVALUATION}"
+                f"--out, such as {path / EVALUATION}"
             )
     if (out / "manifest.json").is_file():
         raise UserError(

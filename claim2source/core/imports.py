@@ -46,13 +46,17 @@ def import_named(module: str) -> ModuleType:
 
 def _chosen(paths: list[str]) -> list[str]:
     here = os.path.realpath(os.curdir)
-    named = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
-    if any(part and os.path.realpath(part) == here for part in named.split(os.pathsep)):
+    variable = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
+    if any(part and os.path.realpath(part) == here for part in variable.split(os.pathsep)):
         return list(paths)
-    own, kept, is_installed = set(site.getsitepackages() + [site.getusersitepackages()]), [], False
+    own, searched, is_installed = (
+        set(site.getsitepackages() + [site.getusersitepackages()]),
+        [],
+        False,
+    )
     for part in paths:
         is_installed |= part in own
         # What follows a folder of installed modules was added by one of its .pth files.
         if is_installed and part or os.path.realpath(part or os.curdir) != here:
-            kept.append(part)
-    return kept
+            searched.append(part)
+    return searched

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Ask for the known names that are nearest, with a space after it; "" where none is near.
+    """Suggest the known names that are nearest, with a space after them; "" where none is near.
 
     `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
     otherwise the most alike is found, by the whole name or by its part after the last dot, or a

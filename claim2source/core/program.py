@@ -26,13 +26,13 @@ def command_of(program: str) -> str:
 
 def with_places(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Write the first words that are no options as options: `demo` as `--source=demo`."""
-    written = list(words)
+    options = list(words)
     for position, name in enumerate(names):
         if (
-            position == len(written)
-            or written[position].startswith("--")
-            or written[position] == "-h"
+            position == len(options)
+            or options[position].startswith("--")
+            or options[position] == "-h"
         ):
             break
-        written[position] = f"--{name}={written[position]}"
-    return written
+        options[position] = f"--{name}={options[position]}"
+    return options

@@ -51,8 +51,8 @@ class Progress(AbstractContextManager["Progress"]):
         elif self.name is not None and self._is_due():
             self._said, self._said_at = self.done, time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
-            shown = ", ".join(filter(None, (f"{self.name}: {self.done}{of}", self._left(), note)))
-            print(printable_line(shown), file=sys.stderr, flush=True)
+            line = ", ".join(filter(None, (f"{self.name}: {self.done}{of}", self._left(), note)))
+            print(printable_line(line), file=sys.stderr, flush=True)
 
     def part(self, share: int, total: int) -> Progress:
         """Count `total` items of another kind as `share` of this work; `close` counts the rest."""

@@ -157,14 +157,14 @@ class Dataset:
 
     def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:
         """Keep the pool, and only these claims and their judgements."""
-        kept = tuple(claims)
-        qrels = self.qrels.restricted(claim.id for claim in kept)
-        return Dataset(kept, self.sources, qrels, split or self.split, self.name, self.notes)
+        selected = tuple(claims)
+        qrels = self.qrels.restricted(claim.id for claim in selected)
+        return Dataset(selected, self.sources, qrels, split or self.split, self.name, self.notes)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
         """Keep the pool, and only the claims in these languages."""
-        wanted = set(languages)
-        return self.with_claims(claim for claim in self.claims if claim.lang in wanted)
+        codes = set(languages)
+        return self.with_claims(claim for claim in self.claims if claim.lang in codes)
 
     @cached_property
     def twins(self) -> Mapping[str, str]:
@@ -200,5 +200,5 @@ class Dataset:
 def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
     """Sort distinct languages as every table does: en, de, fr, then the others."""
     first = ["en", "de", "fr"]
-    rest = set(languages)
-    return tuple([lang for lang in first if lang in rest] + sorted(rest - set(first)))
+    others = set(languages)
+    return tuple([lang for lang in first if lang in others] + sorted(others - set(first)))

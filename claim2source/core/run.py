@@ -71,7 +71,7 @@ class Run:
         return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
 
     def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
-        """Leave out sources that have their claim's id and are no gold of it, and count them.
+        """Remove sources that have their claim's id and are no gold of it, and count them.
 
         BEIR's rule: such a source is the claim itself.
         """
@@ -83,9 +83,9 @@ class Run:
                 left_out[self.rows(claim)] = self.codes[self.rows(claim)] == code
         if not left_out.any():
             return self, 0
-        kept = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
+        offsets = np.concatenate([[0], np.cumsum(~left_out)])[self.offsets]
         codes, scores = self.codes[~left_out], self.scores[~left_out]
-        return replace(self, offsets=kept, codes=codes, scores=scores), int(left_out.sum())
+        return replace(self, offsets=offsets, codes=codes, scores=scores), int(left_out.sum())
 
     @classmethod
     def from_rows(
@@ -241,15 +241,15 @@ class Run:
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """Keep the rows of these claims, in this order; an unknown claim gets no rows."""
-        wanted = list(dict.fromkeys(claim_ids))
-        slices = [self.rows(claim) for claim in wanted]
+        ids = list(dict.fromkeys(claim_ids))
+        slices = [self.rows(claim) for claim in ids]
         counts = [rows.stop - rows.start for rows in slices]
         picked = np.concatenate(
             [np.arange(rows.start, rows.stop) for rows in slices] or [np.empty(0)]
         ).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         codes, scores = self.codes[picked], self.scores[picked]
-        return Run(tuple(wanted), offsets, codes, self.vocabulary, scores, self.pool)
+        return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
         """Replace the scores by strictly decreasing integers, which leaves no ties.

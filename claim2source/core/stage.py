@@ -19,9 +19,9 @@ Claims = str | Sequence[str] | Sequence[Claim]
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
     """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are."""
-    given: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
+    listed: Sequence[str | Claim] = [claims] if isinstance(claims, str) else claims
     return [
-        Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(given)
+        Claim(str(i), value) if isinstance(value, str) else value for i, value in enumerate(listed)
     ]
 
 
@@ -48,7 +48,7 @@ class Retriever(Protocol):
     """Make indexes: a first stage with its settings, before it knows any sources."""
 
     def index(self, sources: Sequence[Source]) -> Index:
-        """Give the index of these sources; it is built by its first search."""
+        """Return the index of these sources; its first search builds it."""
         ...
 
 

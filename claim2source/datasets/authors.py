@@ -76,10 +76,10 @@ def author_names(text: str) -> tuple[str, ...]:
     if len(names) < 2:
         return (" ".join(parts),) if parts else ()
     # "Doe, J., Roe, R. & Ng, A."
-    given = names[1::2]
-    apart = len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given))
+    given_names = names[1::2]
+    apart = len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given_names))
     if len(names) > 2 and len(names) % 2 == 0 and apart and all(map(_is_surname, names[::2])):
-        return tuple(f"{value} {name}" for name, value in zip(names[::2], given, strict=True))
+        return tuple(f"{value} {name}" for name, value in zip(names[::2], given_names, strict=True))
     # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
     # "Jane Doe, Wuhan, China".
     within_one = len(names) == 2 and (_is_surname(names[0]) or " " not in names[1])
@@ -125,9 +125,9 @@ def _name(item: object) -> str:
         return item.strip()
     if not isinstance(item, Mapping):
         return ""
-    whole = item.get("name") or item.get("display_name") or item.get("literal")
+    name = item.get("name") or item.get("display_name") or item.get("literal")
     parts = [item.get("given"), item.get("family")]
-    return str(whole) if whole else " ".join(str(part) for part in parts if part)
+    return str(name) if name else " ".join(str(part) for part in parts if part)
 
 
 def _divided(entry: str) -> list[str]:
@@ -174,17 +174,17 @@ def _entry(text: str) -> _Entry:
     suffixes: list[str] = []
     for part in rest[:end]:
         # "Doe, MD" and "Rahman Khan, Md" have a given name; "Doe, Jane, MD" has a degree.
-        plain = part.replace(".", "").casefold()
-        ends = end > 1 and (_SUFFIX.fullmatch(part) or plain in _DEGREES)
-        (suffixes if ends or plain in ("jr", "sr") else names).append(part)
+        word = part.replace(".", "").casefold()
+        ends = end > 1 and (_SUFFIX.fullmatch(part) or word in _DEGREES)
+        (suffixes if ends or word in ("jr", "sr") else names).append(part)
     return _Entry(", ".join(parts), names, suffixes, rest[end:])
 
 
 def _written(entry: _Entry, turn: bool) -> str:
     if not turn:
         return entry.text
-    surname, given = entry.name
-    return ", ".join([" ".join([given, surname, *entry.suffixes]), *entry.affiliation])
+    surname, given_name = entry.name
+    return ", ".join([" ".join([given_name, surname, *entry.suffixes]), *entry.affiliation])
 
 
 def _is_turned(entry: _Entry) -> bool:

@@ -165,12 +165,12 @@ def assembled(
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
     if languages is None:
         return dataset
-    wanted = [languages] if isinstance(languages, str) else list(languages)
-    asked: list[object] = [*wanted] or [wanted]
-    for language in asked:
+    requested = [languages] if isinstance(languages, str) else list(languages)
+    languages_of: list[object] = [*requested] or [requested]
+    for language in languages_of:
         if language not in dataset.languages:
             raise ConfigError("languages", language, ", ".join(dataset.languages))
-    return dataset.in_languages(wanted)
+    return dataset.in_languages(requested)
 
 
 def read_claims(queries: Records) -> list[Query]:
@@ -205,9 +205,9 @@ def _read_split(
         return read_judgements(_qrels_rows(path, problems), path, problems)
     if any(_belongs(query, split, True) for query in queries):
         return None
-    known = sorted(judged | {query.split for query in queries if query.split})
-    usual = [name for name in _USUAL_SPLITS if name in known]
-    listed = ", ".join(dict.fromkeys([*usual, *known]))
+    splits = sorted(judged | {query.split for query in queries if query.split})
+    usual = [name for name in _USUAL_SPLITS if name in splits]
+    listed = ", ".join(dict.fromkeys([*usual, *splits]))
     there = f"splits: {listed}" if listed else "it has no splits"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
@@ -302,11 +302,11 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
     header, added = first_cells(lines), 0
     if header != list(BEIR_COLUMNS):
         bare = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
-        named = all(header.count(name) == 1 for name in BEIR_COLUMNS)
+        has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
         why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, why, "header" if bare or named else "")
-        if not (problems.lenient and (bare or named)):
+        problems.add(path, number, None, why, "header" if bare or has_names else "")
+        if not (problems.lenient and (bare or has_names)):
             return
         if bare:
             lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
@@ -390,7 +390,7 @@ def _foreign(folder: Path) -> str | None:
 
 def _why_kept(folder: Path) -> str | None:
     if folder.is_symlink() or not (folder / CORPUS).is_file():
-        return "is no data set"
+        return "is not a data set"
     name = _foreign(folder)
     return None if name is None else f"holds {name!r}"
 
@@ -401,12 +401,12 @@ def _check_parts(parts: Sequence[Dataset]) -> None:
     claims: set[str] = set()
     for part in parts:
         if not _SPLIT.fullmatch(part.split) or [p.split for p in parts].count(part.split) > 1:
-            raise ValueError(f"split {part.split!r} is no file name, or there twice")
+            raise ValueError(f"split {part.split!r} is not a file name, or is repeated")
         if part.sources != parts[0].sources:
             raise ValueError(f"split {part.split!r} has other sources than {parts[0].split!r}")
         own = {claim.id for claim in part.claims}
         if len(own) < len(part.claims) or own & claims or not own:
-            raise ValueError(f"split {part.split!r} has no claims, or one that is there twice")
+            raise ValueError(f"split {part.split!r} has no claims, or a repeated one")
         if set(part.qrels.claim_ids) - own:
             raise ValueError(f"split {part.split!r} judges claims that it does not have")
         for claim in part.claims:

@@ -161,11 +161,11 @@ def _write(
 ) -> Prepared:
     problems = Problems()
     papers = _papers(collection, problems)
-    known = {paper.id for paper in papers}
+    ids = {paper.id for paper in papers}
     claims: dict[str, dict[str, Claim]] = {}
     for (split, lang), table in parts.items():
         before = len(problems)
-        own = {claim.id: claim for claim in _claims(table, split, lang, known, problems)}
+        own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
         claims.setdefault(split, {}).update(own)
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
@@ -246,9 +246,9 @@ def _claims(
 
 
 def _gold(row: Row, required: bool) -> str | None:
-    given = [name for name in GOLD if row.record.get(name) not in (None, "")]
-    ids = [row.as_id(name, row.record[name]) for name in given]
-    if not given and required:
+    fields = [name for name in GOLD if row.record.get(name) not in (None, "")]
+    ids = [row.as_id(name, row.record[name]) for name in fields]
+    if not fields and required:
         row.complain(GOLD[0], "is missing")
     if len(set(ids)) > 1:
         row.complain(GOLD[1], f"{ids[1]!r} is not the pubkey, {ids[0]!r}")
@@ -258,7 +258,7 @@ def _gold(row: Row, required: bool) -> str | None:
 def _add_translations(
     claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
 ) -> list[str]:
-    """Put translations into the claims; returns notes on claims still without one."""
+    """Add translations to the claims; return notes on claims still without one."""
     file = JsonLines(path, problems)
     split_of = {claim: split for split, own in claims.items() for claim in own}
     for row in file.records():
@@ -269,7 +269,7 @@ def _add_translations(
         if key is None:
             continue
         if key not in split_of:
-            row.complain("id", f"{key!r} is no claim; ids are such as dev-de-7")
+            row.complain("id", f"{key!r} is not a claim; ids are such as dev-de-7")
         elif file.seen.setdefault(key, row.line) != row.line:
             row.complain("id", f"{key!r} is already on line {file.seen[key]}")
         else:
@@ -315,7 +315,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
     problems.raise_if_any()
 
     papers = _read_collection(source / COLLECTION_2025, problems)
-    known = {paper.id for paper in papers}
+    ids = {paper.id for paper in papers}
     splits = []
     for split in ("train", "dev", "test"):
         gold, plain = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
@@ -323,7 +323,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
             continue
         judged = split != "test" or gold.is_file()
         path = gold if split == "test" and judged else plain
-        splits.append(_read_tweets(path, split, papers, known if judged else None, problems))
+        splits.append(_read_tweets(path, split, papers, ids if judged else None, problems))
         if path == gold and plain.is_file():
             _same_posts(plain, gold, problems)
     problems.raise_if_any()

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 
 from claim2source.core.errors import InputError
 
@@ -322,6 +321,8 @@ class _Reader:
         return _plain(datetime(year, month, day, hour, minute, second, micro))
 
     def arrow(self, node: Any) -> list[Cell]:
+        import pyarrow
+
         (parts,) = self.built(node, "arrow array").args
         kind, length, _, offset, buffers, *_ = parts
         alias = self.built(kind, "arrow type").args[0]
@@ -343,8 +344,8 @@ def _cells(values: np.ndarray) -> list[Cell]:
         values = values / np.timedelta64(1, "s")
     elif values.dtype.kind == "M":
         years = values.astype("M8[Y]").astype(np.int64) + 1970
-        known = (years > 0) & (years < 10_000) | np.isnat(values)
-        _need(bool(known.all()), "a time outside the years 1 to 9999")
+        is_date = (years > 0) & (years < 10_000) | np.isnat(values)
+        _need(bool(is_date.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
     return [_plain(value) for value in values.tolist()]
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import require
-from claim2source.core.errors import ConfigError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Dataset, Table
 from claim2source.datasets.beir import (
     OF_CLAIMS,
     OF_SOURCES,
+    QRELS,
     Found,
     assembled,
     folder_of,
@@ -96,19 +97,41 @@ def load(
         ({'de'}, True)
     """
     tables = {PAPERS: papers, POSTS: posts, PAIRS: pairs}
-    given = [name for name, table in tables.items() if table is not None]
+    names = [name for name, table in tables.items() if table is not None]
     if folder is None:
-        require(bool(given), "load", None, "a folder and a split, or papers, posts and pairs")
+        require(bool(names), "load", None, "a folder and a split, or papers, posts and pairs")
         return _load_tables(tables, columns or {}, split or "test", languages, lenient)
     if not isinstance(folder, str | Path):
         raise ConfigError(
             "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
         )
-    require(not given, "folder", folder, f"none beside {' and '.join(given)}")
+    require(not names, "folder", folder, f"none beside {' and '.join(names)}")
     require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
     dataset = read_beir(folder_of(folder), str(split), languages, lenient=lenient)
     return replace(dataset, name="demo") if str(folder) == "demo" else dataset
+
+
+def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
+    """Raise `UserError` where no claim of a split has a gold; nothing but its judgements is read.
+
+    Where they hold none, the data set is loaded, whose own errors come first.
+    """
+    path = folder_of(folder) / QRELS / f"{split}.tsv"
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            if any(map(_is_gold, lines)):
+                return
+    if not load(folder, split, lenient=lenient).golds:
+        why = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        raise InputError.at(folder_of(folder), field="split", why=why)
+
+
+def _is_gold(line: str) -> bool:
+    try:
+        return float(line.rpartition("\t")[2]) > 0
+    except ValueError:
+        return False
 
 
 def _load_tables(
@@ -125,8 +148,8 @@ def _load_tables(
     papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
     for old in columns:
         there = sorted({column for frame in frames.values() for column in frame.given})
-        known = any(old in frame.given for frame in frames.values())
-        require(known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
+        is_known = any(old in frame.given for frame in frames.values())
+        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
         if papers is not None or posts is not None:
             why = (
@@ -171,7 +194,7 @@ def _judged_rows(pairs: Frame, claim: str, source: str) -> Iterator[tuple[int, l
 
 
 class _Texts(Records):
-    """Give distinct texts ids, in the order in which a table has them."""
+    """Number distinct texts, in the order of a table."""
 
     def __init__(self, kind: str, problems: Traits) -> None:
         super().__init__(Path(PAIRS), problems)

@@ -100,7 +100,7 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
     if key is None:
         return None
     if not key.removeprefix(ADDRESS).upper().startswith("W"):
-        row.complain("id", f"{key!r} is no work of OpenAlex")
+        row.complain("id", f"{key!r} is not a work of OpenAlex")
         return None
     abstract = _in_order(row, record.get("abstract_inverted_index"))
     authors = []

@@ -46,7 +46,7 @@ def table_rows(
         yield _row(path, line, cells, columns, problems)
 
 
-def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _csv(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
     csv.field_size_limit(2**31 - 1)
     lines = any_lines(path, problems)
     before: list[str] = []  # of the file, up to its header
@@ -65,9 +65,9 @@ def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[C
         except csv.Error:
             return []
 
-    wanted = {*FIELDS, "text", *given.values()}
-    separator = max(separators, key=lambda one: (len(wanted & {*header_by(one)}), one in first))
-    columns = _columns(path, header_by(separator), given, problems)
+    fields = {*FIELDS, "text", *renamed.values()}
+    separator = max(separators, key=lambda one: (len(fields & {*header_by(one)}), one in first))
+    columns = _columns(path, header_by(separator), renamed, problems)
     texts = (line for part in (before, (line for _, line in lines)) for line in part)
     names = list(dict.fromkeys(columns.values()))
     for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
@@ -75,20 +75,20 @@ def _csv(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[C
         yield number, {field: values[column] for field, column in columns.items()}
 
 
-def _parquet(path: Path, given: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _parquet(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
     from pyarrow import ArrowException, Table, parquet
 
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            columns = _columns(path, file.schema_arrow.names, given, problems)
+            columns = _columns(path, file.schema_arrow.names, renamed, problems)
             for field, column in columns.items():
                 if why := _why_not_cells(file.schema_arrow.field(column).type, field):
                     raise InputError.at(path, field=column, why=why)
-            wanted = list(dict.fromkeys(columns.values()))
-            for batch in file.iter_batches(_BATCH, columns=wanted):
+            names = list(dict.fromkeys(columns.values()))
+            for batch in file.iter_batches(_BATCH, columns=names):
                 table = Table.from_batches([batch])
-                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in wanted}
+                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in names}
                 for row in range(len(table)):
                     number += 1
                     yield number, {field: values[name][row] for field, name in columns.items()}
@@ -125,13 +125,13 @@ def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _columns(
-    path: Path, header: Sequence[str], given: Mapping[str, str], problems: Counting
+    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Counting
 ) -> dict[str, str]:
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
     columns = {name: small[name] for name in FIELDS if name in small}
     if "abstract" not in columns and "text" in small:
         columns["abstract"] = small["text"]
-    columns |= given
+    columns |= renamed
     there = ", ".join(header) or "none"
     for name, column in columns.items():
         if column not in header:
@@ -155,10 +155,10 @@ def _row(
     columns: Mapping[str, str],
     problems: Counting,
 ) -> Row:
-    named = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
+    labels = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 
     def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, line, named.get(field, field), why, kind)
+        problems.add(path, line, labels.get(field, field), why, kind)
 
     record: dict[str, object] = {"title": "", "text": ""}
     metadata: dict[str, object] = {}

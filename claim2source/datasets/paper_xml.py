@@ -53,22 +53,22 @@ class _Record:
     def leave_out(self, what: str) -> None:
         self.problems.count(f"{what}, left out", self.path, self.name)
 
-    def title(self, given: Element | None, vernacular: Element | None) -> str:
+    def title(self, element: Element | None, vernacular: Element | None) -> str:
         """Read a title, or the one in the paper's own language where there is none."""
-        title, own = _text(given), _text(vernacular)
+        title, own = _text(element), _text(vernacular)
         if title.strip(" .[]").lower() in NO_TITLE:
             return own
         if own:
             self.leave_out("titles in the paper's own language beside an English one")
         return title
 
-    def abstract(self, given: list[Element], others: list[Element]) -> str:
+    def abstract(self, elements: list[Element], others: list[Element]) -> str:
         """Read the parts of an abstract, or else another abstract; English ones come first."""
         languages = (other.get("Language") or other.get(_LANG) or "en" for other in others)
         foreign = {
             other: iso_language(lang) != "en" for other, lang in zip(others, languages, strict=True)
         }
-        every = [*given, *sorted(others, key=lambda one: foreign[one])]
+        every = [*elements, *sorted(others, key=lambda one: foreign[one])]
         texts = [text for text in map(_abstract, every) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
@@ -222,8 +222,8 @@ def _pubmed_date(element: Element, *places: str) -> str:
     for path in places:
         date = element.find(path)
         if date is not None and (year := _text(date.find("Year"))):
-            rest = (_text(date.find(name)) for name in ("Month", "Day"))
-            return "-".join(filter(None, (year, *rest)))
+            month_and_day = (_text(date.find(name)) for name in ("Month", "Day"))
+            return "-".join(filter(None, (year, *month_and_day)))
     return _text(element.find(f"{places[-1]}/MedlineDate"))
 
 
@@ -292,11 +292,11 @@ def _jats_date(dates: list[Element]) -> str:
         parts = [_text(date.find(name)) for name in ("year", "month", "day")]
         if not parts[0]:
             parts = [date.get("iso-8601-date", "")]
-        given = [part.zfill(2) for part in parts if part]
-        if given:
+        digits = [part.zfill(2) for part in parts if part]
+        if digits:
             electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
             listed.append(
-                (electronic or date.get("date-type") == "pub", len(given), "-".join(given))
+                (electronic or date.get("date-type") == "pub", len(digits), "-".join(digits))
             )
     return max(listed, key=lambda one: one[:2])[2] if listed else ""
 

@@ -156,8 +156,8 @@ def _replaced(tag: re.Match[str]) -> str:
     name = tag["name"].lower()
     if name in _BLOCKS:
         return " "
-    known = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
-    return "" if known else tag[0]
+    is_markup = name in _INLINE or tag["more"] or ":" in tag[0].partition(" ")[0]
+    return "" if is_markup else tag[0]
 
 
 def plain_doi(text: str) -> str:

@@ -44,8 +44,8 @@ def state_of(kind: str, *details: str) -> str:
 
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" where there is none."""
-    given = [state for state in states if state]
-    return min(given, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
+    known = [state for state in states if state]
+    return min(known, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
 
 
 def state_of_cell(text: str) -> str:
@@ -107,7 +107,7 @@ def read_notices(path: Path) -> Notices:
             for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
         ]
     except csv.Error as error:
-        raise InputError.at(path, why=f"is no CSV file: {error}") from None
+        raise InputError.at(path, why=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
     dois, pmids = dict[str, str](), dict[str, str]()
     for _, kind, state, row in sorted(listed, key=lambda one: _number(one[0])):

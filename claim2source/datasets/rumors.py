@@ -138,15 +138,15 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
         row = _object_row(record, path, problems, str(number), _KEYS)
         if row is None:
             continue
-        given = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
-        if len(given) == 1:
-            other = next(key for key in _GIVEN_WITH_LABELS if key not in given)
-            row.complain(other, f"is missing beside {given[0]}")
-        elif given and labelled is None and rumors:
+        keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
+        if len(keys) == 1:
+            other = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
+            row.complain(other, f"is missing beside {keys[0]}")
+        elif keys and labelled is None and rumors:
             row.complain("label", "is there, but not in the rumours before")
-        elif not given and labelled is not None:
+        elif not keys and labelled is not None:
             row.complain("label", f"is missing, but rumour {labelled} has one")
-        if given and labelled is None:
+        if keys and labelled is None:
             labelled = number
         key = row.as_id("id", row.record.get("id"))
         if key is not None and "/" in key:
@@ -157,7 +157,7 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
         timeline = _tweets(row, "timeline")
         if not timeline and isinstance(row.record.get("timeline"), list):
             row.complain("timeline", "is empty")
-        label, evidence = _judgement(row, timeline) if len(given) == 2 else (None, ())
+        label, evidence = _judgement(row, timeline) if len(keys) == 2 else (None, ())
         rumors.append(Rumor(key or "", text, tuple(timeline), label, evidence))
     if not records and not len(problems):
         problems.add(path, None, None, "holds no rumours")
@@ -232,11 +232,11 @@ def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple
     elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
         has = "has evidence" if evidence else "has no evidence"
         row.complain("label", f"{label}, but the rumour {has}")
-    known = {tweet.id: tweet for tweet in timeline}
-    for number, tweet in enumerate(evidence if known else ()):
-        if tweet.id and tweet.id not in known:
+    by_id = {tweet.id: tweet for tweet in timeline}
+    for number, tweet in enumerate(evidence if by_id else ()):
+        if tweet.id and tweet.id not in by_id:
             row.complain(f"evidence.{number}.id", f"{tweet.id!r} is not in the timeline")
-        elif tweet.id and known[tweet.id].account != tweet.account:
+        elif tweet.id and by_id[tweet.id].account != tweet.account:
             why = f"{tweet.account!r} is not the account of this tweet in the timeline"
             row.complain(f"evidence.{number}.account", why)
     return cast(Label, label), tuple(tweet.id for tweet in evidence)
@@ -347,10 +347,10 @@ def _shown(value: object) -> str:
 def _checked(
     ranked: Mapping[str, list[tuple[str, float]]], path: Path, rumors: Rumors, problems: Problems
 ) -> Run:
-    known = {rumor.id: rumor for rumor in rumors.rumors}
-    named: dict[str, list[tuple[str, float]]] = {claim: [] for claim in known}
+    by_id = {rumor.id: rumor for rumor in rumors.rumors}
+    rankings: dict[str, list[tuple[str, float]]] = {claim: [] for claim in by_id}
     for claim, tweets in ranked.items():
-        if claim not in known:
+        if claim not in by_id:
             problems.add(path, None, claim, f"no such rumour in {rumors.name}")
             continue
         ids = [tweet for tweet, _ in tweets]
@@ -359,12 +359,12 @@ def _checked(
         if len(ids) > MOST:
             problems.add(path, None, claim, f"{len(ids)} tweets; {MOST} at most")
         for tweet in dict.fromkeys(ids):
-            if tweet not in known[claim].tweets:
+            if tweet not in by_id[claim].tweets:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
             elif ids.count(tweet) > 1:
                 problems.add(
                     path, None, claim, f"tweet {tweet!r} is there {ids.count(tweet)} times"
                 )
-        named[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
+        rankings[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
     problems.raise_if_any()
-    return Run.from_lists(named)
+    return Run.from_lists(rankings)

@@ -89,7 +89,7 @@ def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) ->
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         same_text[plain_text(claim.text)].append(claim)
-    left = Counter(gold for claim in claims for gold in claim.golds)
+    remaining = Counter(gold for claim in claims for gold in claim.golds)
     units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
     chosen: set[str] = set()
     for key in sorted(
@@ -97,14 +97,14 @@ def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) ->
     ):
         unit = units[key]
         needed = Counter(claim.lang for claim in unit)
-        taken = Counter(gold for claim in unit for gold in claim.golds)
+        removed = Counter(gold for claim in unit for gold in claim.golds)
         if (
             all(claim.golds for claim in unit)
             and all(count <= room[lang] for lang, count in needed.items())
-            and all(count < left[gold] for gold, count in taken.items())
+            and all(count < remaining[gold] for gold, count in removed.items())
         ):
             chosen.update(claim.id for claim in unit)
-            left -= taken
+            remaining -= removed
             for lang, count in needed.items():
                 room[lang] -= count
     return chosen

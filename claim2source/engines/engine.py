@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.records import Claim
@@ -65,7 +64,7 @@ from claim2source.engines.rows import (
     table_of,
     vectors_of,
 )
-from claim2source.engines.table import K1, B, PaperTable
+from claim2source.engines.table import PaperTable
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -131,10 +130,6 @@ class Engine(PaperTable):
     @classmethod
     def create(cls, place: str | Path, manifest: IndexManifest, **options: Any) -> Self:
         """Make an empty index in a folder or bucket that is absent or empty, and lock it."""
-        analysis = manifest.bm25.analysis
-        require(analysis == "terms", "bm25.analysis", analysis, "terms")
-        require(manifest.bm25.k1 == K1, "bm25.k1", manifest.bm25.k1, f"{K1}: LanceDB has no other")
-        require(manifest.bm25.b == B, "bm25.b", manifest.bm25.b, f"{B}: LanceDB has no other")
         lancedb_module()
         files = files_of(place)
         lock = files.prepare()
@@ -211,7 +206,7 @@ class Engine(PaperTable):
             schema, papers = table.schema, table.count_rows()
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"there is no such version; the last {RETENTION.days} days are there"
+                why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
@@ -250,11 +245,10 @@ class Engine(PaperTable):
         self._lock.check()
 
     def close(self) -> None:
-        """Let others write; safe to call twice."""
+        """Release the writer's lock; safe to call twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-            self._stamp = self.files.stamp(self.name)
 
     def upsert(self, rows: Rows) -> None:
         """Add papers, and replace those whose ids are there, in one commit."""
@@ -331,6 +325,7 @@ class Engine(PaperTable):
         """Change the manifest."""
         self.manifest = replace(self.manifest, **values)
         self.manifest.write(self.files, self.name)
+        self._stamp = self.files.stamp(self.name)
 
     def build(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Build or extend the search indexes, compact the table, measure the recall."""
@@ -439,18 +434,18 @@ class Engine(PaperTable):
         Raises `UserError` where the model or the analysis is not the one that made the index.
         """
         self.refresh()
-        asked, depth = as_claims(claims), max(self.fusion.depth, k)
+        posts, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
-        first, second = lexical.search(asked, depth), dense.search(asked, depth)
-        failures = tuple(Failure(c.id, NO_TERM) for c in asked if not first.sources(c.id, 1))
+        first, second = lexical.search(posts, depth), dense.search(posts, depth)
+        failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
         scored = None
         if self.fusion.missing == "scored":
             scored = (
-                score_missing(lexical, asked, first.run, second.run),
-                score_missing(dense, asked, second.run, first.run),
+                score_missing(lexical, posts, first.run, second.run),
+                score_missing(dense, posts, second.run, first.run),
             )
         fused = fuse(first, second, self.fusion, k=k, scored=scored)
         return Found(first, second, fused, vectors)
@@ -486,15 +481,15 @@ class _Part:
         self._search, self._where = search, where
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, asked = time.perf_counter(), as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in asked), default=0)
-        results = self._search(asked, self._where, deeper)
+        started, posts = time.perf_counter(), as_claims(claims)
+        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
+        results = self._search(posts, self._where, deeper)
         lists = {
             claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in asked
+            for claim in posts
         }
-        run = Run.from_lists(lists, pool=candidate_pool(asked))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(asked)))
+        run = Run.from_lists(lists, pool=candidate_pool(posts))
+        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
 
     def save(self, folder: str | Path) -> NoReturn:
         raise UserError("a part of an index is not written alone: copy its folder")

@@ -45,7 +45,7 @@ class Lock(Protocol):
         """Raise `UserError` where it was lost."""
 
     def release(self) -> None:
-        """Let others write; safe to call twice."""
+        """Let other writers in; safe to call twice."""
 
 
 class IndexFiles(Protocol):
@@ -54,7 +54,7 @@ class IndexFiles(Protocol):
     uri: str
 
     def why_absent(self) -> str:
-        """Say why there can be no files at all; "" where there may be some."""
+        """Explain why there can be no files at all; "" where there may be some."""
 
     def read(self, name: str) -> bytes | None:
         """Read a file; None where there is none."""
@@ -118,7 +118,7 @@ class Folder:
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
                     status = path.stat()
                     if not stat.S_ISREG(status.st_mode):  # reading it may never end
-                        raise InputError.at(path, why="is no regular file: remove it")
+                        raise InputError.at(path, why="is not a regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         return stamps
@@ -348,7 +348,7 @@ def files_of(place: str | Path) -> IndexFiles:
         return Folder(Path(place))
     if scheme not in SCHEMES or not rest.strip("/") or "@" in rest:  # the rest may hold a password
         allowed = "s3://BUCKET/PREFIX, gs:// or az://, and no password in it"
-        raise UserError(f"{scheme}://..: is no folder or bucket; allowed: {allowed}")
+        raise UserError(f"{scheme}://..: is not a folder or bucket; allowed: {allowed}")
     return Bucket(str(place))
 
 
@@ -381,7 +381,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
 
 
 def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
-    """Say which file is not as it was written; "" where all are.
+    """Name a file that differs from the seal; "" where none does.
 
     Files that are in `known` as they are in `seal` are not hashed again.
     """

@@ -91,8 +91,8 @@ class PaperEncoder:
     def _sentence_encoder(self) -> TextEncoder:
         from claim2source.models import Encoder
 
-        given = self.encoder
-        return given.in_bfloat16() if isinstance(given, Encoder) else given
+        encoder = self.encoder
+        return encoder.in_bfloat16() if isinstance(encoder, Encoder) else encoder
 
     def encode(
         self, papers: Sequence[Paper], bar: Progress
@@ -151,7 +151,7 @@ def grow(
     with Progress("papers" if progress else None, total) as bar:
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
-            known = engine.stamps(list(latest))
+            stamps_before = engine.stamps(list(latest))
             for one, state in engine.retracted(list(latest)).items():
                 # What is known of a paper stays where its new version says nothing of it.
                 latest[one] = replace(latest[one], retracted=latest[one].retracted or state)
@@ -159,8 +159,8 @@ def grow(
                 state, notice, doi = paper.retracted.partition(NOTICE)
                 notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
             stamps = {one: stamp_of(paper) for one, paper in latest.items()}
-            new = [paper for one, paper in latest.items() if known.get(one) != stamps[one]]
-            replaced = sum(paper.source.id in known for paper in new)
+            new = [paper for one, paper in latest.items() if stamps_before.get(one) != stamps[one]]
+            replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
                 vectors, sentences, _ = encoder.encode(new, bar)
                 terms = [" ".join(one) for one in analyser.sources([paper.source for paper in new])]
@@ -257,9 +257,9 @@ def re_encode(
     engine.lock()
     files, old = engine.files, engine.manifest
     made = IndexManifest.of(dense, old.bm25, old.sentences > 0)
-    table = f"{TABLE}-{made.model_hash}"
-    if table == old.table or made.model_hash == old.model_hash:
+    if made.model_hash == old.model_hash:
         raise UserError(f"{engine.where}: this model made it already")
+    table = _free_table(files, made, old)
     try:
         new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
     except UserError:
@@ -273,14 +273,17 @@ def re_encode(
     total = engine.stats().papers
     with Progress("papers" if progress else None, total) as bar:
         for rows in engine.rows(batch):
-            known = new.stamps([paper.source.id for paper in rows.papers])
-            part = rows.only(
-                [i for i, paper in enumerate(rows.papers) if paper.source.id not in known]
-            )
+            ids = [paper.source.id for paper in rows.papers]
+            encoded = new.stamps(ids)
+            part = rows.only([i for i, one in enumerate(ids) if encoded.get(one) != rows.stamps[i]])
             bar.update(len(rows) - len(part))
             if len(part):
                 vectors, sentences, _ = encoder.encode(part.papers, bar)
                 new.upsert(replace(part, vectors=vectors, sentences=sentences))
+    if new.stats().papers > total:  # papers were removed since the run that was stopped
+        in_new = [paper.source.id for rows in new.rows() for paper in rows.papers]
+        for part_ids in batches(in_new, batch):
+            new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
     new.build(say)
     if (there := new.stats().papers) != total:
         raise UserError(f"{engine.where}: {there} of {total} papers were encoded; run it again")
@@ -289,6 +292,14 @@ def re_encode(
     files.remove(NEXT)
     remove_tables(files, but=(old.table, table))
     return open_index(files.uri)
+
+
+def _free_table(files: IndexFiles, made: IndexManifest, old: IndexManifest) -> str:
+    """Name a table for a model's vectors, which neither answers nor `undo_re_encoding` need."""
+    previous = None if files.read(PREVIOUS) is None else IndexManifest.read(files, PREVIOUS)
+    used = {old.table, *(() if previous is None else (previous.table,))}
+    name = f"{TABLE}-{made.model_hash}"
+    return name if name not in used else f"{name}-2"
 
 
 def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:

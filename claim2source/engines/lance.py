@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 # What to do about files that cannot be read.
-ADVICE = "copy it again from where it is whole, or index again into another --out"
+ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
 _UNWRITABLE = {
     "os error 28": "no space left on the disk: make room",
@@ -45,8 +45,8 @@ def named_errors(where: str) -> Iterator[None]:
         text = str(error)
         for sign, why in _UNWRITABLE.items():
             if sign in text:
-                again = f"{why}, and run the same command again; what was written stays"
-                raise UserError(f"{where}: {again}") from None
+                advice = f"{why}, and run the same command again; finished writes stay"
+                raise UserError(f"{where}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
         raise InputError.at(where, why=why) from None
 
@@ -69,9 +69,7 @@ def lancedb_module() -> Any:
     try:
         import lancedb
     except ImportError:
-        raise UserError(
-            "an index is kept by LanceDB, which is not installed; pip install 'claim2source[index]'"
-        ) from None
+        raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
     return lancedb
 
 
@@ -107,7 +105,7 @@ def expression(where: Where) -> Expr | None:
 
 
 def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
-    """Ask for each of the terms; those that stand there n times count n times."""
+    """Query each of the terms; a term that occurs n times counts n times."""
     from lancedb.query import MatchQuery
 
     by_count: dict[int, list[str]] = {}
@@ -128,5 +126,5 @@ def any_of(queries: Sequence[Any]) -> Any:
 
 
 def filtered(query: Any, where: Where) -> Any:
-    chosen = expression(where)
-    return query if chosen is None else query.where(chosen, prefilter=True)
+    condition = expression(where)
+    return query if condition is None else query.where(condition, prefilter=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.validate import parsed_json, validated
@@ -24,6 +25,8 @@ from claim2source.text import Rendering
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+# BM25 as LanceDB has it.
+K1, B = 1.2, 0.75
 _WIDEST = 65_536
 # Their number is the root of the papers'.
 _MOST_PARTITIONS = 2**24
@@ -65,6 +68,9 @@ class IndexManifest:
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
+        require(self.bm25.analysis == "terms", "bm25.analysis", self.bm25.analysis, "terms")
+        require(self.bm25.k1 == K1, "bm25.k1", self.bm25.k1, f"{K1}: LanceDB has no other")
+        require(self.bm25.b == B, "bm25.b", self.bm25.b, f"{B}: LanceDB has no other")
         counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
         if min(counts) < 0 or not 0 < self.dimensions <= _WIDEST:
             raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
@@ -108,9 +114,7 @@ class IndexManifest:
             raise InputError.at(files.uri, why=why)
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
-            raise InputError.at(
-                files.uri, why="a copy that was not finished: copy the folder again"
-            )
+            raise InputError.at(files.uri, why="an unfinished copy: copy the folder again")
         return cls.parsed(json.dumps(values), path)
 
     @classmethod
@@ -140,9 +144,9 @@ class IndexManifest:
         """
         keys = encoder_keys(encoder)
         if keys is None or content_hash(of_model(keys)) != content_hash(of_model(self.encoders)):
-            named = "" if self.model is None else f", {self.model.name}"
+            model = "" if self.model is None else f", {self.model.name}"
             raise UserError(
-                f"{where}: another model made this index{named}: its weights or settings differ"
+                f"{where}: another model made this index{model}: its weights or settings differ"
             )
         if content_hash(keys) != content_hash(self.encoders):
             log.warning("%s: other versions of the model's libraries made this index", where)
@@ -154,8 +158,8 @@ class IndexManifest:
         changed = [key for key in changed if key != "claims"]
         if changed:
             key = changed[0]
-            have, asked = (getattr(one, key) for one in (self.bm25, bm25))
-            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {asked}")
+            have, wanted = (getattr(one, key) for one in (self.bm25, bm25))
+            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {wanted}")
         mine = Analyser(bm25).versions
         if mine["analysis"] != self.analyser.get("analysis"):
             raise UserError(f"{where}: another version of this program made its terms; index again")

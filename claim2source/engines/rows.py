@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
+_PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
 PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted")
 # Columns that an index of an older version lacks.
 ADDED = frozenset(("retracted", "names"))
@@ -37,7 +38,7 @@ MOST = 40
 
 @dataclass(frozen=True)
 class Where(Settings):
-    """Say among which papers to search; nothing: all.
+    """Restrict a search to some papers; the default is all of them.
 
     Args:
         until: published on this day or before, such as 2021-05-01; a year or month means its
@@ -53,10 +54,10 @@ class Where(Settings):
     ids: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        known = self.until is None or last_day(self.until) > 0
-        require(known, "date", self.until, "a date such as 2021-05-01")
-        known = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
-        require(known, "language", self.language, "a language code such as en")
+        is_valid = self.until is None or last_day(self.until) > 0
+        require(is_valid, "date", self.until, "a date such as 2021-05-01")
+        is_valid = self.language is None or _LANGUAGE.fullmatch(self.language) is not None
+        require(is_valid, "language", self.language, "a language code such as en")
 
     @property
     def last_day(self) -> int | None:
@@ -67,8 +68,8 @@ class Where(Settings):
         """Choose among these papers only, and those that it already chose from."""
         if ids is None:
             return self
-        known = None if self.ids is None else set(self.ids)
-        return replace(self, ids=tuple(key for key in ids if known is None or key in known))
+        allowed = None if self.ids is None else set(self.ids)
+        return replace(self, ids=tuple(key for key in ids if allowed is None or key in allowed))
 
 
 EVERYWHERE = Where()
@@ -113,7 +114,10 @@ class Rows:
 
 def stamp_of(paper: Paper) -> str:
     """Hash all that is stored of a paper: another hash is another version of it."""
-    values = {key: value for key, value in asdict(paper).items() if key != "retracted" or value}
+    # `asdict` would copy everything first.
+    names = [name for name in _PAPER if name != "retracted" or paper.retracted]
+    values = {name: getattr(paper, name) for name in names}
+    values["source"] = {name: getattr(paper.source, name) for name in _SOURCE}
     text = json.dumps(values, ensure_ascii=True, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:_STAMP]
 

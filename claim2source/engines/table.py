@@ -22,7 +22,7 @@ from claim2source.engines.lance import (
     named_errors,
     numbers,
 )
-from claim2source.engines.manifest import IndexManifest
+from claim2source.engines.manifest import K1, IndexManifest
 from claim2source.engines.rows import (
     EVERYWHERE,
     PAPER,
@@ -38,9 +38,6 @@ from claim2source.engines.rows import (
 
 if TYPE_CHECKING:
     import pyarrow
-
-# BM25 as LanceDB has it.
-K1, B = 1.2, 0.75
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,12 @@ class PaperTable:
         """
         made = self.manifest
         probes = 0 if exact else made.probes
-        if probes and (chosen := expression(where)) is not None:
+        if probes and (condition := expression(where)) is not None:
             with self._named():
-                left = self._table.count_rows(chosen.to_sql())
+                remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
-            probes = round(probes * made.papers / left) if left >= self.exact_below else 0
-            probes = 0 if probes * made.papers >= left * made.partitions else probes
+            probes = round(probes * made.papers / remaining) if remaining >= self.exact_below else 0
+            probes = 0 if probes * made.papers >= remaining * made.partitions else probes
         return self._nearest(vector, k, where, probes)
 
     def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
@@ -187,8 +184,8 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        wanted = columns_of(self.manifest.sentences > 0)
-        columns = [one for one in wanted if one in self._columns]
+        names = columns_of(self.manifest.sentences > 0)
+        columns = [one for one in names if one in self._columns]
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))

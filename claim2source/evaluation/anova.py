@@ -100,8 +100,8 @@ def _tukey(
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.where(differences == 0, 0.0, np.abs(differences) / unit)
     # The table is slow to read: each distinct hundredth of q once, and nothing beyond its end.
-    known, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
-    p_values = np.atleast_1d(psturng(known, len(names), freedom))[index]
+    distinct, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
+    p_values = np.atleast_1d(psturng(distinct, len(names), freedom))[index]
     ends = zip(pairs, differences.tolist(), p_values.tolist(), strict=True)
     return [
         Pair(names[i], names[j], d, d - reach, d + reach, p, abs(d) > reach)

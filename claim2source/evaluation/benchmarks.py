@@ -134,14 +134,14 @@ class Benchmarks:
         words = self.words
         commands: dict[str, str] = {}
         rows: list[list[Cell]] = []
-        for shown in words.sets:
-            number = commands.setdefault(shown.command.strip(), str(len(commands) + 1))
-            figures = self.figures(shown.figures, shown.metric).rows
-            name = shown.set if shown.metric == MAIN_METRIC else f"{shown.set}, {shown.metric}"
-            for label, row in shown.rows.items():
-                one = self._look_up(figures, row, shown.figures)
+        for part in words.sets:
+            number = commands.setdefault(part.command.strip(), str(len(commands) + 1))
+            figures = self.figures(part.figures, part.metric).rows
+            name = part.set if part.metric == MAIN_METRIC else f"{part.set}, {part.metric}"
+            for label, row in part.rows.items():
+                one = self._look_up(figures, row, part.figures)
                 cells = [one.score, one.interval, one.cost or None]
-                rows.append([name, label, *cells, shown.date, number])
+                rows.append([name, label, *cells, part.date, number])
                 name = ""
         columns = ["set", "system", MAIN_METRIC.upper(), "95 %", "cost", "date", "command"]
         numeric = [False, False, True, False, True, False, True]
@@ -172,7 +172,7 @@ class Benchmarks:
         return rows[name]
 
     def _finding(self, finding: Finding) -> str:
-        tests = [str(self._test(*named)) for named in finding.tests]
+        tests = [str(self._test(*names)) for names in finding.tests]
         text = " ".join(finding.text.split())
         return f"{text} {', '.join(tests)}." if tests else text
 

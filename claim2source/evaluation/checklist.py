@@ -156,8 +156,8 @@ def _decoding(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         llm = stage.settings.get("llm")
         if isinstance(llm, Mapping):
-            said = [_setting_text(llm[key]) if key in llm else None for key in _DECODING]
-            rows.append([name, stage.name, *said])
+            cells = [_setting_text(llm[key]) if key in llm else None for key in _DECODING]
+            rows.append([name, stage.name, *cells])
     return rows + _unrecorded(report, len(_DECODING))
 
 
@@ -187,21 +187,21 @@ def _seeds(report: Report) -> list[Row]:
 def _training(report: Report) -> list[Row]:
     if report.training is None:
         return []
-    rows: list[Row] = [["chosen", report.training.chosen_name]]
+    rows: list[Row] = [["chosen", f"epoch {report.training.chosen_epoch}"]]
     settings = _flat(report.training.settings)
     rows += [[key, _setting_text(value)] for key, value in settings.items()]
     return rows if settings else [*rows, ["settings", None]]
 
 
 def _choices(report: Report) -> list[Row]:
-    named: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
-    named += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
+    choices: list[tuple[str, Choice]] = [("all", choice) for choice in report.choices]
+    choices += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
     return [
         [
             *(name, one.what, settings_text(one.settings), RULES.get(one.rule, "the best")),
             *(one.compared or len(one.tried) or None, f"{one.claims} claims of {one.split}"),
         ]
-        for name, one in named
+        for name, one in choices
     ]
 
 

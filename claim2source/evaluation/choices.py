@@ -24,7 +24,7 @@ def settings_text(settings: Settings) -> str:
 
 
 def choice_notes(choice: Choice) -> list[str]:
-    """Say for which mix a choice was made, why the best was not taken, and its note."""
+    """Explain a choice: its mix, the reason not to take the best, and its note."""
     mix = choice.seen_share
     chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
     return [*chosen_for, *filter(None, (choice.why, choice.note))]
@@ -53,8 +53,8 @@ def tried_table(choice: Choice) -> TextTable | None:
     rows: list[list[Cell]] = []
     for trial in choice.tried:
         same = (name for name, mark in marks.items() if trial.settings.items() <= mark.items())
-        said = ", ".join([*same, *filter(None, [trial.verdict])])
-        rows.append([settings_text(trial.settings), trial.score, said or None])
+        label = ", ".join([*same, *filter(None, [trial.verdict])])
+        rows.append([settings_text(trial.settings), trial.score, label or None])
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[1])))
         rows = [row for number, row in enumerate(rows) if number < MOST_SHOWN or row[2]]

@@ -138,7 +138,7 @@ class ScoredRuns:
 
     @property
     def notes(self) -> list[str]:
-        """Say whether the metric looks deeper than a system's lists."""
+        """Warn where the metric looks deeper than a system's lists."""
         return depth_notes(self.runs, [self.metric], len(self.dataset.sources))
 
     def tests(
@@ -178,12 +178,12 @@ def read_scored(
     name. Raises `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
     loaded = [system for system in read_reports(reports) if not system.report.simulated]
-    named = {(system.report_folder, system.report.name) for system in loaded}
+    names = {(system.report_folder, system.report.name) for system in loaded}
     systems = {
         one.name: one
         for one in loaded
         if one.report.style == "S0C0"
-        or (one.report_folder, one.report.name.rpartition(".")[0]) not in named
+        or (one.report_folder, one.report.name.rpartition(".")[0]) not in names
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")

@@ -141,8 +141,8 @@ def compare_family(
     on a system without scores.
     """
     pairs = family.pairs
-    named = dict.fromkeys(name for pair in pairs for name in reversed(pair))
-    if absent := [name for name in named if name not in scores]:
+    names = dict.fromkeys(name for pair in pairs for name in reversed(pair))
+    if absent := [name for name in names if name not in scores]:
         raise ValueError(f"family {family.name}: no scores of {', '.join(absent)}")
     values = np.stack([np.asarray(scores[system], np.float64) for system, _ in pairs])
     bases = np.stack([np.asarray(scores[baseline], np.float64) for _, baseline in pairs])

@@ -96,15 +96,15 @@ def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
     same: dict[str, list[int]] = {}
     for i, system in enumerate(systems):
         same.setdefault(system.name, []).append(i)
-    named = list(systems)
+    names = list(systems)
     for name, positions in same.items():
         if len(positions) > 1:
-            for i, front in zip(positions, _fronts(named, positions), strict=True):
-                named[i] = replace(named[i], alias=f"{front}/{name}")
+            for i, front in zip(positions, _fronts(names, positions), strict=True):
+                names[i] = replace(names[i], alias=f"{front}/{name}")
     # A system may itself be called as another now is: the whole path tells them apart.
-    counts = Counter(system.name for system in named)
+    counts = Counter(system.name for system in names)
     return [
-        replace(s, alias=f"{s.folder}/{s.report.name}") if counts[s.name] > 1 else s for s in named
+        replace(s, alias=f"{s.folder}/{s.report.name}") if counts[s.name] > 1 else s for s in names
     ]
 
 
@@ -135,10 +135,12 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
 
     Raises `InputError` where a language's file is missing.
     """
-    wanted = [lang for lang in system.report.languages if languages is None or lang in languages]
-    if absent := [lang for lang in wanted if lang not in system.runs]:
+    languages_of = [
+        lang for lang in system.report.languages if languages is None or lang in languages
+    ]
+    if absent := [lang for lang in languages_of if lang not in system.runs]:
         raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
-    return join_runs([system.runs[lang] for lang in wanted])
+    return join_runs([system.runs[lang] for lang in languages_of])
 
 
 def join_runs(files: Sequence[Path]) -> Run:
@@ -192,8 +194,8 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """
     run = whole_run(system, dataset.languages)
     met = coverage(run, dataset.qrels, system.name)
-    known = {claim.id for claim in dataset.claims}
-    strangers = sum(claim not in known for claim in run.claim_ids)
+    ids = {claim.id for claim in dataset.claims}
+    strangers = sum(claim not in ids for claim in run.claim_ids)
     if strangers and met.missing:
         raise UserError(
             f"{system.name}: its run has {strangers} claims that {dataset.split} does not have "

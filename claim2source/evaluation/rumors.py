@@ -91,14 +91,14 @@ def score_rumors(
     }
     if has_verdicts(verdicts):
         actual = [str(rumor.label) for rumor in rumors.rumors]
-        said = [str(verdicts.get(claim)) for claim in ids]
+        labels = [str(verdicts.get(claim)) for claim in ids]
         evidenced = [
             rumor.label == UNVERIFIABLE
             or not {*qrels.golds(rumor.id)}.isdisjoint(said_by.sources(rumor.id))
             for rumor in rumors.rumors
         ]
-        measures[MACRO_F1] = partial(_macro_f1, actual, said, [True] * len(ids))
-        measures[STRICT] = partial(_macro_f1, actual, said, evidenced)
+        measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))
+        measures[STRICT] = partial(_macro_f1, actual, labels, evidenced)
     once = np.ones((1, len(ids)))
     found = {name: float(measure(once)[0]) for name, measure in measures.items()}
     values = {name: None if np.isnan(found.get(name, np.nan)) else found[name] for name in HEADLINE}
@@ -124,9 +124,9 @@ def macro_f1(
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Average the values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
-    known = ~np.isnan(values)
-    counts = times @ known
-    sums = times @ np.where(known, values, 0.0)
+    is_number = ~np.isnan(values)
+    counts = times @ is_number
+    sums = times @ np.where(is_number, values, 0.0)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
@@ -134,12 +134,12 @@ def _macro_f1(
     actual: Sequence[str], said: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
 ) -> np.ndarray:
     """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
-    gold, given = np.array(actual, dtype=object), np.array(said, dtype=object)
+    gold, predicted = np.array(actual, dtype=object), np.array(said, dtype=object)
     total, labels = np.zeros(len(times)), np.zeros(len(times))
     for label in sorted(set(actual)):
-        right = (gold == label) & (given == label) & np.array(evidenced)
-        wrong = (given == label) & ~right
-        missed = (gold == label) & (given != label)
+        right = (gold == label) & (predicted == label) & np.array(evidenced)
+        wrong = (predicted == label) & ~right
+        missed = (gold == label) & (predicted != label)
         hits = 2 * (times @ right)
         total += hits / np.maximum(hits + times @ (wrong | missed), 1)
         labels += times @ (gold == label) > 0

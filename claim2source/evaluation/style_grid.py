@@ -131,12 +131,12 @@ class StyleGrid:
     @property
     def note(self) -> str:
         """Name the styles, and say where rules made their texts."""
-        named = ", ".join(
+        styles_named = ", ".join(
             f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
         )
         by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
-        rules = " Texts by rules, which say nothing of what a language model would write."
-        return f"Sources S and claims C: {named}.{rules if by_rules else ''}"
+        rules = " Texts by rules, which do not tell how a language model would write."
+        return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
         """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
@@ -149,8 +149,8 @@ class StyleGrid:
         values = [float(report.table[language][MAIN_METRIC]) for report in reports]
         # The 2025 paper's cells are of English claims.
         english = ("en",) if len(self.languages) > 1 else (MACRO,)
-        known = [_published(report) if language in english else None for report in reports]
-        theirs = [None if score is None else score.published for score in known]
+        published = [_published(report) if language in english else None for report in reports]
+        theirs = [None if score is None else score.published for score in published]
         return [
             GridCell(
                 claims,
@@ -164,7 +164,7 @@ class StyleGrid:
                 score.unreliable if score else "",
             )
             for number, ((claims, sources), value, score) in enumerate(
-                zip(pairs, values, known, strict=True)
+                zip(pairs, values, published, strict=True)
             )
         ]
 
@@ -197,8 +197,8 @@ def _difference(one: float | None, other: float | None) -> float | None:
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
     if not languages:
         return report
-    kept = {lang: row for lang, row in report.languages.items() if lang in languages}
-    return replace(report, languages=kept, macro=macro(kept) if kept else {})
+    tables = {lang: row for lang, row in report.languages.items() if lang in languages}
+    return replace(report, languages=tables, macro=macro(tables) if tables else {})
 
 
 def mean_scores(parts: Sequence[Scores]) -> Scores:
@@ -220,8 +220,8 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     """
     parts: list[Part] = []
     for language in grid.languages:
-        named = "macro average" if language == MACRO else f"{language} claims"
-        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {named}:")
+        title = "macro average" if language == MACRO else f"{language} claims"
+        parts.append(f"{MAIN_METRIC} by style of sources (S) and claims (C), {title}:")
         rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
         parts.append(_best_table(rows))
         for sources in [grid.sources] if wide else [(source,) for source in grid.sources]:
@@ -282,14 +282,14 @@ def _theirs(cell: GridCell) -> str:
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
-    shown = [one for one in map(_published, grid.report.systems.values()) if one is not None]
-    if not shown:
+    scores = [one for one in map(_published, grid.report.systems.values()) if one is not None]
+    if not scores:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
-    if not all(one.same_claims for one in shown):
+    if not all(one.same_claims for one in scores):
         source += " Ours are over other claims: the rows are shown, not compared."
     reasons: dict[str, list[str]] = {}
-    for one in shown:
+    for one in scores:
         if one.unreliable:
             reasons.setdefault(one.unreliable, []).append(f"{one.row} {one.column}")
     notes = [f"{_few(cells)}: {why}" for why, cells in reasons.items()]

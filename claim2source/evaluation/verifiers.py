@@ -36,7 +36,7 @@ class Verified:
         return self.tokens / self.promoted if self.promoted else None
 
     def sentence(self) -> str:
-        """Say it in one line."""
+        """Write the figures in one line."""
         each = self.tokens_per_promoted
         price = "" if each is None else f", {each:.0f} tokens for each"
         return (
@@ -50,12 +50,12 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
-    asked = [detail for detail in result.details.values() if detail.get("asks")]
+    polls = [detail for detail in result.details.values() if detail.get("asks")]
     return Verified(
         claims=len(result.run.claim_ids),
-        asked=len(asked),
-        asks=int(sum(one["asks"] for one in asked)),
-        tokens=int(sum(one["tokens"] for one in asked)),
+        asked=len(polls),
+        asks=int(sum(one["asks"] for one in polls)),
+        tokens=int(sum(one["tokens"] for one in polls)),
         promoted=0 if moves is None else moves.promoted,
         demoted=0 if moves is None else moves.demoted,
     )

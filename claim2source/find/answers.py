@@ -186,7 +186,7 @@ def retraction(paper: Paper) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """Say in one sentence whether the paper was found."""
+    """Write in one sentence whether the paper was found."""
     if not answer.matches:
         return "The index holds no paper to choose from."
     if answer.present is None:
@@ -200,7 +200,7 @@ def headline(answer: Answer) -> str:
 
 
 def notes(answer: Answer) -> list[str]:
-    """Say how far an answer can be trusted: as measured, and why less."""
+    """List how far an answer can be trusted: as measured, and reasons for less."""
     notices = list(answer.warnings)
     if answer.matches and answer.present is None:
         notices.append("No abstention is fitted to this index: index --claims DATASET does that.")
@@ -220,8 +220,8 @@ def _percent(part: int, whole: int) -> str:
 
 def scores_of(match: Match) -> str:
     """Write the scores of a paper."""
-    named = {name: _SCORES.get(name, name) for name in match.parts}
-    return ", ".join(f"{named[name]} {score:.4g}" for name, score in match.parts.items())
+    labels = {name: _SCORES.get(name, name) for name in match.parts}
+    return ", ".join(f"{labels[name]} {score:.4g}" for name, score in match.parts.items())
 
 
 def as_text(answer: Answer, several: bool = False) -> str:
@@ -231,12 +231,12 @@ def as_text(answer: Answer, several: bool = False) -> str:
     lines += [headline(answer), *notes(answer)]
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
-    shown = [_match(match) for match in answer.matches]
+    blocks = [_match(match) for match in answer.matches]
     if answer.matches:
-        shown.append(ABOUT_SCORES)
+        blocks.append(ABOUT_SCORES)
     if answer.of is not None:
-        shown.append(f"index version {answer.of.version}, model {answer.of.model}")
-    return "\n\n".join(["\n".join(map(printable_line, lines)), *shown])
+        blocks.append(f"index version {answer.of.version}, model {answer.of.model}")
+    return "\n\n".join(["\n".join(map(printable_line, lines)), *blocks])
 
 
 def _match(match: Match) -> str:

@@ -105,8 +105,8 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     others, kinds = posts_from_elsewhere(languages_of(engine), count, seed)
     elsewhere = stages_of(engine.find(others, DEEPEST))
-    asked = PairedResults.of(claims, stages_of(results), stages_of(bare))
-    return Questions(asked, [other.id for other in others], elsewhere, kinds)
+    paired = PairedResults.of(claims, stages_of(results), stages_of(bare))
+    return Questions(paired, [other.id for other in others], elsewhere, kinds)
 
 
 def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
@@ -116,15 +116,15 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
     `UserError` where there are too few.
     """
     questions = ask_index(engine, dataset, seed)
-    asked, papers = questions.asked, engine.stats().papers
-    said = (
-        f" of {dataset.name}, {dataset.split}, and {len(questions.others)} posts of other topics; "
-        f"{papers} in the index"
+    paired, papers = questions.asked, engine.stats().papers
+    summary = (
+        f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
+        f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(asked, seed=seed, said=said)
+    chosen = fit_abstention(paired, seed=seed, said=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
-    groups = [_deal_folds(one, rng) for one in (asked.outcomes.groups, questions.kinds)]
+    groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]
     fold = np.concatenate(groups)
     shares = np.empty(len(fold))
     for one in range(FOLDS):
@@ -140,10 +140,10 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
-    asked = ask_index(engine, dataset).asked
-    stages = (asked.stages, asked.bare)
-    shares = np.concatenate([model.shares(asked.claim_ids, stage) for stage in stages])
-    return tenths_of(shares, asked.outcomes.present, asked.outcomes.right)
+    paired = ask_index(engine, dataset).asked
+    stages = (paired.stages, paired.bare)
+    shares = np.concatenate([model.shares(paired.claim_ids, stage) for stage in stages])
+    return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
 
 
 def measured_line(model: AbstainModel) -> str:
@@ -163,9 +163,9 @@ def _fit_model(
     questions: Questions, design: Design, penalty: float, rows: np.ndarray
 ) -> AbstainModel:
     """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
-    asked, claims = questions.asked, 2 * len(questions.asked.claim_ids)
+    paired, claims = questions.asked, 2 * len(questions.asked.claim_ids)
     those = rows[:claims]
-    model = fit(design, asked.features(design)[those], asked.outcomes.present[those], penalty)
+    model = fit(design, paired.features(design)[those], paired.outcomes.present[those], penalty)
     run = questions.elsewhere[DENSE].run
     firsts = [run.rows(other).start for other in questions.others]
     first = run.scores[firsts][rows[claims:]]

@@ -26,11 +26,11 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH, resolve
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    apply_stage,
+    apply_stages,
     counts_terms,
     with_corpus_stats,
-    with_history,
     with_runtime,
 )
 from claim2source.systems.system import System
@@ -75,7 +75,7 @@ class Match:
 
 @dataclass(frozen=True)
 class IndexState:
-    """Say of which state of an index an answer is, and how it was asked: it can be asked again."""
+    """Identify the state of an index that answered, and the settings: a search can be repeated."""
 
     version: int
     model: str
@@ -270,31 +270,20 @@ class Finder:
         self, claims: Sequence[Claim], found: Found, papers: Mapping[str, Paper]
     ) -> _Stages:
         system = self.system
-        named = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
+        results = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
         if system is None:
-            return _Stages(found, tuple(named))
+            return _Stages(found, tuple(results))
         first = system.first
         if isinstance(first, HybridNode):
             names = (first.sparse.display_name, first.dense.display_name, FUSE)
-            named = [(name, one) for name, (_, one) in zip(names, named, strict=True)]
+            results = [(name, one) for name, (_, one) in zip(names, results, strict=True)]
         else:
-            named = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
+            results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources)
-        for name, stage in self.stages:
-            self.on_part(name)
-            result = apply_stage(
-                with_history(stage, named, claims),
-                claims,
-                sources,
-                named[-1][1],
-                self.store,
-                device=self.device,
-                progress=self.progress,
-                earlier=named[-2][1].run if len(named) > 1 else None,
-            )
-            named.append((name, result))
-        return _Stages(found, tuple(named))
+        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
+        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
+        return _Stages(found, tuple(results))
 
     def _count_over(self, sources: Sequence[Source]) -> None:
         """Have stages that count terms count over all papers, once these are not known yet.
@@ -330,7 +319,7 @@ class Finder:
     def _verdicts(
         self, claims: Sequence[Claim], stages: _Stages, present: Mapping[str, float]
     ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
-        """Say "found", "uncertain" or "not here" by the thresholds that were fitted or given.
+        """Judge answers "found", "uncertain" or "not here" by the fitted or given thresholds.
 
         Also count the held-out answers of each verdict, where the index's own model gave them.
         """
@@ -375,10 +364,10 @@ class Finder:
             )
 
     def _answer_settings(self, where: Where) -> dict[str, object]:
-        given = {name: value for name, value in asdict(where).items() if value is not None}
+        filters = {name: value for name, value in asdict(where).items() if value is not None}
         stages = [name for name, _ in self.stages]
         return {
-            **given,
+            **filters,
             **({"stages": stages} if stages else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
@@ -398,8 +387,10 @@ class Finder:
         wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
         sentences = {one: split(papers[one]) for one in wanted}
         vectors = self._sentence_vectors(sentences, papers)
-        said = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
-        several = [text for texts in said.values() if len(texts) > 1 for text in texts]
+        sentences_of_posts = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
+        several = [
+            text for texts in sentences_of_posts.values() if len(texts) > 1 for text in texts
+        ]
         of_post: dict[str, np.ndarray] = {}
         if several:
             made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
@@ -411,7 +402,9 @@ class Finder:
                     positions = findings(sentences[one])
                     scores = vectors[one][positions] @ found.vectors[claim]
                     best = positions[int(np.argmax(scores))]
-                    texts = said[claim] if len(said[claim]) > 1 else [""]
+                    texts = (
+                        sentences_of_posts[claim] if len(sentences_of_posts[claim]) > 1 else [""]
+                    )
                     alike = [float(of_post[text] @ vectors[one][best]) for text in texts if text]
                     own = texts[int(np.argmax(alike))] if alike else ""
                     nearest[claim, one] = sentences[one][best], own

@@ -1,4 +1,4 @@
-"""Say which words of a post match which words of a paper: by their terms, and by names."""
+"""Match the words of a post with the words of a paper: by their terms, and by names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MatchingWords:
             self._claims[claim] = self._analyse(claim)
         words, sought, own = self._claims[claim]
         theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
-        known = {term for word in theirs for term in self._terms[word]}
+        terms_of_paper = {term for word in theirs for term in self._terms[word]}
         source = self._papers[paper].source
         names = {*name_terms(claim.text)} & {*names_of(source)}
         named = [word for text in (*source.authors, source.venue) for word in WORD.findall(text)]
@@ -45,7 +45,7 @@ class MatchingWords:
         mine = [
             word
             for word, terms in zip(words, own, strict=True)
-            if terms & known or names & {*plain_words(word)}
+            if terms & terms_of_paper or names & {*plain_words(word)}
         ]
         return _distinct_words(mine), _distinct_words(theirs)
 

@@ -77,7 +77,7 @@ class FinderOptions(ModelOptions):
 
 def with_index(words: Sequence[str]) -> list[str]:
     """Name the index of the environment where the words name none."""
-    written = list(words)
+    options = list(words)
     if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
-        written += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
-    return written
+        options += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []
+    return options

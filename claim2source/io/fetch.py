@@ -50,7 +50,7 @@ class Fetcher:
     def __post_init__(self) -> None:
         for host in self.instances:
             if not _HOST.fullmatch(host):
-                raise UserError(f"instances: {host!r} is no host's name, such as mastodon.social")
+                raise UserError(f"instances: {host!r} is not a host, such as mastodon.social")
 
     def post(self, address: str, id: str = "0") -> Post:
         """Read the post at an address. Raises `UserError` where none can be read."""
@@ -58,9 +58,9 @@ class Fetcher:
             parts = urlsplit(address.strip())
             host, port = (parts.hostname or "").removeprefix("www."), parts.port
         except ValueError:
-            raise UserError(f"{address}: is no address") from None
+            raise UserError(f"{address}: is not an address") from None
         if parts.scheme != "https" or port is not None or parts.username is not None:
-            raise UserError(f"{address}: is no plain https:// address of a post")
+            raise UserError(f"{address}: is not a plain https:// address of a post")
         path = parts.path.strip("/").split("/")
         if host == BLUESKY:
             return self._bluesky(address, path, id)
@@ -77,18 +77,18 @@ class Fetcher:
             raise UserError(f"{address}: is not https://{BLUESKY}/profile/NAME/post/KEY")
         name = path[1]
         if not name.startswith("did:"):
-            asked = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
-            name = _text(self._json(f"{BLUESKY_API}/xrpc/{asked}", address), "did", address)
+            query = f"com.atproto.identity.resolveHandle?handle={quote(name, safe='')}"
+            name = _text(self._json(f"{BLUESKY_API}/xrpc/{query}", address), "did", address)
 
         def view_of(uri: str) -> dict[str, Any] | None:
             """Ask for the post at an AT address; None where it cannot be seen."""
-            asked = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
-            posts = objects(self._json(f"{BLUESKY_API}/xrpc/{asked}", address).get("posts"))
+            query = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
+            posts = objects(self._json(f"{BLUESKY_API}/xrpc/{query}", address).get("posts"))
             return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
 
         view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
         if view is None:
-            raise UserError(f"{address}: there is no such post, or it is not public")
+            raise UserError(f"{address}: no such post, or it is not public")
         return _made(address, id, bluesky_post(view, view_of))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
@@ -113,7 +113,7 @@ class Fetcher:
                     )
                 if answer.is_error:
                     hidden = answer.status_code in (400, 401, 403, 404, 410)
-                    why = "there is no such post, or it is not public"
+                    why = "no such post, or it is not public"
                     raise UserError(
                         f"{address}: {why if hidden else f'{host} answers {answer.status_code}'}"
                     )
@@ -145,9 +145,9 @@ def _made(address: str, id: str, parts: PostParts) -> Post:
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
     date, plain = parts.date, parts.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    known = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
+    lang = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
-    return Post(id, parts.text, known, day, links=tuple(links))
+    return Post(id, parts.text, lang, day, links=tuple(links))
 
 
 def _text(answer: Mapping[str, Any], key: str, address: str) -> str:

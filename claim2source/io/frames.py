@@ -36,7 +36,7 @@ WANTED = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list o
 
 
 class _Lists:
-    """Give a list of dicts, or of texts, columns as a frame has them; texts are `post-1`, .."""
+    """Turn a list of dicts, or of texts, into columns as a frame's; texts are `post-1`, .."""
 
     def __init__(self, rows: Sequence[Any], name: str) -> None:
         if isinstance(rows[0], str):
@@ -77,8 +77,8 @@ class Frame:
         if hasattr(data, "with_format"):
             data = data.with_format(None)  # plain values in place of tensors
         self._table = data
-        named = getattr(data, "column_names", None)
-        self.given = [str(column) for column in (data.columns if named is None else named)]
+        names = getattr(data, "column_names", None)
+        self.given = [str(column) for column in (data.columns if names is None else names)]
         self.columns = [(columns or {}).get(column, column) for column in self.given]
         for column in self.columns:
             if self.columns.count(column) > 1:
@@ -159,11 +159,11 @@ class FrameRecords(Records):
         columns = [self._frame.column(name) for name in names]
         for number, cells in enumerate(zip(*columns, strict=True), start=1):
             record = dict(zip(keys, cells, strict=True))
-            named = {name: record.pop(name) for name in self._of_metadata}
-            given = {name: value for name, value in named.items() if value is not None}
+            metadata_cells = {name: record.pop(name) for name in self._of_metadata}
+            metadata = {name: value for name, value in metadata_cells.items() if value is not None}
             inner = record.get("metadata")
-            if given and (inner is None or isinstance(inner, dict)):
-                record["metadata"] = {**(inner or {}), **given}
+            if metadata and (inner is None or isinstance(inner, dict)):
+                record["metadata"] = {**(inner or {}), **metadata}
             row = row_of(record, self.path, self.problems, number)
             assert row is not None
             yield row

@@ -225,8 +225,8 @@ class Row:
             missing.append("metadata")
             others = list(dict.fromkeys([*others, *stray]))
         if missing and others:
-            known = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
-            why = f"not read, and {' and '.join(missing)} missing; a record has {known}"
+            allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
+            why = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
             self.complain(", ".join(others), why, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:

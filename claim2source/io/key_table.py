@@ -47,11 +47,11 @@ class KeyTable:
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
         """Return the row of each key [keys] int64, -1 where there is none."""
-        wanted = np.array(keys, _KEY)
-        rows = np.full(len(wanted), -1, np.int64)
+        searched = np.array(keys, _KEY)
+        rows = np.full(len(searched), -1, np.int64)
         if len(self._keys):
-            slots = np.maximum(np.searchsorted(self._keys, wanted, side="right") - 1, 0)
-            there = self._keys[slots] == wanted
+            slots = np.maximum(np.searchsorted(self._keys, searched, side="right") - 1, 0)
+            there = self._keys[slots] == searched
             rows[there] = self._rows[slots[there]]
         if self._recent:
             for i, key in enumerate(keys):

@@ -69,10 +69,10 @@ def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> Po
         for feature in objects(facet.get("features")):
             if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
                 parts.links.append(feature["uri"])
-    shown = view.get("embed")
-    if not isinstance(shown, Mapping):  # a post that is quoted lists what it shows
-        shown = next(iter(objects(view.get("embeds"))), {})
-    _embed(parts, _object(record.get("embed")), shown, view_of, depth)
+    embed = view.get("embed")
+    if not isinstance(embed, Mapping):  # a post that is quoted lists what it shows
+        embed = next(iter(objects(view.get("embeds"))), {})
+    _embed(parts, _object(record.get("embed")), embed, view_of, depth)
     return parts
 
 
@@ -163,8 +163,8 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
         parts.links += [card["url"]] if isinstance(card.get("url"), str) else []
         parts.add("link", card.get("title"), card.get("description"))
     if quote:
-        known = quoted and depth < _DEEPEST
-        parts.add_post("quoted post", mastodon_post(quoted, depth + 1) if known else None)
+        is_quoted = quoted and depth < _DEEPEST
+        parts.add_post("quoted post", mastodon_post(quoted, depth + 1) if is_quoted else None)
     return parts
 
 
@@ -195,18 +195,18 @@ class _Html(HTMLParser):
         self._verbatim = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        classes = set((given.get("class") or "").split())
+        attributes = dict(attrs)
+        classes = set((attributes.get("class") or "").split())
         if self._skipped:
             self._depth += tag == self._skipped
             return
         if tag not in self._VOID and (tag in self._UNSEEN or classes & self._without):
             self._skipped, self._depth = tag, 1
             return
-        if tag == "a" and given.get("href") and not {"mention", "hashtag"} & classes:
-            self.links.append(str(given["href"]))
+        if tag == "a" and attributes.get("href") and not {"mention", "hashtag"} & classes:
+            self.links.append(str(attributes["href"]))
         if tag == "img":  # a server's own emoji
-            self._parts.append(given.get("alt") or given.get("title") or "")
+            self._parts.append(attributes.get("alt") or attributes.get("title") or "")
         self._verbatim += tag == "pre"
         self._break(tag)
 

@@ -89,12 +89,12 @@ def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
     names = list(columns.values())
     texts = (line for part in (before, lines) for line in part)
     for number, cells in tsv_rows(path, names, problems, lines=texts, delimiter=separator):
-        given = zip(columns, cells, strict=True)
+        pairs = zip(columns, cells, strict=True)
 
         def complain(field: str, why: str, kind: str = "", /, number: int = number) -> None:
             problems.add(path, number, columns.get(field, field), why, kind)
 
-        yield Row({name: cell for name, cell in given if cell.strip()}, number, complain)
+        yield Row({name: cell for name, cell in pairs if cell.strip()}, number, complain)
 
 
 def _post(row: Row) -> Post | None:

@@ -86,18 +86,18 @@ class _Entry(Row):
         def complain(field: str, why: str, kind: str = "", /) -> None:
             problems.add(path, None, field or None, f"entry {number}: {why}")
 
-        known = isinstance(raw, dict)
+        is_object = isinstance(raw, dict)
         super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
-        if not known:
+        if not is_object:
             complain("", "is not an object")
         candidates = self.record.get("candidates")
-        if known and not isinstance(candidates, list):
+        if is_object and not isinstance(candidates, list):
             complain("candidates", "is missing" if candidates is None else "is not a list")
-        given = candidates if isinstance(candidates, list) else []
-        for place, value in enumerate(given):
+        listed = candidates if isinstance(candidates, list) else []
+        for place, value in enumerate(listed):
             if not isinstance(value, dict):
                 complain(f"candidates[{place}]", "is not an object")
-        self.candidates = [(i, value) for i, value in enumerate(given) if isinstance(value, dict)]
+        self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
         self.is_reranked = any(one.get("reranker_rank") is not None for _, one in self.candidates)
 
     def gold(self) -> str | None:
@@ -116,7 +116,7 @@ class _Entry(Row):
             source = self.as_id(f"{place}.pubkey", one.get("pubkey"))
             score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
-                self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
+                self.complain(f"{place}.{stage[0]}", "is not a rank: an integer from 1")
             elif rank in by_rank:
                 self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
             elif source is not None:

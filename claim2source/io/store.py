@@ -41,9 +41,9 @@ MadeBy = Mapping[str, object]
 
 
 def default_root() -> Path:
-    """Give `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
-    if named := os.environ.get("CLAIM2SOURCE_STORE"):
-        return Path(named)
+    """Return `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
+    if folder := os.environ.get("CLAIM2SOURCE_STORE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "claim2source"
 
 
@@ -250,7 +250,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _file_stamp(path: Path) -> str:
-    """Give a text that changes when a file is written again: its size, time and inode."""
+    """Return a text that changes when a file is rewritten: its size, time and inode."""
     status = path.stat()
     # The version of what is checked: 0.1.0 did not look for vectors that are not finite.
     return f"2 {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"

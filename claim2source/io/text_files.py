@@ -171,7 +171,7 @@ def tsv_rows(
 
 
 def why_not_text(value: str) -> str | None:
-    """Say why a text cannot be stored; None where it can."""
+    """Explain why a text cannot be stored; None where it can."""
     if "\0" in value:
         return "holds a NUL character"
     try:
@@ -182,7 +182,7 @@ def why_not_text(value: str) -> str | None:
 
 
 def why_not_id(value: str) -> str | None:
-    """Say why a text cannot be an id; None where it can."""
+    """Explain why a text cannot be an id; None where it can."""
     if not value.strip():
         return "is empty"
     if value.split() != [value]:

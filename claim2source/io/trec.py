@@ -57,8 +57,8 @@ class RunFile:
 
         Raises `InputError` where neither tells.
         """
-        named = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
-        candidates = languages if len(languages) == 1 else named
+        matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
+        candidates = languages if len(languages) == 1 else matching
         if len(candidates) != 1:
             why = (
                 f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
@@ -116,12 +116,12 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
         raise InputError.at(file.path, field="ground_truth_pubkey", why=why)
     if any(claim in golds for claim in ids):
         return file
-    asked = set(ids[:FRONTS_ASKED])
+    first_ids = set(ids[:FRONTS_ASKED])
     fronts: set[str] = set()
     for known in golds:
         parts = known.split("-")
         tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
-        fronts |= {known.removesuffix(tail) for tail in tails if tail in asked}
+        fronts |= {known.removesuffix(tail) for tail in tails if tail in first_ids}
 
     def fits(front: str) -> bool:
         met = [claim for claim in ids if front + claim in golds]
@@ -181,7 +181,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def why_not_grade(text: str) -> str | None:
-    """Say why a text is no grade of a judgement; None where it is."""
+    """Explain why a text is no grade of a judgement; None where it is."""
     if is_grade(text):
         return None
     why = "too large: 9 digits at most" if _is_integer(text) else "not an integer"

@@ -150,7 +150,7 @@ class Tracker:
         try:
             run.finish()
         except Exception as error:
-            self._say(error, "what was not uploaded")
+            self._say(error, "the rest that is not uploaded")
 
     def _start(self, asked: Tracking) -> None:
         import wandb
@@ -221,7 +221,7 @@ def _reason(error: Exception | str) -> str:
 
 
 def why_not_reached(host: str) -> str:
-    """Say why a W&B server cannot be used, within a few seconds; empty where it answers.
+    """Explain, within a few seconds, why a W&B server cannot be used; empty where it answers.
 
     The key is not sent.
     """

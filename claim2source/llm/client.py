@@ -116,11 +116,11 @@ class LLM:
         answers = run.answers(requests)
         failed = [answer for answer in answers if answer.failure is not None]
         if failed:
-            named = ", ".join(answer.id for answer in failed[:MOST_NAMED])
+            names = ", ".join(answer.id for answer in failed[:MOST_NAMED])
             more = ", .." if len(failed) > MOST_NAMED else ""
             log.warning(
                 "%s: %d of %d failed: %s (%s%s)",
-                *(what, len(failed), len(answers), reasons(failed), named, more),
+                *(what, len(failed), len(answers), reasons(failed), names, more),
             )
         return answers
 
@@ -176,10 +176,10 @@ class _Run:
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
-        known = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
+        answer = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
         if key in self.none:
-            return replace(known, failure=self.none[key], text="", data=None)
-        return replace(known, stored=key not in self.asked)
+            return replace(answer, failure=self.none[key], text="", data=None)
+        return replace(answer, stored=key not in self.asked)
 
     def _is_done(self, job: _Job) -> bool:
         if job.key in self.asked and job.before is not None and job.before.tries >= TRIES:
@@ -228,7 +228,7 @@ class _Run:
                 self.store.put(job.key, job.before)
 
     async def _reply(self, request: Request, again: bool) -> Reply | str:
-        """Ask for one reply, as the model wants to be asked; return the reason where there is none.
+        """Request one reply in the form that the model takes; return the reason for none.
 
         A server that gives none, or speaks otherwise, again and again, is left alone.
         """
@@ -273,7 +273,7 @@ class _Run:
             llm._loose.add(loose)
             log.warning("%s: the server refuses its form; replies are parsed", self.what)
         for name in sorted(without - llm._without):
-            log.warning("%s: the model refuses %s; it is asked without", self.what, name)
+            log.warning("%s: the model refuses %s; requests go without it", self.what, name)
         llm._without |= without
 
     def _lost(self, why: str) -> str:
@@ -313,14 +313,14 @@ class _Run:
             raise Unusable(f"config: llm.url: no server answers at {url}: {error}") from None
         if models and name not in models:
             more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-            known = ", ".join(models[:10]) + more
-            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {known}")
+            names = ", ".join(models[:10]) + more
+            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
         self.llm._is_known = True
 
     def _note(self) -> str:
         seconds = max(time.monotonic() - self.began, 1e-3)
-        rest = self.left * seconds / max(self.jobs - self.left, 1)
-        return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {rest:.0f} s"
+        remaining = self.left * seconds / max(self.jobs - self.left, 1)
+        return f"{self.tokens / seconds:.0f} tokens/s, {self.left} left, about {remaining:.0f} s"
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:

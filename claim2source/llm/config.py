@@ -1,4 +1,4 @@
-"""Say which model of which server to ask, how to sample, and how far to go.
+"""Configure the model and its server, the sampling, and the budgets.
 
 The key is read from the environment; other services' secrets stay out of it.
 """
@@ -83,7 +83,7 @@ class LLMConfig(Settings):
 
     @property
     def base_url(self) -> str:
-        """Give the address that paths such as /models follow: it ends in /v1 or another version."""
+        """Return the address that paths such as /models follow: it ends in /v1 or the like."""
         url = self.url.strip().rstrip("/").removesuffix("/chat/completions").rstrip("/")
         last = urlsplit(url).path.rpartition("/")[2]
         return url if last.startswith("v") and last[1:2].isdigit() else f"{url}/v1"
@@ -156,7 +156,7 @@ def may_use_proxy(url: str) -> bool:
 
 
 def state_of(name: str, url: str) -> str:
-    """Say of the key that a server did not take that it is refused, not set, or not sent."""
+    """Describe a key that a server did not take: refused, not set, or not sent."""
     if read_key(name, url):
         return "is refused"
     return "is not sent over plain http" if os.environ.get(name, "").strip() else "is not set"

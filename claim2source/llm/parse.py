@@ -73,8 +73,8 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=why)
     if len(raw) > MOST_READ:
         return replace(answer, failure=TOO_LONG)
-    said = without_thoughts(raw).strip()
-    text = without_control(said)
+    reply = without_thoughts(raw).strip()
+    text = without_control(reply)
     if request.choices:
         choice = _choice(request, text)
         return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
@@ -82,16 +82,16 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, failure=EMPTY)
     if request.schema is not None:
         data, failure = json_object(text, request.schema)
-        if data is None and text != said:
+        if data is None and text != reply:
             # A token within a string of the object is no end.
-            data, failure = json_object(said, request.schema)
+            data, failure = json_object(reply, request.schema)
         return replace(answer, text=text, data=data, failure=failure)
     text = cleaned(text, _tags(request))
     return replace(answer, text=text, failure=_why_not_text(request, text))
 
 
 def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None:
-    """Say why a reply did not end by itself: it is no answer, and asked for anew by the next run.
+    """Explain why a reply did not end by itself; the next run asks anew for such a one.
 
     A cut choice is whole where no other one begins with it: one token is all there is room for.
     """
@@ -194,8 +194,8 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 def _choice(request: Request, text: str) -> str | None:
     if text in request.choices:
         return text
-    plain = text.strip().strip("\"'`*.").strip().casefold()
-    choices = [choice for choice in request.choices if choice.casefold() == plain]
+    folded = text.strip().strip("\"'`*.").strip().casefold()
+    choices = [choice for choice in request.choices if choice.casefold() == folded]
     return choices[0] if len(choices) == 1 else None
 
 

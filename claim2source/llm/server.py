@@ -70,7 +70,7 @@ _UNWANTED = re.compile(
 
 
 class Spent(Exception):
-    """Say that a budget allows no further request."""
+    """Report that a budget allows no further request."""
 
 
 @dataclass
@@ -126,10 +126,10 @@ def refusal(status: int, content: bytes) -> Refused:
     """Read a refusal's words, wherever a server puts them."""
     text = content.decode("utf-8", "replace")
     try:
-        said = json.loads(content)
+        values = json.loads(content)
     except (ValueError, RecursionError):
         return Refused(status, text)
-    error = said.get("error", said) if isinstance(said, dict) else said
+    error = values.get("error", values) if isinstance(values, dict) else values
     error = {"message": error} if isinstance(error, str) else error
     if not isinstance(error, dict):
         return Refused(status, text)
@@ -223,7 +223,7 @@ class Unusable(UserError):
 
 
 class NoReply(Exception):
-    """Say why there was no reply, however often it was asked for."""
+    """Report why there was no reply, however often it was requested."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Server:
         again: bool = False,
         without: Collection[str] = (),
     ) -> Reply:
-        """Ask for a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
+        """Request a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
 
         `strict` has the server keep to schema or choices. `again` says that an earlier reply
         failed. `without` names those of `OPTIONAL` that the model refuses.
@@ -347,7 +347,7 @@ class Server:
         return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:
-        """Say which key of the config a server does not take."""
+        """Name the key of the config that a server does not take."""
         config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
             key = state_of(config.key_env, config.url)
@@ -402,7 +402,7 @@ class Server:
         text = self._without_key(_without_surrogates(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
-            raise TypeError("finish_reason is no text")
+            raise TypeError("finish_reason is not text")
         used = reply.get("usage")
         used = {} if used is None else used
         # Not every server counts.
@@ -432,11 +432,11 @@ class Server:
 
 def refused_part(error: Refused, known: Collection[str]) -> str | None:
     """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
-    said = f"{error.codes} {error.why}"
-    if error.status not in (400, 422) or not _UNWANTED.search(said):
+    words = f"{error.codes} {error.why}"
+    if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():
-        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", said):
+        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
             return name
     return None
 
@@ -444,11 +444,11 @@ def refused_part(error: Refused, known: Collection[str]) -> str | None:
 def _text(content: object) -> str:
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
-        said = [part for part in parts if part.get("type", "text") in _TEXTS]
+        texts = [part for part in parts if part.get("type", "text") in _TEXTS]
         # Gemini marks its thoughts so.
-        return "".join(part["text"] for part in said if not part.get("thought"))
+        return "".join(part["text"] for part in texts if not part.get("thought"))
     if not isinstance(content, str | None):
-        raise TypeError("content is no text")
+        raise TypeError("content is not text")
     return content or ""
 
 

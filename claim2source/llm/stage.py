@@ -74,7 +74,7 @@ class LLMStage(Settings):
         check: Check | None = None,
         config: LLMConfig | None = None,
     ) -> Iterator[tuple[T, Answer]]:
-        """Ask for all tasks, of `llm` or another; yield the good answers, each with its record."""
+        """Run all tasks, by `llm` or another; yield the good answers, each with its record."""
         with self.asking(config) as llm:
             answers = llm.answer([task.request for task in tasks], check, what)
         cost.count(answers)
@@ -94,7 +94,7 @@ class LLMStage(Settings):
 
 @dataclass(frozen=True)
 class Versions:
-    """Hold the good versions of texts, and why others failed, by text.
+    """Hold the good versions of texts, and the failures of others, by text.
 
     A text whose versions all failed stands for itself.
     """
@@ -138,23 +138,23 @@ def write_versions(
     llm: LLM, prompt: Prompt, texts: Sequence[str], count: int, what: str
 ) -> Versions:
     """Write `count` versions of every distinct text by a prompt with the variable post."""
-    named = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
+    labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
     requests = [
         Request.of(prompt, name, {"post": text}, sample=sample)
-        for name, text in named.items()
+        for name, text in labels.items()
         for sample in range(count)
     ]
 
     def check(request: Request, answer: Answer) -> str | None:
-        text = named[request.id]
+        text = labels[request.id]
         longest = max(LONGEST, TIMES * len(text))
         return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
 
     answers = llm.answer(requests, check, what)
-    good: dict[str, list[str]] = {text: [] for text in named.values()}
-    failures: dict[str, list[str]] = {text: [] for text in named.values()}
+    good: dict[str, list[str]] = {text: [] for text in labels.values()}
+    failures: dict[str, list[str]] = {text: [] for text in labels.values()}
     for answer in answers:
-        text = named[answer.id]
+        text = labels[answer.id]
         if answer.failure is None:
             good[text].append(answer.text)
         else:

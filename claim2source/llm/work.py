@@ -1,4 +1,4 @@
-"""Describe LLM work: a request becomes an answer that was checked, or a failure that says why."""
+"""Describe LLM work: a request becomes an answer that was checked, or a failure with its reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Request:
-    """Ask for a text, a JSON object (`schema`) or one of some words (`choices`).
+    """Describe a request of a text, a JSON object (`schema`) or one of some words (`choices`).
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
     of one text apart. `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
@@ -133,20 +133,20 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
     A program calls it last, when what was answered is written. Replies that failed their checks
     are no reason: a next run would not ask for them.
     """
-    left = [answer for answer in answers if not answer.is_asked]
-    if left:
+    unanswered = [answer for answer in answers if not answer.is_asked]
+    if unanswered:
         raise UserError(
-            f"{len(left)} of {len(answers)} {what} have no answer ({reasons(left)}); "
-            "what is answered is kept: the same command goes on from there"
+            f"{len(unanswered)} of {len(answers)} {what} have no answer ({reasons(unanswered)}); "
+            "answers are kept: the same command continues from there"
         )
 
 
 def reasons(answers: Sequence[Answer]) -> str:
     """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
     counts = Counter(answer.failure for answer in answers if answer.failure is not None)
-    named = [f"{count} {why}" for why, count in counts.most_common(5)]
-    rest = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    return ", ".join(named + ([f"{rest} others"] if rest else []))
+    counted = [f"{count} {why}" for why, count in counts.most_common(5)]
+    others = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
+    return ", ".join(counted + ([f"{others} others"] if others else []))
 
 
 def is_unanswered(failure: str) -> bool:

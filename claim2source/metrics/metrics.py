@@ -101,7 +101,7 @@ def cutoff(metric: str) -> int | None:
 def depth_notes(
     runs: Mapping[str, Run], metrics: Sequence[str], sources: int | None = None
 ) -> list[str]:
-    """Say which metrics look deeper than the longest list of a run; `sources` are in the pool.
+    """List metrics that look deeper than the longest list of a run; `sources` are in the pool.
 
     Their numbers stand: they are those of the lists, as if nothing came after.
     """
@@ -153,7 +153,7 @@ def evaluate(
 
 
 def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
-    """Leave claims that are ranked for themselves out of runs, and say where there were some."""
+    """Remove claims that are ranked for themselves from runs, and note them."""
     cleaned = {name: run.without_themselves(qrels) for name, run in runs.items()}
     return {name: run for name, (run, _) in cleaned.items()}, [
         f"{name}: {count} claims rank a source of their own id, which is left out, as in BEIR."

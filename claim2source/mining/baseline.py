@@ -81,10 +81,10 @@ def random_baseline(
         [ids[position] in golds[claim.id] for position in row]
         for claim, row in zip(drawn, positions.tolist(), strict=True)
     ]
-    known = np.ma.masked_array(scores, own)
-    if not known.count():
+    others = np.ma.masked_array(scores, own)
+    if not others.count():
         return RandomBaseline(0.0, 0.0, 0)
     # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.
-    several = known[known.count(axis=1) > 1]
+    several = others[others.count(axis=1) > 1]
     variance = several.var(axis=1, ddof=1).mean() if len(several) else 0.0
-    return RandomBaseline(float(known.mean()), float(np.sqrt(variance)), int(known.count()))
+    return RandomBaseline(float(others.mean()), float(np.sqrt(variance)), int(others.count()))

@@ -117,14 +117,14 @@ class Candidates:
             return _Lists(nothing.astype(np.int64), nothing.astype(np.float32))
         deeper = self._depth + max(len(claim.excluded) for claim in claims)
         floors = floors_of_best(similarities, min(deeper, similarities.shape[1]))
-        kept = similarities >= floors[:, None]
+        is_close = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
-                kept[row] = False
-                kept[row, self.sources.candidates(claim)] = True
+                is_close[row] = False
+                is_close[row, self.sources.candidates(claim)] = True
             if claim.excluded:
-                kept[row, self.sources.excluded(claim)] = False
-        return _Lists(*top_of_rows(similarities, kept, self._depth, self._order[:-1]))
+                is_close[row, self.sources.excluded(claim)] = False
+        return _Lists(*top_of_rows(similarities, is_close, self._depth, self._order[:-1]))
 
     def _fused(
         self, dense: _Lists, sparse: _Lists | None
@@ -153,12 +153,12 @@ class Candidates:
         fused = np.concatenate([by_both, by_sparse], axis=1)
         in_dense = np.concatenate([listed, np.zeros_like(once)], axis=1)
         in_sparse = np.concatenate([in_both, once], axis=1)
-        kept = in_sparse if raw else in_dense | in_sparse
+        is_member = in_sparse if raw else in_dense | in_sparse
         if not raw:
             fused *= self._alpha
             fused[:, : listed.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
-        scores = np.where(kept, fused, -np.inf).astype(np.float32)
-        return np.where(kept, positions, ended), scores, in_dense, in_sparse
+        scores = np.where(is_member, fused, -np.inf).astype(np.float32)
+        return np.where(is_member, positions, ended), scores, in_dense, in_sparse
 
 
 def _normalised(lists: _Lists) -> np.ndarray:

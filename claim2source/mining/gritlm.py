@@ -57,7 +57,7 @@ def write_gritlm(
     def source(name: str) -> list[str]:
         return ["", shown("source", name, rendering.source_texts([sources[name]]))]
 
-    written = left_out = 0
+    count = left_out = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for row in rows:
             if not row.negatives:
@@ -70,7 +70,7 @@ def write_gritlm(
                 "neg": [source(negative.source) for negative in row.negatives],
             }
             file.write(encoder.encode(line) + "\n")
-            written += 1
-        if not written:
+            count += 1
+        if not count:
             raise InputError.at(path, why="no pair has a negative: nothing to write")
-    return Written(written, left_out)
+    return Written(count, left_out)

@@ -68,7 +68,7 @@ class MiningBM25(Settings):
 
     @property
     def whole(self) -> BM25Config:
-        """Give all of BM25's settings."""
+        """Return all of BM25's settings."""
         return BM25Config(**vars(self))
 
 
@@ -341,7 +341,7 @@ class _Picker:
     ) -> Iterator[list[Negative]]:
         """Draw each pair's hard negatives from the allowed sources of its list, by `pick`."""
         random = self.config.pick == "random"
-        wanted = self.config.last_rank if random else self.config.hard
+        most = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
@@ -360,7 +360,7 @@ class _Picker:
         while True:
             taken = free & ~close & ~duplicate
             # The list counts as read up to its last source that is taken.
-            read = np.cumsum(taken, axis=1) - taken < wanted
+            read = np.cumsum(taken, axis=1) - taken < most
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
@@ -394,9 +394,9 @@ class _Picker:
         drawn: list[Negative] = []
         if not self.config.random:
             return drawn
-        taken = {self.position[negative.source] for negative in hard} | pair.golds
+        excluded = {self.position[negative.source] for negative in hard} | pair.golds
         for position in self._shuffled_pool(pair.claim):
-            if position in taken or position in pair.duplicates:
+            if position in excluded or position in pair.duplicates:
                 continue
             score = float(similarities[position])
             if score <= limit:

@@ -28,9 +28,9 @@ _TRIES = 20
 def check_ranked(config: MiningConfig) -> None:
     """Raise `ConfigError` for settings that need the vectors of a model."""
     share = config.share_of
-    known = config.max_share is None or share != "above_random"
+    is_allowed = config.max_share is None or share != "above_random"
     allowed = "above_last or score with a first stage, unless mining.max_share is null"
-    require(known, "mining.share_of", share, allowed)
+    require(is_allowed, "mining.share_of", share, allowed)
 
 
 @dataclass
@@ -117,13 +117,13 @@ class RankingMiner:
         listed: set[str],
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        wanted = self.config.random
-        positions = draw.permutation(len(self._pool))[: wanted * _TRIES] if wanted else ()
+        remaining = self.config.random
+        positions = draw.permutation(len(self._pool))[: remaining * _TRIES] if remaining else ()
         for position in positions:
             source = self._pool[position]
             if source in golds or source in listed or self._place[source] in alike:
                 continue
             yield Negative(source, 0.0, "random")
-            wanted -= 1
-            if not wanted:
+            remaining -= 1
+            if not remaining:
                 return

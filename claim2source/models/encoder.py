@@ -87,8 +87,8 @@ class Encoder:
     @property
     def dimensions(self) -> int:
         """Return the length of a vector."""
-        whole = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
-        return min(whole, self.settings.truncate_dim or whole)
+        width = self.width if self.dense is None else int(self.dense.out_features)  # type: ignore[arg-type]
+        return min(width, self.settings.truncate_dim or width)
 
     @property
     def width(self) -> int:
@@ -117,8 +117,10 @@ class Encoder:
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
         length = length or self.settings.max_length
-        if prefix and length <= (taken := len(self.tokenizer(prefix)["input_ids"]) + len(end)):
-            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
+        if prefix and length <= (
+            prefix_tokens := len(self.tokenizer(prefix)["input_ids"]) + len(end)
+        ):
+            allowed = f"{prefix_tokens + 1} or more: the {side}'s template takes {prefix_tokens}"
             raise ConfigError("model.max_length", length, allowed)
         encoded = self.tokenizer(
             [prefix + text for text in texts],

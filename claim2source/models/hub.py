@@ -79,6 +79,13 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         return packaged
 
 
+def require_model(config: ModelConfig) -> None:
+    """Raise `UserError` where no model has this name; of a hub's only its config is read."""
+    name = packaged_name(local_model(config).name)
+    if not Path(name).is_dir() and name not in (*PACKAGED, *_COPIES):
+        _download(replace(config, name=name), ["config.json"])
+
+
 def packaged_name(name: str) -> str:
     """Return the name of the packaged model that a short name means; any other name as it is."""
     if "/" in name or Path(name).exists():
@@ -87,7 +94,7 @@ def packaged_name(name: str) -> str:
 
 
 def _by_short_name() -> dict[str, str]:
-    return {known.rpartition("/")[2].lower(): known for known in (*PACKAGED, *_COPIES)}
+    return {name.rpartition("/")[2].lower(): name for name in (*PACKAGED, *_COPIES)}
 
 
 class _NotGivenError(UserError):

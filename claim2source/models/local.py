@@ -20,7 +20,7 @@ _folder: Path | None = None
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Settings):
-    """Say where a program's models are.
+    """Set the folder of a program's models.
 
     Args:
         models: folder of models by the last part of their name (models/all-mpnet-base-v2), taken

@@ -77,12 +77,12 @@ def packaged_file() -> Path | None:
 
 
 def default_folder() -> Path:
-    """Give the folder in the user's cache that the model is unpacked to."""
+    """Return the folder in the user's cache that the model is unpacked to."""
     return default_root() / "models" / f"{NAME}-{FILE_SHA256[:12]}-{_FORMAT}"
 
 
 def unpacked() -> Path | None:
-    """Give the model's folder in the user's cache, made if absent; None without the package."""
+    """Return the model's folder in the user's cache, made if absent; None without the package."""
     folder = default_folder()
     if not folder.is_dir():
         file = packaged_file()
@@ -210,10 +210,10 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
     for name, (shape, _, _) in sorted(tensors.items()):
         begin, end = end, end + 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    said = json.dumps(header, separators=(",", ":")).encode()
-    said += b" " * (-len(said) % 8)
+    header_bytes = json.dumps(header, separators=(",", ":")).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(said)) + said)
+        file.write(struct.pack("<Q", len(header_bytes)) + header_bytes)
         for _, (shape, is_packed, start) in sorted(tensors.items()):
             size = int(np.prod(shape))
             if is_packed:

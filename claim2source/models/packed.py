@@ -174,10 +174,10 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     GPU adds a table faster than it sorts rows.
     """
     table = model.get_input_embeddings()
-    plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
+    is_plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
     # A sharded table is whole in the forward pass alone.
-    plain = plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
-    if not (plain and torch.is_grad_enabled() and table.weight.requires_grad):
+    is_plain = is_plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
+    if not (is_plain and torch.is_grad_enabled() and table.weight.requires_grad):
         return {"input_ids": ids}
     if table.weight.grad is None:
         table.weight.grad = torch.zeros_like(table.weight)
@@ -283,7 +283,7 @@ def _varlen_for(query: Tensor) -> Varlen | None:
 
 @cache
 def flash_varlen() -> Varlen | None:
-    """Give the package flash-attn's attention, else torch's own; None where neither is here."""
+    """Choose the package flash-attn's attention, else torch's own; None where neither is here."""
     if find_spec("flash_attn") is not None:
         from flash_attn import flash_attn_varlen_func
 

@@ -30,7 +30,7 @@ def base_record(name: str) -> str:
 
 
 def remember_base(name: str, sha256: str) -> None:
-    """Note in the user's cache where a base lies here, for checkpoints apart from their run."""
+    """Note a base's folder in the user's cache, for checkpoints apart from their run."""
     if os.path.isabs(name) and Path(name).is_dir():
         try:
             write_text(_note(sha256), name)

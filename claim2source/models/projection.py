@@ -46,8 +46,8 @@ def fit_projection(projection: Dense, inputs: Tensor, targets: Tensor) -> None:
 
 
 def _tensors(projection: torch.nn.Module) -> dict[str, Tensor]:
-    named = projection.state_dict().items()
-    return {name: value.detach().cpu().contiguous() for name, value in named}
+    tensors = projection.state_dict().items()
+    return {name: value.detach().cpu().contiguous() for name, value in tensors}
 
 
 def projection_hash(projection: torch.nn.Module) -> str:

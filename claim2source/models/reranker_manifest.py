@@ -25,7 +25,7 @@ RerankerKind = Literal["cross_encoder", "yes_no"]
 
 @dataclass(frozen=True)
 class RerankerSettings:
-    """Say how a trained re-ranker reads a pair of texts.
+    """Define how a trained re-ranker reads a pair of texts.
 
     Args:
         kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of

@@ -140,8 +140,8 @@ def _pooling_config(folder: Path) -> dict[str, object]:
     file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = [mode for key, mode in _MODES.items() if config.get(key) is True]
-    plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
-    if plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
+    is_plain = all(isinstance(config[key], bool) for key in {*_MODES, "include_prompt"} & {*config})
+    if is_plain and len(modes) == 1 and {*config} <= {*_MODES, *_PLAIN_POOLING}:
         return {**config, "pooling_mode": modes[0]}
     # Importing it takes seconds, more than `find` needs for its answer.
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -209,8 +209,8 @@ def _absent_end(folder: Path) -> str:
     """
     file = folder / "tokenizer_config.json"
     said = read_object(file) if file.is_file() else {}
-    wanted = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
-    if not wanted or not (folder / "tokenizer.json").is_file():
+    ends = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
+    if not ends or not (folder / "tokenizer.json").is_file():
         return ""
     from transformers import AutoTokenizer
 
@@ -219,10 +219,10 @@ def _absent_end(folder: Path) -> str:
         ids = tokenizer("a")["input_ids"]
     except Exception:  # code of its own, or files that whoever loads the model complains of
         return ""
-    if "bos" in wanted and ids[0] != tokenizer.bos_token_id:
+    if "bos" in ends and ids[0] != tokenizer.bos_token_id:
         why = "true, but tokenizer.json adds no first token"
         raise InputError.at(file, field="add_bos_token", why=why)
-    if "eos" not in wanted or ids[-1] == tokenizer.eos_token_id:
+    if "eos" not in ends or ids[-1] == tokenizer.eos_token_id:
         return ""
     if tokenizer.eos_token is None:
         raise InputError.at(file, field="add_eos_token", why="true, but there is no eos_token")

@@ -68,7 +68,7 @@ class Text(Protocol):
 
 @dataclass(frozen=True)
 class Translation:
-    """Hold a translation, or why there is none."""
+    """Hold a translation, or the reason why there is none."""
 
     text: str = ""
     why: str | None = None
@@ -145,7 +145,7 @@ class Seq2Seq:
         raise UserError(f"model {name}: has no token that stands for English")
 
     def translated(self, texts: Sequence[str]) -> Any:
-        """Yield place and `Translation` of every text, those of like length at once."""
+        """Yield position and `Translation` of every text, those of like length at once."""
         import torch
 
         most = self.config.max_length

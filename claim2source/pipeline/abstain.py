@@ -138,7 +138,7 @@ def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Hold a fitted model, and how its settings were chosen.
+    """Hold a model that was fitted to a target, and how its settings were chosen.
 
     `safe` is the probability from which answers were wrong at most as often as `risk` allows, at
     95 % (None: no such one); `tried` maps (scores, penalty) to the mean log loss on held-out
@@ -150,6 +150,7 @@ class Fitted:
     chosen: tuple[int, float]
     tried: Mapping[tuple[int, float], float]
     out_of_fold: np.ndarray
+    target: Target = "present"
 
 
 def fit_abstention(
@@ -194,5 +195,6 @@ def fit_abstention(
     design = Design(tuple(asked.stages), best[0], none)
     model = fit(design, asked.features(design), wanted, best[1])
     safe = safe_threshold(risk_coverage(held_out[best], ~outcomes.right), risk)
-    about = f"{target}, {len(asked.claim_ids)} claims of {len(papers)} papers{said}"
-    return Fitted(replace(model, fitted=about), safe, best, tried, held_out[best])
+    about = f"{len(asked.claim_ids)} claims of {len(papers)} papers{said}"
+    about += " (is the first source right?)" * (target == "right")
+    return Fitted(replace(model, fitted=about), safe, best, tried, held_out[best], target)

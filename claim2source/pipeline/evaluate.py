@@ -105,13 +105,15 @@ def evaluate(
         >>> c2s.evaluate(scores, dev, repeats=0).macro["mrr@5"]
         0.0
     """
-    given = named_results(results, dataset)
-    runs = {name: value if isinstance(value, Run) else value.run for name, value in given.items()}
+    rankings = named_results(results, dataset)
+    runs = {
+        name: value if isinstance(value, Run) else value.run for name, value in rankings.items()
+    }
     _, notes = scoring.without_themselves(runs, dataset.qrels)
     scoring_settings = Scoring(metrics, repeats, seed, seen_golds)
     scored = {
         name: score_result(name, result, dataset, scoring_settings)
-        for name, result in given.items()
+        for name, result in rankings.items()
     }
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(dataset, systems, next(iter(systems), None))
@@ -254,11 +256,11 @@ def make_report(
     name: str | None = None,
     program: str = "",
 ) -> Report:
-    """Put systems into a report; `main` names the one whose scores stand at its top."""
+    """Collect systems in a report; `main` names the one whose scores stand at its top."""
     languages, top = main_scores(systems, main)
-    known = versions() | {"claim2source": __version__}
+    installed = versions() | {"claim2source": __version__}
     provenance = Provenance(
-        program, known, git_state(), {dataset.split: dataset.fingerprint}, hardware()
+        program, installed, git_state(), {dataset.split: dataset.fingerprint}, hardware()
     )
     return Report(
         name if name is not None else dataset.name,
@@ -279,10 +281,10 @@ def run_tests(
     seed: int,
 ) -> tuple[FamilyResult, ...]:
     """Test declared families on MRR@5: on the macro average, then in each language."""
-    named = {name for family in families for pair in family.pairs for name in pair}
+    names = {name for family in families for pair in family.pairs for name in pair}
     claims = judged_claims(dataset.qrels)
     values = {}
-    for name in named:
+    for name in names:
         scored = systems[name]
         scores = scored.scores or scoring.evaluate(scored.run, dataset.qrels, [MAIN_METRIC], claims)
         values[name] = scores[MAIN_METRIC]
@@ -331,9 +333,9 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
 def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
     """Remove files of languages that an evaluation lacks, if their first line is ours."""
-    kept = {name.format(language) for language in dataset.languages}
+    names = {name.format(language) for language in dataset.languages}
     for path in sorted(folder.glob(name.format("*"))):
-        if path.name in kept or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
+        if path.name in names or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
             continue
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.readline().endswith(ending):
@@ -341,14 +343,14 @@ def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str
 
 
 def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:
-    """Part a run by the language of its claims."""
+    """Divide a run by the language of its claims."""
     for language in dataset.languages:
         claims = [claim.id for claim in dataset.claims if claim.lang == language]
         yield language, run.restricted(claims)
 
 
 def unjudged(dataset: Dataset) -> list[str]:
-    """Say which claims of a split cannot be scored, since they have no gold."""
+    """Note the claims of a split that cannot be scored, since they have no gold."""
     if not dataset.golds:
         return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
     golds = {*judged_claims(dataset.qrels)}
@@ -357,10 +359,10 @@ def unjudged(dataset: Dataset) -> list[str]:
     blind = [lang for lang in dataset.languages if lang not in judged]
     notes = []
     if blind:
-        scored = [lang for lang in dataset.languages if lang in judged]
+        judged_languages = [lang for lang in dataset.languages if lang in judged]
         notes.append(
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
-            f"not scored, and the macro average is that of {', '.join(scored)}."
+            f"not scored, and the macro average is that of {', '.join(judged_languages)}."
         )
     some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
     if some:

@@ -122,8 +122,8 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
 
     def _add(self, called: str, result: Run | Result) -> ScoredSystem:
         """Score a system under this name, or the name with a number where it is in use."""
-        taken = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
-        name = f"{called} ({taken + 1})" if taken else called
+        count = sum(name == called or name.startswith(f"{called} (") for name in self.systems)
+        name = f"{called} ({count + 1})" if count else called
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)
         self._report = None
         return self.systems[name]
@@ -159,13 +159,13 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         self._make_report(self.systems, "{}/runs").write(folder)
 
 
-def _baseline(given: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
+def _baseline(ranking: Ranking, dataset: Dataset) -> tuple[str, Run | Result]:
     """Read the baseline of tests: a ranking, or the system of a report's folder."""
-    if not isinstance(given, str | Path) or not Path(given).is_dir():
-        return "baseline", result_of(given, dataset, "baseline")
-    chosen, systems = Report.read(given).chosen, read_reports([Path(given)])
+    if not isinstance(ranking, str | Path) or not Path(ranking).is_dir():
+        return "baseline", result_of(ranking, dataset, "baseline")
+    chosen, systems = Report.read(ranking).chosen, read_reports([Path(ranking)])
     matches = [system for system in systems if chosen in (None, system.report.name)]
     if len(matches) != 1:
         names = ", ".join(match.name for match in matches) or "none"
-        raise UserError(f"baseline: {given}: give the report of one system; this one has {names}")
+        raise UserError(f"baseline: {ranking}: give the report of one system; this one has {names}")
     return matches[0].name, judged_run(matches[0], dataset)

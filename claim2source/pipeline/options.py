@@ -35,7 +35,7 @@ class StoreOptions(ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(StoreOptions):
-    """Say how systems are tested and logged.
+    """Set the tests and the logging of systems.
 
     Args:
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
@@ -56,7 +56,7 @@ class EvaluationOptions(StoreOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoosingOptions(StoreOptions):
-    """Say how is chosen; on which claims, a checkpoint's manifest says, else the split is train.
+    """Set the rule of choices, on the claims of a checkpoint's manifest, else of the split train.
 
     Args:
         rule: `one_se`: of the settings within one standard error of the best, by paper, the one

@@ -111,11 +111,11 @@ def row_name(system: str, form: ClaimForm) -> str:
 
 def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
-    wanted: Sequence[ClaimForm | None] = forms or [None]
+    forms_of: Sequence[ClaimForm | None] = forms or [None]
     return [
         replace(item, form=form)
         for item in planned
-        for form in (wanted if item.system.claims is None else [item.system.claims])
+        for form in (forms_of if item.system.claims is None else [item.system.claims])
     ]
 
 
@@ -132,18 +132,18 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
             path = name if folder.name else str(folder.resolve())
             checkpoints.append(Checkpoint(title, path, label=label))
             continue
-        kept = sorted(
+        folders = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
             key=lambda path: (int(path.name.split("-")[1]), path.name),
         )
-        if not kept:
+        if not folders:
             raise UserError(f"{folder}: a training run without checkpoints")
         try:
             chosen = chosen_checkpoint(folder).name
         except UserError:
             chosen = ""  # the run has not ended: its epochs so far are scored all the same
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
-        for epoch in [*kept, *sorted((folder / "checkpoints").glob("soup-*"))]:
+        for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
             checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
     for number, checkpoint in enumerate(checkpoints):
@@ -307,17 +307,17 @@ def _shown(value: Any) -> str:
 def vary_words(words: Sequence[str]) -> list[str]:
     """Turn `--vary KEY=V,V KEY=V` and `--route de=RUN` into the mappings that a config has."""
     rewritten: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         option, equals, text = word.partition("=")
         if option not in ("--vary", "--route") or text.startswith("{"):
             rewritten.append(word)
             continue
-        given = [text] if equals else []
-        while rest and not rest[0].startswith("--"):
-            given.append(rest.pop(0))
-        pairs = dict(_pairs(option, given))
+        values = [text] if equals else []
+        while remaining and not remaining[0].startswith("--"):
+            values.append(remaining.pop(0))
+        pairs = dict(_pairs(option, values))
         if option == "--vary":
             rewritten.append(f"--vary={json.dumps(pairs)}")
         else:
@@ -325,8 +325,8 @@ def vary_words(words: Sequence[str]) -> list[str]:
     return rewritten
 
 
-def _pairs(option: str, given: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
-    for value in given:
+def _pairs(option: str, texts: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+    for value in texts:
         key, equals, text = value.partition("=")
         if not equals:
             raise UserError(f"config: {option}: {value} is not allowed; allowed: KEY=VALUE,VALUE")

@@ -64,7 +64,7 @@ FIRST_STAGE = "first stage"
 PAGE = "claims.html"
 # Counted up when the same settings would give another report.
 _FORMAT = 3
-_ADVICE = "mend what the reason names and run the same command again; what is done is kept"
+_ADVICE = "remedy the reason and run the same command again; finished rows are kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def run_rows(
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
-    """Order places so that systems of one dense model are together: it is loaded once."""
+    """Order systems so that those of one dense model are together: it is loaded once."""
     models = [repr(item.system.first.main_model or item.system.name) for item in planned]
     return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
 
@@ -154,11 +154,11 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
-    named = [
+    names = [
         f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
         for number, result in enumerate(results)
     ]
-    return [FIRST_STAGE, *named[1:]]
+    return [FIRST_STAGE, *names[1:]]
 
 
 def _first_simulated(system: System) -> int:
@@ -184,8 +184,8 @@ def _fill_report(
         # The base of step 0, or the label, stands for the path, or for all routes.
         is_routed = isinstance(system.first, RouteNode)
         own = system.first.label_of() if is_routed else checkpoint.path
-        known = own if is_routed else result.untrained_base or own
-        model = model.replace(own, checkpoint.label or known)
+        model_name = own if is_routed else result.untrained_base or own
+        model = model.replace(own, checkpoint.label or model_name)
         if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(
@@ -245,22 +245,22 @@ def _stage_details(
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
     if any(moved for _, moved in moves.values()):
-        parts += ["What each stage did to the golds:", moves_table(moves)]
+        parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
-        parts += ["What verifiers were asked, and what it cost:", verified_table(verifiers)]
+        parts += ["Verifiers' requests and their cost:", verified_table(verifiers)]
     return notes, parts
 
 
 def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
-    seen = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {seen}; what is beyond keeps its place below."]
+    depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
+    lines = [f"{name}: {depth_note}; later ones keep their places below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
     failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
     if failed:
-        what = "answers that are no good" if result.details else "pairs without a score"
+        what = "unusable answers" if result.details else "pairs without a score"
         lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
     share = share_asked(result)
     if share < 1:
@@ -397,8 +397,8 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
     }
     if system.is_fit:
         choosing = settings.choosing
-        known = runner.held_out.train().fingerprint
-        parts["chosen on"] = [known, choosing.val, choosing.rule]
+        fingerprint = runner.held_out.train().fingerprint
+        parts["chosen on"] = [fingerprint, choosing.val, choosing.rule]
     return content_hash(parts)
 
 
@@ -454,13 +454,13 @@ def not_run_row(
         why = f"out of memory: {why}"
         advice = (
             "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
-            "there is more memory; what is done is kept"
+            "there is more memory; finished rows are kept"
         )
     elif isinstance(error, RuntimeError):
         why = f"failed: {why}"
-        advice = f"try it alone on the CPU: --only {system.name} --device cpu; what is done is kept"
+        advice = f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))
-    given = next((one.advice for one in advised if one.advice), None)
-    return NotRun(system.name, form, why[:300], advice or given or _ADVICE)
+    own_advice = next((one.advice for one in advised if one.advice), None)
+    return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

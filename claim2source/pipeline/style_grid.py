@@ -62,7 +62,7 @@ WRITTEN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StyleOptions(Settings):
-    """Say which styles are compared, and where their texts come from.
+    """Set the styles that are compared, and the folder of their texts.
 
     Args:
         claim_styles: C0 (as posted) to C4; C0 is always among them.
@@ -79,9 +79,9 @@ class StyleOptions(Settings):
     keep_title: bool = True
 
     def check(self) -> None:
-        for key, known in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
+        for key, allowed in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
             for style in getattr(self, key):
-                require_one_of(key, style, known)
+                require_one_of(key, style, allowed)
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Yield the claim and source style of every cell but S0C0, in the papers' order.
@@ -90,16 +90,16 @@ class StyleOptions(Settings):
         """
         for sources in SOURCE_STYLES:
             for claims in CLAIM_STYLES:
-                wanted = claims in (CLAIM, *self.claim_styles)
-                wanted = wanted and sources in (SOURCE, *self.source_styles)
-                if wanted and (claims, sources) != (CLAIM, SOURCE):
+                is_included = claims in (CLAIM, *self.claim_styles)
+                is_included = is_included and sources in (SOURCE, *self.source_styles)
+                if is_included and (claims, sources) != (CLAIM, SOURCE):
                     yield claims, sources
 
     @property
     def rewritten(self) -> tuple[str, ...]:
         """List the styles that need rewritten texts."""
-        named = dict.fromkeys(style for cell in self.cells() for style in cell)
-        return tuple(style for style in STYLES if style in named and STYLES[style].prompt)
+        styles = dict.fromkeys(style for cell in self.cells() for style in cell)
+        return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
 
     def require_texts(self) -> None:
         """Raise `InputError` where the folder of texts lacks a style."""
@@ -171,11 +171,11 @@ def add_styles(
     table, JSON and heat maps, and the cells' runs, go to the folder `styles` of `out`. Returns
     the report, what is to be shown, and the tables for W&B.
     """
-    dataset, wanted = runner.reported, [row for row in rows if _has_grid(row)]
+    dataset, grid_rows = runner.reported, [row for row in rows if _has_grid(row)]
     read: dict[bool, StyleViews] = {}
     cells: dict[str, ScoredSystem] = {}
     families, not_run, notes = list[Family](), list[NotRun](), dict[str, None]()
-    for row in watched(wanted, "styles", len(wanted)):
+    for row in watched(grid_rows, "styles", len(grid_rows)):
         own = {}
         try:
             key = _reads_originals(row, runner.runtime)
@@ -230,10 +230,10 @@ def _has_grid(row: Row) -> bool:
 
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
-    """Tell which text of foreign claims is rewritten. Raises `UserError` where parts differ."""
-    first, wanted = row.planned.system.first, row.planned.system.claims or row.form
+    """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
+    first, form = row.planned.system.first, row.planned.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
-    if len({part.form_of(wanted, runtime) == "original" for part in parts}) > 1:
+    if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
     return row.form == "original"
 

@@ -41,8 +41,8 @@ def year_of(dataset: Dataset) -> Year:
 
     Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
     """
-    named = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
-    return 2026 if named or dataset.languages != ("en",) else 2025
+    is_2026 = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
+    return 2026 if is_2026 or dataset.languages != ("en",) else 2025
 
 
 def require_submittable(
@@ -67,22 +67,22 @@ def require_submittable(
     ):
         if not good:
             raise ConfigError("submit", str(file), allowed)
-    for written in _ids_by_file(dataset, year).values():
-        _claims_by_id(written, year)
+    for ids in _ids_by_file(dataset, year).values():
+        _claims_by_id(ids, year)
 
 
 def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
     """Raise `UserError` unless one row is submitted, to a zip that may be written."""
-    named = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
+    names = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
     for good, allowed in (
         (file.suffix.casefold() == ".zip", "a file whose name ends in .zip"),
-        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({named}): {how}"),
+        (len(rows) == 1, f"one system and claim form; here are {len(rows)} ({names}): {how}"),
     ):
         if not good:
             raise ConfigError("submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
-        raise InputError.at(file, why="would be replaced, but is no submission of ours")
+        raise InputError.at(file, why="would be replaced, but is not a submission of this program")
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
@@ -95,23 +95,23 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         return []
     year, pool = year_of(dataset), [source.id for source in dataset.sources]
     runs = dict(by_language(run, dataset)) if year == 2026 else {"": run}
-    named, short = [], 0
+    paths, short = [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for part, written in _ids_by_file(dataset, year).items():
+        for part, ids in _ids_by_file(dataset, year).items():
             path = Path(folder) / (f"predictions_{part}.tsv" if part else "predictions.tsv")
-            claim_of = _claims_by_id(written, year)
+            claim_of = _claims_by_id(ids, year)
             own = runs[part]
-            short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in written)
+            short += sum(len(own.sources(claim, SUBMITTED)) < SUBMITTED for claim in ids)
             whole = Run.from_lists(
-                {claim: _fill_up(own, claim, pool) for claim in written}, pool=run.pool
+                {claim: _fill_up(own, claim, pool) for claim in ids}, pool=run.pool
             )
-            write_submission(whole, path, year, SUBMITTED, written_id=written.__getitem__)
+            write_submission(whole, path, year, SUBMITTED, written_id=ids.__getitem__)
             check_submission(path, year, claim_of, set(pool), SUBMITTED)
             files.append(path)
-            named.append(f"{path.name} ({len(written)} claims)")
+            paths.append(f"{path.name} ({len(ids)} claims)")
         zip_submission(files, file)
-    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(named)}."]
+    notes = [f"Submission in the form of CheckThat! {year}: {file}: {', '.join(paths)}."]
     if short:
         notes.append(
             f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
@@ -132,10 +132,10 @@ def _ids_by_file(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     return parts
 
 
-def _claims_by_id(written: dict[str, str], year: Year) -> dict[str, str]:
+def _claims_by_id(ids: dict[str, str], year: Year) -> dict[str, str]:
     """Invert claim -> id. Raises `InputError` where two claims have the same id."""
     claims: dict[str, str] = {}
-    for claim, name in written.items():
+    for claim, name in ids.items():
         if claims.setdefault(name, claim) != claim:
             why = f"{name!r} would stand for both {claims[name]!r} and {claim!r}"
             raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)

@@ -151,7 +151,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         return over_forms(planned, forms)
 
     def run_settings(self, train_split: str | None = None) -> RunSettings:
-        """Say how systems are run, and on which split settings are chosen."""
+        """Return the settings of the runner, with the split that settings are chosen on."""
         return RunSettings(
             self.dataset,
             replace(self.choosing(self.val), split=train_split),
@@ -256,9 +256,9 @@ def evaluate_systems(
         >>> list(report.systems)
         ['BM25.original', 'BM25-b1.original']
     """
-    named = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
+    by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
-    planned = (Planned(replace(system, name=name)) for name, system in named.items())
+    planned = (Planned(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings)
     scoring = Scoring(repeats=repeats, seed=seed)
     rows, not_run = run_rows(over_forms(planned, distinct), runner, scoring)
@@ -279,7 +279,7 @@ def rows_report(
     program: str = "",
     notes: Sequence[str] = (),
 ) -> Report:
-    """Put rows into a report; at its top are the scores of the only one, or of the chosen one."""
+    """Collect rows in a report; at its top are the scores of the only one, or of the chosen one."""
     scored = scored_rows(rows)
     on_chosen = [row for row in rows if row.planned.is_chosen]
     alone = [row.name for row in on_chosen if not row.planned.suffix]
@@ -319,8 +319,8 @@ def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
     untested: list[str] = []
     for row in rows:
         for family, pair in _tests_of(row, rows, untested):
-            known = pairs.setdefault(family, [])
-            known += [pair] if pair not in known and pair[0] != pair[1] else []
+            tests_of = pairs.setdefault(family, [])
+            tests_of += [pair] if pair not in tests_of and pair[0] != pair[1] else []
     families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
     listed = ", ".join(dict.fromkeys(untested))
     notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []

@@ -36,8 +36,8 @@ def overview_table(report: Report) -> TextTable | None:
     by_language = languages if len(languages) > 1 else []
     columns = ["system", "claims", *(f"{main} {language}" for language in by_language)]
     for metric in metrics:
-        named = "95 %" if metric == main else f"95 % of {metric}"
-        columns += [f"{metric} {MACRO}", *([named] if metric in bounded else [])]
+        heading = "95 %" if metric == main else f"95 % of {metric}"
+        columns += [f"{metric} {MACRO}", *([heading] if metric in bounded else [])]
     rows: list[list[Cell]] = []
     for system in scored:
         is_chosen = system.title == report.chosen
@@ -73,8 +73,8 @@ def choices_parts(report: Report) -> list[Part]:
     """List the choices for systems and by a training, with their claims; show val scores."""
     lines = []
     trained = report.training.choice if report.training else None
-    named = [(system.name, system.choices) for system in report.scored]
-    for name, choices in [*named, ("training", (trained,) if trained else ())]:
+    by_name = [(system.name, system.choices) for system in report.scored]
+    for name, choices in [*by_name, ("training", (trained,) if trained else ())]:
         texts = [
             f"{choice_text(choice)}, on {choice.claims} claims of {choice.split} "
             f"({choice.metric} {'; '.join([f'{choice.score:.4f}', *choice_notes(choice)])})"
@@ -85,11 +85,11 @@ def choices_parts(report: Report) -> list[Part]:
     head = "Chosen on claims that nothing is reported on:\n"
     parts: list[Part] = [head + "\n".join(lines)] if lines else []
     tables: dict[str, TextTable | None] = {}
-    shown: list[Choice] = []
-    for name, choices in named:
+    tabulated: list[Choice] = []
+    for name, choices in by_name:
         # A hybrid's BM25 may be a system of its own: one table is enough.
-        for choice in (choice for choice in choices if choice.tried and choice not in shown):
-            shown.append(choice)
+        for choice in (choice for choice in choices if choice.tried and choice not in tabulated):
+            tabulated.append(choice)
             title = f"{choice.what} of {name}, {len(choice.tried)} compared:"
             tables[title] = tried_table(choice)
     tables["Compared by the training on val:"] = tried_table(trained) if trained else None
@@ -116,8 +116,8 @@ def report_parts(report: Report, wide: bool = False) -> list[Part]:
     parts += report.notes
     if (twins := report.twins_table) is not None:
         parts += [TWINS, twins]
-    if (left := report.not_run_table()) is not None:
-        parts += [f"Not run ({len(report.not_run)}):", left]
+    if (not_run := report.not_run_table()) is not None:
+        parts += [f"Not run ({len(report.not_run)}):", not_run]
     return [*parts, *tests_parts(report)]
 
 

@@ -121,7 +121,7 @@ class BM25:
         self.store = store
 
     def index(self, sources: Sequence[Source]) -> BM25Index:
-        """Give the index of these sources; their texts are analysed by its first search."""
+        """Return the index of these sources; its first search analyses their texts."""
         return BM25Index(sources, self.config, self.store)
 
 

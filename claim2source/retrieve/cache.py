@@ -31,11 +31,11 @@ def request_key(
     `texts` are JSON values, one for each claim.
     """
     pools = [sorted(c.candidates) if c.candidates is not None else None for c in claims]
-    asked = [
+    described = [
         [c.id, text, pool, *([list(c.excluded)] if c.excluded else ())]
         for c, text, pool in zip(claims, texts, pools, strict=True)
     ]
-    return {"format": _FORMAT, "depth": k, "claims": content_hash(asked), "sources": sources}
+    return {"format": _FORMAT, "depth": k, "claims": content_hash(described), "sources": sources}
 
 
 def read_or_search(
@@ -50,15 +50,15 @@ def read_or_search(
     """
     if store is None or key is None:
         return search()
-    kept = store.run(key)
-    if kept is not None:
-        about = kept.about
+    stored = store.run(key)
+    if stored is not None:
+        about = stored.about
         failures = tuple(Failure(claim, why) for claim, why in about["failures"])
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
         said, details = about.get("notes", {}), about.get("details", {})
-        return Result(kept.run, said, failures, cost, True, notes, details)
+        return Result(stored.run, said, failures, cost, True, notes, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result

@@ -50,7 +50,7 @@ class TextEncoder(Protocol):
         ...
 
     def key(self) -> dict[str, Any] | None:
-        """All that a vector depends on besides its text; None while weights change."""
+        """Return all that a vector depends on besides its text; None while weights change."""
         ...
 
 
@@ -106,7 +106,7 @@ class Dense:
         self.passages = passages
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
-        """Give the index of these sources; they are encoded by its first search."""
+        """Return the index of these sources; its first search encodes them."""
         return DenseIndex(
             sources,
             self.encoder,
@@ -225,7 +225,7 @@ class DenseIndex:
         return read_or_search(self._store, self._run_key(claims, texts, k), search)
 
     def answer(self, claims: Sequence[Claim], k: int) -> Run:
-        """Rank as `search` does, with nothing of claims kept or read: this can be timed."""
+        """Rank as `search` does, without the store and without cached claims: this can be timed."""
         vectors, _ = self._encode(self.rendering.claim_texts(claims), "claim", None)
         return self.rank(claims, vectors, k)
 
@@ -352,10 +352,10 @@ def load_dense(
         named = folder.settings("model", ModelConfig)
 
     def encoder() -> TextEncoder:
-        given = model or named
-        if given is None:
+        config = model or named
+        if config is None:
             why = "the index was made by an encoder without a name: give load_index its model"
             raise folder.wrong("model", why)
-        return Dense(given, device=device).encoder
+        return Dense(config, device=device).encoder
 
     return DenseIndex.load(folder, encoder)

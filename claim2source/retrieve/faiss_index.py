@@ -119,8 +119,11 @@ class VectorIndex:
                 left_out = self.ids.excluded(claim)
                 deeper = min(depth + len(left_out), len(self.ids))
                 (places,), (own,) = self._top(vectors[row : row + 1], deeper)
-                kept = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
-                positions[row, : len(kept)], scores[row, : len(kept)] = places[kept], own[kept]
+                allowed = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
+                positions[row, : len(allowed)], scores[row, : len(allowed)] = (
+                    places[allowed],
+                    own[allowed],
+                )
             elif claim.candidates is not None:
                 places = self.ids.candidates(claim)
                 positions[row], scores[row] = self._best_of(places, vectors[row], depth)
@@ -143,13 +146,13 @@ class VectorIndex:
         step = max(len(free) / self.config.compared, 1.0)
         rows = [free[int(step_row)] for step_row in np.arange(0, len(free), step)]
         exact = type(self)(self.ids.ids, self.vectors, IndexConfig(gpu=self.config.gpu))
-        asked = [claims[row] for row in rows]
-        wanted = exact.rank(asked, vectors[rows], depth)
+        sampled = [claims[row] for row in rows]
+        expected = exact.rank(sampled, vectors[rows], depth)
         recall = {}
         for cut in sorted({min(10, depth), depth}):
             shares = [
-                np.mean([source in ours for source in wanted.sources(claim.id, cut)])
-                for claim in asked
+                np.mean([source in ours for source in expected.sources(claim.id, cut)])
+                for claim in sampled
                 for ours in [set(run.sources(claim.id, cut))]
             ]
             recall[cut] = float(np.mean(shares))
@@ -172,11 +175,11 @@ class VectorIndex:
 
     def _approximate(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Search the index, then score its sources by whole vectors; -1 where too few."""
-        wanted = min(depth * self.config.refine, len(self.ids))
+        refined = min(depth * self.config.refine, len(self.ids))
         if self.config.kind == "hnsw" and self._index is not None:
             # A search compares `effort` sources: it cannot find more than that.
-            self._index.hnsw.efSearch = max(self.config.effort, wanted)
-        _, candidates = self._search(vectors, wanted)
+            self._index.hnsw.efSearch = max(self.config.effort, refined)
+        _, candidates = self._search(vectors, refined)
         best = [
             self._best_of(rows[rows >= 0], vector, depth)
             for rows, vector in zip(candidates, vectors, strict=True)
@@ -272,7 +275,7 @@ def _ivf_pq(count: int, dimensions: int, config: IndexConfig) -> str:
 
 
 def on_gpu(vectors: np.ndarray, index: Any | None, config: IndexConfig) -> Any | None:
-    """Put the index on the first GPU; None where FAISS has none, or no such index for it."""
+    """Move the index to the first GPU; None where FAISS has none, or no such index for it."""
     import faiss
 
     if not config.gpu or config.kind == "hnsw" or not faiss.get_num_gpus():
@@ -333,15 +336,17 @@ class PassageIndex(VectorIndex):
         so that the search goes deeper only for the claims that need it.
         """
         most = k * max(map(len, self._passages.values()), default=1)
-        asked = [self._of_passages(claim) for claim in claims]
+        by_passage = [self._of_passages(claim) for claim in claims]
         ranked: dict[str, list[tuple[str, float]]] = {claim.id: [] for claim in claims}
-        left, depth = list(range(len(claims))), 2 * k
-        while left:
+        remaining, depth = list(range(len(claims))), 2 * k
+        while remaining:
             depth = min(depth, most, len(self.ids))
-            searched = super().rank([asked[row] for row in left], vectors[left], depth)
+            searched = super().rank(
+                [by_passage[row] for row in remaining], vectors[remaining], depth
+            )
             last = depth in (most, len(self.ids))
             lacking = []
-            for row in left:
+            for row in remaining:
                 best: dict[str, float] = {}
                 passages = searched.scored(claims[row].id)
                 for passage, score in passages.items():
@@ -349,13 +354,13 @@ class PassageIndex(VectorIndex):
                 ranked[claims[row].id] = list(best.items())[:k]
                 if len(best) < k and len(passages) == depth and not last:
                     lacking.append(row)
-            left, depth = lacking, 4 * depth
+            remaining, depth = lacking, 4 * depth
         return Run.from_lists(ranked, pool=candidate_pool(claims))
 
     def _of_passages(self, claim: Claim) -> Claim:
         def passages(sources: Iterable[str]) -> tuple[str, ...]:
-            known = (self._passages.get(source, ()) for source in sources)
-            return tuple(passage for part in known for passage in part)
+            lists = (self._passages.get(source, ()) for source in sources)
+            return tuple(passage for part in lists for passage in part)
 
         candidates = None if claim.candidates is None else passages(claim.candidates)
         return replace(claim, candidates=candidates, excluded=passages(claim.excluded))

@@ -48,7 +48,7 @@ class FieldedConfig(Settings):
     shortest: Annotated[int, Between(2, 20)] = 2
 
     def of_field(self, language: Language) -> BM25Config:
-        """Give the settings of one field."""
+        """Return the settings of one field."""
         return BM25Config(
             k1=self.k1,
             b=self.b,

@@ -110,15 +110,15 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, other: Run) -
     Only these are scored, as candidates of their claims. Sources for which the index has no
     score (BM25: no term in common) are left out.
     """
-    asked = []
+    lacking = []
     for claim in claims:
-        known = set(own.sources(claim.id))
-        lacked = tuple(source for source in other.sources(claim.id) if source not in known)
+        ranked = set(own.sources(claim.id))
+        lacked = tuple(source for source in other.sources(claim.id) if source not in ranked)
         if lacked:
-            asked.append(replace(claim, candidates=lacked))
-    if not asked:
+            lacking.append(replace(claim, candidates=lacked))
+    if not lacking:
         return Result(Run.from_lists({}), stored=True)
-    return index.search(asked, max(len(claim.candidates or ()) for claim in asked))
+    return index.search(lacking, max(len(claim.candidates or ()) for claim in lacking))
 
 
 class Fusion:
@@ -163,8 +163,8 @@ class Fusion:
         for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
             if scored is not None and config.missing == "scored":
                 # A shallow fusion's missing ones may stand deeper in the same ranking.
-                known = whole[number], scored[number].restricted(claim_ids)
-                scores = _looked_up(pairs, known, vocabulary)
+                parts = whole[number], scored[number].restricted(claim_ids)
+                scores = _looked_up(pairs, parts, vocabulary)
                 low, spread = _scaling(runs[number], owners[number], config)
                 self._values[number, owner, column] = _scaled(scores, owner, low, spread)
             self._values[number, owner[part], column[part]] = values[number]
@@ -272,7 +272,7 @@ class Hybrid:
         self.first, self.second, self.fusion = first, second, fusion or FusionConfig()
 
     def index(self, sources: Sequence[Source]) -> HybridIndex:
-        """Give the index of these sources: one of each retriever."""
+        """Return the index of these sources: one of each retriever."""
         return HybridIndex(self.first.index(sources), self.second.index(sources), self.fusion)
 
 

@@ -53,16 +53,16 @@ class SavedRun:
 
     def index(self, sources: Sequence[Source]) -> SavedIndex:
         """Read the files. Raises `InputError` where they rank unknown sources."""
-        chosen = self.config.selections
-        selections = None if chosen is None else read_selections(chosen)
-        known = {source.id for source in sources}
+        selections_file = self.config.selections
+        selections = None if selections_file is None else read_selections(selections_file)
+        ids = {source.id for source in sources}
         files = {}
         for lang, path in self.config.files.items():
             file = read_run(path, self.config.ranked_by)
             # All words of a run's vocabulary are ranked somewhere.
-            strange = [str(source) for source in file.run.vocabulary if source not in known]
+            strange = [str(source) for source in file.run.vocabulary if source not in ids]
             _refuse(file.path, "source", strange, "in the corpus")
-            files[lang] = _selected(file, chosen, selections, lang)
+            files[lang] = _selected(file, selections_file, selections, lang)
         return SavedIndex(files)
 
 
@@ -92,19 +92,19 @@ class SavedIndex:
         self.files = files
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Give the first `k` sources that are ranked for every claim, best first.
+        """Return the first `k` sources that are ranked for every claim, best first.
 
         Raises `UserError` for a language without a file, and `InputError` for a file that ranks
         none of the claims, or as many as there are of which some are not among them.
         """
-        started, given = time.perf_counter(), as_claims(claims)
+        started, posts = time.perf_counter(), as_claims(claims)
         ranked: dict[str, list[tuple[str, float]]] = {}
-        for lang in dict.fromkeys(claim.lang for claim in given):
+        for lang in dict.fromkeys(claim.lang for claim in posts):
             file = self.files.get(lang) or self.files.get(ALL)
             if file is None:
                 have = ", ".join(self.files)
                 raise UserError(f"run.files: none for {lang!r} claims, only for {have}")
-            mine = [claim for claim in given if claim.lang == lang or ALL in self.files]
+            mine = [claim for claim in posts if claim.lang == lang or ALL in self.files]
             run = named_as(file, {claim.id: claim.golds for claim in mine}).run
             if not set(run.claim_ids) & {claim.id for claim in mine}:
                 why = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
@@ -115,9 +115,9 @@ class SavedIndex:
                 _refuse(file.path, "claim", strange, "among the claims of the data set")
             for claim in mine:
                 ranked[claim.id] = _within(claim, run, k)
-        cost = Cost(time.perf_counter() - started, len(given))
-        lists = {claim.id: ranked[claim.id] for claim in given}
-        return Result(Run.from_lists(lists, pool=candidate_pool(given)), cost=cost)
+        cost = Cost(time.perf_counter() - started, len(posts))
+        lists = {claim.id: ranked[claim.id] for claim in posts}
+        return Result(Run.from_lists(lists, pool=candidate_pool(posts)), cost=cost)
 
     def save(self, folder: str | Path) -> NoReturn:
         """Refuse: the files are the index."""
@@ -127,12 +127,12 @@ class SavedIndex:
 def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
     listed = run.scored(claim.id).items()
     allowed = claim.candidates
-    kept = [pair for pair in listed if allowed is None or pair[0] in allowed]
-    return [pair for pair in kept if pair[0] not in claim.excluded][:k]
+    allowed_pairs = [pair for pair in listed if allowed is None or pair[0] in allowed]
+    return [pair for pair in allowed_pairs if pair[0] not in claim.excluded][:k]
 
 
 def _refuse(path: Path, field: str, strange: Sequence[str], where: str) -> None:
     if strange:
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        named = ", ".join(map(repr, strange[:_SHOWN]))
-        raise InputError.at(path, field=field, why=f"not {where}: {named}{more}")
+        names = ", ".join(map(repr, strange[:_SHOWN]))
+        raise InputError.at(path, field=field, why=f"not {where}: {names}{more}")

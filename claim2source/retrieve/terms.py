@@ -70,8 +70,8 @@ class Terms:
 
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
-        known = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
-        return known.where(known.ids >= 0)
+        terms = Terms(number_of.astype(np.int32)[self.ids], self.bounds)
+        return terms.where(terms.ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -122,12 +122,12 @@ class Analysis:
     def _terms(
         self, tokens: list[str], left_out: set[str], number_of: Callable[[str], int]
     ) -> np.ndarray:
-        kept = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
-        stems = list(compress(tokens, kept))
+        is_term = ~np.fromiter(map(left_out.__contains__, tokens), bool, len(tokens))
+        stems = list(compress(tokens, is_term))
         if self._stemmer:
             stems = self._stemmer.stemWords(stems)
         numbers = np.full(len(tokens), -1, np.int32)
-        numbers[kept] = np.fromiter(map(number_of, stems), np.int32, len(stems))
+        numbers[is_term] = np.fromiter(map(number_of, stems), np.int32, len(stems))
         return numbers
 
     def _tokens_of(self, words: list[str]) -> tuple[list[str], Terms]:
@@ -179,14 +179,14 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
     import pyarrow
 
     number_of: defaultdict[str, int] = defaultdict(count().__next__)
-    blocks, left = [Terms.joined([])], iter(texts)
-    while part := list(islice(left, _SPLIT)):
+    blocks, remaining = [Terms.joined([])], iter(texts)
+    while part := list(islice(remaining, _SPLIT)):
         try:
             together = pyarrow.array(part, pyarrow.large_string())
         except UnicodeEncodeError:
             # Half of a surrogate pair, which no loader lets in, is not a letter.
-            whole = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
-            together = pyarrow.array(whole, pyarrow.large_string())
+            encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
+            together = pyarrow.array(encoded, pyarrow.large_string())
         _, buffer, letters = together.buffers()
         bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
         starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)

@@ -138,8 +138,8 @@ def top_of(
     """
     if 0 < k < len(scores):
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        kept = np.flatnonzero(scores >= least)
-        scores, positions = scores[kept], positions[kept]
+        rows = np.flatnonzero(scores >= least)
+        scores, positions = scores[rows], positions[rows]
     best = np.lexsort((order[positions], -scores))[:k]
     pad = k - len(best)
     return (

@@ -50,7 +50,7 @@ Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Say who may ask, and how often.
+    """Set who may ask, and how often.
 
     Args:
         token: what a client must show; None: nothing.
@@ -74,17 +74,17 @@ class Rate:
     def wait(self, address: str) -> int:
         """Count a request; return the seconds to wait if it is one too many, else 0."""
         key, now = _client_of(address), self.clock()
-        left, at = self._left.pop(key, (float(self.rate), now))
-        left = min(self.rate, left + (now - at) * self.rate / 60)
-        seconds = 0 if left >= 1 else ceil((1 - left) * 60 / self.rate - 1e-6)
-        self._left[key] = (left if seconds else left - 1, now)
+        tokens, at = self._left.pop(key, (float(self.rate), now))
+        tokens = min(self.rate, tokens + (now - at) * self.rate / 60)
+        seconds = 0 if tokens >= 1 else ceil((1 - tokens) * 60 / self.rate - 1e-6)
+        self._left[key] = (tokens if seconds else tokens - 1, now)
         if len(self._left) > ADDRESSES:
             self._left.popitem(last=False)
         return seconds
 
 
 class Access:
-    """Stand before an application; nothing that it refuses is read further."""
+    """Guard an application: refuse requests before it reads them."""
 
     def __init__(self, app: ASGIApp, settings: AccessSettings, refusal: Refusal) -> None:
         self.app, self.settings, self.refusal = app, settings, refusal

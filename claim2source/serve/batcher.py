@@ -1,4 +1,4 @@
-"""Answer posts with one warm finder, a batch at a time, whoever asks: a bounded queue."""
+"""Answer posts with one warm finder, a batch at a time, from a bounded queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnPart = Callable[[str], None]
 
 
 class NoAnswer(Exception):
-    """Say why a post has no answer: an HTTP status, and seconds after which to try again."""
+    """Report why a post has no answer: an HTTP status, and seconds after which to try again."""
 
     status = 500
     seconds: int | None = None
@@ -51,7 +51,7 @@ class TooBusy(NoAnswer):
 
 
 class TooLate(NoAnswer):
-    """Give a post up that was not answered in time."""
+    """Report a post that was not answered in time."""
 
     status = 504
 
@@ -72,7 +72,7 @@ class _Job:
 
 
 class RequestBatcher:
-    """Take questions, and answer them in a thread of its own, in the order that they came.
+    """Queue questions, and answer them in a thread of its own, in the order of their arrival.
 
     At most `places` posts wait or are searched at a time. Those that wait for the same number of
     papers, among the same papers, are searched together. `seconds` is how long a question may
@@ -152,17 +152,17 @@ class RequestBatcher:
         """Wait for requests; take those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
-            taken, left = list[_Job](), deque[_Job]()
+            jobs, waiting = list[_Job](), deque[_Job]()
             for job in self._jobs:
-                alike = not taken or (job.k, job.where) == (taken[0].k, taken[0].where)
-                few = not taken or self._taken + len(job.posts) <= TOGETHER
+                alike = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
+                few = not jobs or self._taken + len(job.posts) <= TOGETHER
                 if not (alike and few):
-                    left.append(job)
+                    waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
-                    taken.append(job)
+                    jobs.append(job)
                     self._taken += len(job.posts)
-            self._jobs = left
-            return taken
+            self._jobs = waiting
+            return jobs
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:

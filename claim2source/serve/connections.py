@@ -1,4 +1,4 @@
-"""Cap connections, close those that send no whole request, and log many refusals in one line."""
+"""Cap connections, close those with incomplete requests, and log many refusals in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET = 60.0
 
 
 class CappedProtocol(H11Protocol):
-    """Speak HTTP as uvicorn does, for a bounded number of clients that do not dawdle."""
+    """Speak HTTP as uvicorn does, for a bounded number of clients with a time limit."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -69,7 +69,7 @@ class CappedProtocol(H11Protocol):
 
 
 class Sparse(logging.Filter):
-    """Let the first of many like lines through, and say later how many there were."""
+    """Log the first of many like lines, and later their number."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Show the page: a post goes in, papers come out; it works without script too."""
+"""Show the page: type a post, read its papers; it works without script too."""
 
 from __future__ import annotations
 
@@ -109,20 +109,20 @@ class Page:
 
     async def show(self, request: Request) -> Response:
         """Show the form, and the papers of a post that is given with it."""
-        given = {name: request.query_params.get(name, "") for name in _FIELDS}
-        shown: dict[str, Any] = {"given": given, "found": None, "why": None}
+        fields = {name: request.query_params.get(name, "") for name in _FIELDS}
+        values: dict[str, Any] = {"given": fields, "found": None, "why": None}
         status, headers = 200, dict[str, str]()
-        if given["post"].strip() and not is_foreign(request.headers):
+        if fields["post"].strip() and not is_foreign(request.headers):
             try:
-                shown["found"] = await self.ask(question_of(given), lambda part: None)
+                values["found"] = await self.ask(question_of(fields), lambda part: None)
             except ValidationError as error:
-                status, shown["why"] = 422, first_of(error)
+                status, values["why"] = 422, first_of(error)
             except NoAnswer as error:
-                status, headers, shown["why"] = error.status, error.headers, str(error)
-        answer = shown["found"]
+                status, headers, values["why"] = error.status, error.headers, str(error)
+        answer = values["found"]
         cards = [] if answer is None else await asyncio.to_thread(self.cards, answer)
         return self._rendered(
-            "page.html", status, headers, **shown, cards=cards, origin=origin_of(request)
+            "page.html", status, headers, **values, cards=cards, origin=origin_of(request)
         )
 
     async def answer(self, question: Question) -> Response:
@@ -135,19 +135,19 @@ class Page:
         def on_part(part: str) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        asked = asyncio.ensure_future(self.ask(question, on_part))
-        asked.add_done_callback(lambda done: parts.put_nowait(None))
+        task = asyncio.ensure_future(self.ask(question, on_part))
+        task.add_done_callback(lambda done: parts.put_nowait(None))
         try:
             while (part := await parts.get()) is not None:
                 yield json.dumps({"part": part}) + "\n"
-            answer = await asked
+            answer = await task
             cards = await asyncio.to_thread(self.cards, answer)
             text = self._text("answer.html", found=answer, cards=cards)
             yield json.dumps({"html": text}) + "\n"
         except NoAnswer as error:
             yield json.dumps({"error": str(error)}) + "\n"
         finally:
-            asked.cancel()
+            task.cancel()
 
     async def enter(self, request: Request) -> Response:
         """Take the token of a reader, and give a cookie that stands for it."""
@@ -172,7 +172,7 @@ class Page:
         return response
 
     def refusal(self, status: int, why: str, scope: Scope, headers: Mapping[str, str]) -> Response:
-        """Say that a request was refused, and ask for the token where it lacks one."""
+        """Show why a request was refused; ask for the token where it lacks one."""
         if status == 401:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
             response = self._enter(401, "", query.get("post", [""])[0])
@@ -231,9 +231,9 @@ def origin_of(request: Request) -> str:
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 
 
-def question_of(given: Mapping[str, str]) -> Question:
+def question_of(fields: Mapping[str, str]) -> Question:
     """Read the form's fields; empty ones are not given. Raises `ValidationError`."""
-    return Question.model_validate({name: text for name, text in given.items() if text.strip()})
+    return Question.model_validate({name: text for name, text in fields.items() if text.strip()})
 
 
 def first_of(error: ValidationError) -> str:

@@ -138,7 +138,7 @@ class Strict(BaseModel):
 
 
 class Question(Strict):
-    """Ask for the papers that a post may mean."""
+    """Define the request for the papers that a post may mean."""
 
     post: Text
     lang: Lang = AUTO
@@ -156,7 +156,7 @@ class Question(Strict):
 
     @property
     def where(self) -> Where:
-        """Say among which papers to search."""
+        """Restrict the search to some papers."""
         return Where(self.date, self.paper_lang, self.venue)
 
 
@@ -176,7 +176,7 @@ class PostIn(Strict):
 
 
 class Batch(Strict):
-    """Ask for the papers that each of several posts may mean."""
+    """Define the request for the papers of several posts."""
 
     posts: Annotated[list[PostIn], Field(min_length=1, max_length=POSTS)]
     k: Papers = DEFAULT_PAPERS
@@ -190,7 +190,7 @@ class Batch(Strict):
 
     @property
     def where(self) -> Where:
-        """Say among which papers to search."""
+        """Restrict the search to some papers."""
         return Where(None, self.paper_lang, self.venue)
 
 
@@ -269,7 +269,7 @@ class AnswersOut(BaseModel):
 
 
 class Health(BaseModel):
-    """Say that the server answers."""
+    """Define the answer of a server that is up."""
 
     status: str
     version: str
@@ -278,7 +278,7 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """Say why there is no answer."""
+    """Define the answer in place of a result: the reason."""
 
     error: str
-    field: Annotated[str | None, Field(description="what of the request is wrong")] = None
+    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None

@@ -1,4 +1,4 @@
-"""Say for which claims no source is the right one, by the scores that the stages gave.
+"""Mark the claims whose paper is not in the pool, by the scores of the stages before.
 
 A logistic model reads the sorted scores of every stage's list (Gisserot-Boukhlef et al., 2024),
 the margin of its first source, and whether two stages agree on it. It asks no language model;
@@ -235,7 +235,7 @@ class Abstain(Settings):
         return stages
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Note for every claim the probability that its paper is there, and mark doubtful ones.
+        """Note the probability that each claim's paper is in the pool; mark doubtful claims.
 
         Raises `UserError` where the system lacks a stage that the model was fitted on.
         """
@@ -261,7 +261,7 @@ def abstained(result: Result) -> list[str]:
 
 
 def presence(result: Result, claim_id: str) -> float | None:
-    """Read the probability that a claim's paper is there from the stage's note."""
+    """Read the probability that a claim's paper is in the pool from the stage's note."""
     match = re.search(r"present (\d\.\d+)$", result.notes.get(claim_id, ""))
     return None if match is None else float(match[1])
 
@@ -277,20 +277,20 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     if not 0 < target.sum() < len(target):
         raise ValueError("a logistic model needs claims with and without their papers")
     mean, spread = np.zeros(features.shape[1]), np.zeros(features.shape[1])
-    known = np.isfinite(features).any(axis=0)
-    mean[known], spread[known] = (
-        read(features[:, known], axis=0) for read in (np.nanmean, np.nanstd)
+    is_finite = np.isfinite(features).any(axis=0)
+    mean[is_finite], spread[is_finite] = (
+        read(features[:, is_finite], axis=0) for read in (np.nanmean, np.nanstd)
     )
     scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), spread, 1.0)
-    given = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
+    inputs = np.column_stack([np.nan_to_num((features - mean) / scale), np.ones(len(target))])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = given @ weights
+        odds = inputs @ weights
         ridge = penalty * np.append(weights[:-1], 0)
         value = np.logaddexp(0, odds).sum() - odds @ target + ridge @ weights / 2
-        return float(value), given.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
+        return float(value), inputs.T @ (0.5 * (1 + np.tanh(odds / 2)) - target) + ridge
 
-    start = np.zeros(given.shape[1])
+    start = np.zeros(inputs.shape[1])
     options = {"maxiter": 5000, "gtol": 1e-7, "ftol": 1e-14}
     solution = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return AbstainModel(

@@ -89,16 +89,16 @@ class CrossEncoder(LocalReranker):
         mask = features["attention_mask"]
         lengths = mask.sum(dim=1).tolist()
         padded = int(mask.shape[1])
-        left = bool(mask[:, 0].eq(0).any())
+        is_left_padded = bool(mask[:, 0].eq(0).any())
         budget, extra = token_budget(model.device, self.batch_tokens)
 
         @torch.inference_mode()
         def score(rows: Sequence[int]) -> np.ndarray:
             longest = max(lengths[row] for row in rows)
-            kept = slice(padded - longest, None) if left else slice(0, longest)
+            columns = slice(padded - longest, None) if is_left_padded else slice(0, longest)
             index = torch.tensor(rows)
             batch = {
-                key: _feature_rows(value, index, kept, padded) for key, value in features.items()
+                key: _feature_rows(value, index, columns, padded) for key, value in features.items()
             }
             batch = {
                 key: value.to(model.device) if isinstance(value, torch.Tensor) else value
@@ -115,11 +115,11 @@ class CrossEncoder(LocalReranker):
                 )
 
 
-def _feature_rows(value: Any, index: torch.Tensor, kept: slice, padded: int) -> Any:
+def _feature_rows(value: Any, index: torch.Tensor, columns: slice, padded: int) -> Any:
     """Take rows of a padded feature, without the padding that none of them needs."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return value
     rows = value[index]
-    return rows[:, kept] if rows.ndim == 2 and rows.shape[1] == padded else rows
+    return rows[:, columns] if rows.ndim == 2 and rows.shape[1] == padded else rows

@@ -200,8 +200,8 @@ class _Wave:
             body |= {"query": claim, "top_n": len(texts), "return_documents": False}
         else:
             # Left out, vLLM takes an instruction for web search, and gives probabilities.
-            told = INSTRUCTIONS.get(settings.instruction, settings.instruction)
-            body |= {"queries": claim, "instruction": told, "use_activation": False}
+            instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
+            body |= {"queries": claim, "instruction": instruction, "use_activation": False}
         address = settings.url.strip().rstrip("/") + path
         reply, content = await self.server.sent(address, body, once=once)
         scores = [math.nan] * len(texts)

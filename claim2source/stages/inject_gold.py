@@ -1,4 +1,4 @@
-"""Put golds that a first stage missed among its candidates, as the news paper does."""
+"""Add golds that a first stage missed to its candidates, as the news paper does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from claim2source.stages.pairs import DEEPEST
 
 @dataclass(frozen=True)
 class InjectGold(Settings):
-    """Put golds that the first stage missed in the place of its last candidates.
+    """Replace the last candidates by golds that the first stage missed.
 
     ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is no
     honest figure: the re-ranker is handed what nothing has found.

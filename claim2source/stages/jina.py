@@ -40,8 +40,8 @@ class Jina(LocalReranker):
     def check(self) -> None:
         super().check()
         for key in ("max_length", "batch_tokens"):
-            if (given := getattr(self, key)) is not None:
-                raise ConfigError(key, given, "none: the model's own code cuts texts")
+            if (value := getattr(self, key)) is not None:
+                raise ConfigError(key, value, "none: the model's own code cuts texts")
 
     @cached_property
     def identity(self) -> Mapping[str, object]:

@@ -111,7 +111,7 @@ class LearnedFusion:
 
 
 def known(scores: np.ndarray) -> np.ndarray:
-    """Put the mean of a claim's known scores in the place of NaN; 0 where none is known."""
+    """Replace NaN by the mean of a claim's known scores; by 0 where none is known."""
     missing = np.isnan(scores)
     if not missing.any():
         return scores
@@ -175,11 +175,11 @@ class Learned(WithRuntime):
         Raises `UserError` where an encoder is not the one that the fusion was fitted with.
         """
         started = time.perf_counter()
-        asked = [run.sources(claim.id, self.depth) for claim in claims]
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
         scorer = self.__dict__.get("_scorer") or Scorer(sources, models=self._models)
-        columns = self.columns(scorer, claims, asked)
+        columns = self.columns(scorer, claims, candidates)
         ranked, notes = {}, {}
-        for claim, ids, *scores in zip(claims, asked, *columns, strict=True):
+        for claim, ids, *scores in zip(claims, candidates, *columns, strict=True):
             before = run.scored(claim.id)
             ranked[claim.id] = ranked_by(before, self.fusion.scores(scores))
             notes[claim.id] = f"{len(ids)} of {len(before)} sources re-ranked"
@@ -190,7 +190,7 @@ class Learned(WithRuntime):
         self,
         scorer: Scorer,
         claims: Sequence[Claim],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> list[list[np.ndarray]]:
@@ -212,5 +212,5 @@ class Learned(WithRuntime):
                     "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
                     "or name the encoder's place in `models`"
                 )
-            values.append(scorer.scores(view, claims, asked, fresh=fresh))
+            values.append(scorer.scores(view, claims, candidates, fresh=fresh))
         return values

@@ -81,8 +81,12 @@ class Listwise(LLMScores):
     def _request(
         self, prompt: Prompt, one: Listed, order: Sequence[int], window: tuple[int, int]
     ) -> Request:
-        shown = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
-        values = {"count": str(len(shown)), "papers": numbered(shown), **post_values(one.claim)}
+        passages = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
+        values = {
+            "count": str(len(passages)),
+            "papers": numbered(passages),
+            **post_values(one.claim),
+        }
         return Request.of(prompt, one.claim.id, values, schema=_SCHEMA)
 
 
@@ -102,8 +106,8 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
 
 def named_first(answer: Answer, count: int) -> list[int]:
     """List places from 0: those that an answer names, once each, then the others in order."""
-    named = [number - 1 for number in _order(answer) if 1 <= number <= count]
-    return list(dict.fromkeys([*named, *range(count)]))
+    order = [number - 1 for number in _order(answer) if 1 <= number <= count]
+    return list(dict.fromkeys([*order, *range(count)]))
 
 
 def _order(answer: Answer) -> list[int]:
@@ -114,5 +118,5 @@ def _order(answer: Answer) -> list[int]:
 
 def _why_not(sizes: Mapping[str, tuple[int, int]], request: Request, answer: Answer) -> str | None:
     start, end = sizes[request.id]
-    named = any(1 <= number <= end - start for number in _order(answer))
-    return None if named else "names no paper of the list"
+    is_answer = any(1 <= number <= end - start for number in _order(answer))
+    return None if is_answer else "names no paper of the list"

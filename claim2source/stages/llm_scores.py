@@ -59,16 +59,16 @@ class LLMScores(LLMStage, ABC):
 
     @abstractmethod
     def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
-        """Give every list its scores [its sources]; NaN leaves a source its rank."""
+        """Set every list's scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Rank the first `depth` sources of every claim anew; failed ones keep their order."""
         started = time.perf_counter()
-        known = {source.id: source for source in sources}
+        by_id = {source.id: source for source in sources}
         lists, spent = [], LLMCost()
         for claim in claims:
             ids = run.sources(claim.id, self.depth)
-            texts = [render_source(known[source], self.sources) for source in ids]
+            texts = [render_source(by_id[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
             lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
         self.fill([entry for entry in lists if entry.texts], spent)
@@ -82,7 +82,7 @@ class LLMScores(LLMStage, ABC):
 
 
 def post_values(claim: Claim) -> dict[str, str]:
-    """Give a prompt's `post`, as it was written, and its `translation`, where there is one."""
+    """Return a prompt's `post`, as it was written, and its `translation`, where there is one."""
     english = render_claim(claim, "translated")
     return {"post": claim.text, "translation": "" if english == claim.text else english}
 

@@ -50,7 +50,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """Say how a model is loaded; `own_code` only after `model_files` has allowed it.
+    """Set how a model is loaded; `own_code` only after `model_files` has allowed it.
 
     `adapter` is the folder of a trained one that is added to the model, `labels` are the logits of
     a pair.
@@ -98,7 +98,7 @@ class LocalReranker(Reranker):
 
     @cached_property
     def trained(self) -> tuple[Path, RerankerManifest] | None:
-        """Find the checkpoint and its manifest, where the model was trained by us.
+        """Find the checkpoint and its manifest, if the model was trained here.
 
         Raises `ConfigError` for one that another stage reads.
         """
@@ -112,7 +112,7 @@ class LocalReranker(Reranker):
 
     @cached_property
     def rendering(self) -> Rendering:
-        """Say how texts are written: as the checkpoint was trained, or as the settings say."""
+        """Return the texts' rendering: the checkpoint's, else that of the settings."""
         if self.trained is None:
             return super().rendering
         own = self.trained[1].rendering
@@ -263,7 +263,7 @@ def load_cross_encoder(
 
 
 def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
-    """Give a classifier without a padding token its tokenizer's, else the end of a text.
+    """Set a classifier's missing padding token: its tokenizer's, else the end of a text.
 
     Without one it takes a pair at a time. Raises `InputError` where there is neither.
     """
@@ -307,8 +307,8 @@ def first_token_alone(model: Any) -> None:
     import torch
 
     base = getattr(model, getattr(model, "base_model_prefix", ""), None)
-    known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
-    if not known or model.config.is_decoder or base is None:
+    is_known = type(model).__name__ in _FIRST_TOKEN and model.config._attn_implementation == "sdpa"
+    if not is_known or model.config.is_decoder or base is None:
         return
     layer = base.encoder.layer[-1]
     attention = layer.attention.self

@@ -49,12 +49,12 @@ class EncoderReranker(Reranker):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Say how token vectors are pooled; none: as the model's files do."""
+        """Return the pooling of token vectors; None: that of the model's files."""
         return None
 
     @property
     def config(self) -> ModelConfig:
-        """Say how the model is loaded."""
+        """Return the settings of the model."""
         return ModelConfig(self.model, self.revision, self.pooling, max_length=self.max_length)
 
     @cached_property
@@ -110,7 +110,7 @@ class MaxSim(EncoderReranker):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Nothing is pooled: a model need not say how. A checkpoint of ours says it all."""
+        """Return a placeholder: tokens are not pooled. A checkpoint has its own pooling."""
         trained = (checkpoint_folder(self.model) / FILE).is_file()
         return None if trained else "mean"
 
@@ -138,10 +138,10 @@ class MaxSim(EncoderReranker):
         for rows, vectors_of, tokens in self.encoder.token_vectors(sources, "source"):
             numbers = [asking[sources[row]] for row in rows]
             scores = [
-                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in asked], source)
-                for asked, source in zip(numbers, vectors_of, strict=True)
+                _max_sim([vectors[number[pairs[number_of].claim]] for number_of in members], source)
+                for members, source in zip(numbers, vectors_of, strict=True)
             ]
-            flat = [number_of for asked in numbers for number_of in asked]
+            flat = [number_of for members in numbers for number_of in members]
             yield Scored(flat, np.concatenate(scores), tokens=tokens + read)
             read = 0
 

@@ -92,7 +92,7 @@ class SourceScores:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Say where a re-ranker keeps its scores, and which device computes them."""
+    """Set a re-ranker's store of scores, and its device."""
 
     store: Store | None = None
     device: str | None = None
@@ -100,7 +100,7 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Hold where a stage, a dataclass, stores scores and computes, beside its settings."""
+    """Hold the store and the device of a stage, a dataclass, beside its settings."""
 
     @property
     def runtime(self) -> Runtime:
@@ -148,7 +148,7 @@ class Reranker(WithRuntime, ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Name the model, for who looks into the store."""
+        """Name the model, for readers of the store."""
 
     @cached_property
     @abstractmethod
@@ -161,7 +161,7 @@ class Reranker(WithRuntime, ABC):
 
     @property
     def rendering(self) -> Rendering:
-        """Say how claims and sources are written."""
+        """Return the rendering of claims and sources."""
         return Rendering(self.claims, self.sources)
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
@@ -171,8 +171,8 @@ class Reranker(WithRuntime, ABC):
         its rank, and is counted in `failures`.
         """
         started = time.perf_counter()
-        asked = [run.sources(claim.id, self.depth) for claim in claims]
-        judged = self.source_scores(claims, sources, asked)
+        candidates = [run.sources(claim.id, self.depth) for claim in claims]
+        judged = self.source_scores(claims, sources, candidates)
         ranked, failures, notes = {}, [], {}
         untranslated = set(missing_translations(claims, self.rendering.claims))
         for claim, scores, why in zip(claims, judged.scores, judged.why, strict=True):
@@ -191,15 +191,19 @@ class Reranker(WithRuntime, ABC):
         self,
         claims: Sequence[Claim],
         sources: Sequence[Source],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> SourceScores:
-        """Score for each claim the sources `asked`, by id; `fresh` as for `pair_scores`."""
+        """Score for each claim the sources `candidates`, by id; `fresh` as for `pair_scores`."""
         rendering = self.rendering
-        wanted = {source for ids in asked for source in ids}
-        known = [source for source in sources if source.id in wanted]
-        cut = [[s] for s in known] if self.passages is None else cut_sources(known, self.passages)
+        wanted_ids = {source for ids in candidates for source in ids}
+        ranked_sources = [source for source in sources if source.id in wanted_ids]
+        cut = (
+            [[s] for s in ranked_sources]
+            if self.passages is None
+            else cut_sources(ranked_sources, self.passages)
+        )
         texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
         pairs: dict[Pair, int] = {}
         rows = [
@@ -207,7 +211,7 @@ class Reranker(WithRuntime, ABC):
                 [pairs.setdefault(Pair(text, part), len(pairs)) for part in texts[source]]
                 for source in ids
             ]
-            for text, ids in zip(rendering.claim_texts(claims), asked, strict=True)
+            for text, ids in zip(rendering.claim_texts(claims), candidates, strict=True)
         ]
         scored = self.pair_scores(list(pairs), fresh=fresh)
         scores, why = scored.scores, scored.why
@@ -232,11 +236,11 @@ class Reranker(WithRuntime, ABC):
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
         if space is not None:
-            kept = sorted(set(range(len(pairs))).difference(todo))
-            if kept:
-                scores[kept] = space.get([keys[row] for row in kept])[:, 0]
+            stored = sorted(set(range(len(pairs))).difference(todo))
+            if stored:
+                scores[stored] = space.get([keys[row] for row in stored])[:, 0]
         why: dict[int, str] = {}
-        tokens, new, written = 0, [], time.monotonic()
+        tokens, new, started = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.runtime.progress else None
         with Progress(name, len(pairs), len(pairs) - len(todo)) as bar:
             try:
@@ -247,10 +251,10 @@ class Reranker(WithRuntime, ABC):
                     tokens += batch.tokens
                     new += rows
                     bar.update(len(rows))
-                    late = time.monotonic() - written >= _SECONDS
+                    late = time.monotonic() - started >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
                         _store_scores(space, keys, scores, new)
-                        new, written = [], time.monotonic()
+                        new, started = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
@@ -275,7 +279,7 @@ class Reranker(WithRuntime, ABC):
 
 
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
-    """Put scores [depth] in the place of a claim's first ones, and order its sources by them.
+    """Order a claim's sources by new scores [depth] of its first ones.
 
     Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
     scores strictly decrease: a run would order equal ones by the sources' ids.
@@ -284,9 +288,9 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str
     good = np.flatnonzero(~np.isnan(scores))
     if not len(good):
         return list(before.items())
-    known = scores[good].astype(np.float64)
-    order = good[np.argsort(-known, kind="stable")].tolist()
-    value = dict(zip(good.tolist(), known.tolist(), strict=True))
+    finite = scores[good].astype(np.float64)
+    order = good[np.argsort(-finite, kind="stable")].tolist()
+    value = dict(zip(good.tolist(), finite.tolist(), strict=True))
     for row in np.flatnonzero(np.isnan(scores)).tolist():
         order.insert(row, row)
     order += range(len(scores), len(ids))
@@ -327,7 +331,7 @@ def _store_scores(
 
 
 def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Group the places of pairs by their claims."""
+    """Group the positions of pairs by their claims."""
     rows: dict[str, list[int]] = {}
     for row, pair in enumerate(pairs):
         rows.setdefault(pair.claim, []).append(row)

@@ -146,8 +146,8 @@ class Models:
             settings: dict[str, Any] = {"model": model.name}
             encoder = None
             if trained_reranker(model.name) is None:
-                given = {"revision": model.revision, "max_length": model.max_length}
-                settings |= {key: value for key, value in given.items() if value is not None}
+                values = {"revision": model.revision, "max_length": model.max_length}
+                settings |= {key: value for key, value in values.items() if value is not None}
                 rendering = Rendering(view.claims, view.sources)
                 if kind is MaxSim:
                     plain = MaxSim(**settings)
@@ -209,11 +209,11 @@ class Scorer:
         self,
         view: ViewConfig,
         claims: Sequence[Claim],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
     ) -> list[np.ndarray]:
-        """Score for each claim the sources `asked`, by id: an array of each list's length.
+        """Score for each claim the sources `candidates`, by id: an array of each list's length.
 
         BM25 is divided by the weight of a term that a single source has, which grows with the
         pool. NaN is what cannot be known: the year of a source without a date, the title's score
@@ -221,23 +221,25 @@ class Scorer:
         what a new claim costs.
         """
         by: dict[Kind, Callable[[], list[np.ndarray]]] = {
-            "bm25": lambda: self._bm25(view, claims, asked),
-            "cosine": lambda: self._cosines(view, claims, asked, self._whole, fresh),
-            "best_sentence": lambda: self._cosines(view, claims, asked, _sentences, fresh),
-            **{kind: lambda: self._pair_scores(view, claims, asked, fresh) for kind in STAGES},
-            "year": lambda: [self._years(ids) for ids in asked],
+            "bm25": lambda: self._bm25(view, claims, candidates),
+            "cosine": lambda: self._cosines(view, claims, candidates, self._whole, fresh),
+            "best_sentence": lambda: self._cosines(view, claims, candidates, _sentences, fresh),
+            **{kind: lambda: self._pair_scores(view, claims, candidates, fresh) for kind in STAGES},
+            "year": lambda: [self._years(ids) for ids in candidates],
         }
         values = by[view.score]()
         if view.score == "year" or view.part == "all":
             return values
-        missing = ([_lacks(self._sources[source], view.part) for source in ids] for ids in asked)
+        missing = (
+            [_lacks(self._sources[source], view.part) for source in ids] for ids in candidates
+        )
         return [np.where(none, np.nan, value) for none, value in zip(missing, values, strict=True)]
 
-    def _years(self, asked: Sequence[str]) -> np.ndarray:
-        return np.array([year_of(self._sources[source].date) for source in asked], np.float64)
+    def _years(self, ids: Sequence[str]) -> np.ndarray:
+        return np.array([year_of(self._sources[source].date) for source in ids], np.float64)
 
     def _bm25(
-        self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]]
+        self, view: ViewConfig, claims: Sequence[Claim], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         metadata = view.part == "metadata" or (view.part == "all" and view.bm25.metadata)
         config = replace(view.bm25, claims=view.claims, metadata=metadata)
@@ -252,29 +254,30 @@ class Scorer:
                 pool = _of_grams(pool, view)
             index = self._lexical[view] = BM25Index(pool, config)
         bound = [
-            replace(claim, candidates=tuple(ids)) for claim, ids in zip(claims, asked, strict=True)
+            replace(claim, candidates=tuple(ids))
+            for claim, ids in zip(claims, candidates, strict=True)
         ]
-        run = index.rank(bound, max(map(len, asked), default=0))
+        run = index.rank(bound, max(map(len, candidates), default=0))
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
         scores = []
-        for claim, ids in zip(claims, asked, strict=True):
-            known = run.scored(claim.id)
-            scores.append(np.array([known.get(source, 0.0) for source in ids]) / rarest)
+        for claim, ids in zip(claims, candidates, strict=True):
+            ranked = run.scored(claim.id)
+            scores.append(np.array([ranked.get(source, 0.0) for source in ids]) / rarest)
         return scores
 
     def _cosines(
         self,
         view: ViewConfig,
         claims: Sequence[Claim],
-        asked: Sequence[Sequence[str]],
+        candidates: Sequence[Sequence[str]],
         texts_of: Callable[[Sequence[Source], Rendering], list[list[str]]],
         fresh: bool,
     ) -> list[np.ndarray]:
         resolved = self.resolved(view)
         rendering = resolved.rendering or Rendering(view.claims, view.sources)
-        ids = list(dict.fromkeys(source for one in asked for source in one))
-        known = [_only(self._sources[source], view.part) for source in ids]
-        texts = dict(zip(ids, texts_of(known, rendering), strict=True))
+        ids = list(dict.fromkeys(source for one in candidates for source in one))
+        parts = [_only(self._sources[source], view.part) for source in ids]
+        texts = dict(zip(ids, texts_of(parts, rendering), strict=True))
         store = self.models.runtime.store
         sources = self._encoded(
             resolved, [t for text in texts.values() for t in text], "source", store
@@ -282,7 +285,7 @@ class Scorer:
         claim_texts = rendering.claim_texts(claims)
         own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
         cosines = []
-        for text, one in zip(claim_texts, asked, strict=True):
+        for text, one in zip(claim_texts, candidates, strict=True):
             lengths = [len(texts[source]) for source in one]
             every = sources.of([t for source in one for t in texts[source]]) @ own.of([text])[0]
             starts = np.cumsum([0, *lengths[:-1]]) if one else np.empty(0, np.int64)
@@ -310,10 +313,14 @@ class Scorer:
         return Encoded({text: row for row, text in enumerate(distinct)}, vectors)
 
     def _pair_scores(
-        self, view: ViewConfig, claims: Sequence[Claim], asked: Sequence[Sequence[str]], fresh: bool
+        self,
+        view: ViewConfig,
+        claims: Sequence[Claim],
+        candidates: Sequence[Sequence[str]],
+        fresh: bool,
     ) -> list[np.ndarray]:
         stage, pool = self.models.stage(view), list(self._sources.values())
-        return list(stage.source_scores(claims, pool, asked, fresh=fresh).scores)
+        return list(stage.source_scores(claims, pool, candidates, fresh=fresh).scores)
 
 
 def _sentences(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:

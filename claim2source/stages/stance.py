@@ -110,7 +110,7 @@ class Stances:
 
 @dataclass(frozen=True, kw_only=True)
 class Stance(RewritingStage):
-    """Give a verdict on a claim by the stances of its first sources.
+    """Judge a claim by the stances of its first sources.
 
     The mean of stances, weighted by the scores of the ranking, is SUPPORTS from `threshold` on,
     REFUTES from minus `threshold` down, else NOT ENOUGH INFO. The result holds the first `depth`
@@ -255,7 +255,7 @@ class Stance(RewritingStage):
 
 
 def verdict_of(mean: float | None, threshold: float) -> Label:
-    """Give a verdict by the weighted mean of stances."""
+    """Return the verdict for a weighted mean of stances."""
     if mean is None or -threshold < mean < threshold:
         return UNVERIFIABLE
     return SUPPORTS if mean > 0 else REFUTES

@@ -74,7 +74,7 @@ class Poll:
 
     @property
     def none(self) -> int:
-        """The place of the vote for none."""
+        """Return the position of the vote for none."""
         return len(self.ids)
 
     def count(self, weights: np.ndarray, order: list[int], reason: str) -> None:
@@ -87,7 +87,7 @@ class Poll:
             self.reasons[order[option]] = reason
 
     def fail(self, reason: str, *, close: bool = False) -> None:
-        """Note that a vote failed, and whether more would."""
+        """Count a failed vote; with `close` no more are requested."""
         self.failures.append(Failure(self.claim.id, reason))
         self.closed |= close
 
@@ -104,18 +104,18 @@ class Poll:
         It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
         the first source and none need not be ahead of all.
         """
-        left = most - self.asks
-        if self.closed or left <= 0:
+        remaining = most - self.asks
+        if self.closed or remaining <= 0:
             return 0
         leader, lead = self.lead()
         stays = leader in (0, self.none) or not self.votes.any()
-        if lead > left or (stays and self.votes.any() and lead >= left):
+        if lead > remaining or (stays and self.votes.any() and lead >= remaining):
             return 0
-        half = (left - lead) / 2
-        return min(left, max(1, math.ceil(half) if stays else math.floor(half) + 1))
+        half = (remaining - lead) / 2
+        return min(remaining, max(1, math.ceil(half) if stays else math.floor(half) + 1))
 
     def details(self) -> dict[str, float]:
-        """Give the numbers of the poll for reports; `none` and `share` are shares of the votes."""
+        """Return the poll's numbers for reports; `none` and `share` are shares of the votes."""
         total = float(self.votes.sum())
         values: dict[str, float] = {"asks": self.asks, "tokens": self.tokens}
         if total > 0:
@@ -196,12 +196,12 @@ class Verifier(LLMStage):
         return [str(number + 1) for number in range(count)]
 
     def names(self, count: int) -> dict[str, str]:
-        """Give the values of the prompt's variables, those of others left empty."""
+        """Return the values of the prompt's variables, those of others left empty."""
         return {"count": str(count), "post": "", "translation": "", "papers": ""}
 
     @abstractmethod
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Ask about `count` papers."""
+        """Request a vote on `count` papers."""
 
     @abstractmethod
     def vote(self, answer: Answer, count: int) -> Vote | str:
@@ -214,11 +214,11 @@ class Verifier(LLMStage):
         """
         started = time.perf_counter()
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
-        wanted = {source for poll in polls for source in poll.ids}
-        known = {source.id: source for source in sources if source.id in wanted}
+        ids = {source for poll in polls for source in poll.ids}
+        by_id = {source.id: source for source in sources if source.id in ids}
         if any(not poll.closed for poll in polls):
             with self.asking() as llm:
-                self._collect_votes(llm, polls, known)
+                self._collect_votes(llm, polls, by_id)
         untranslated = set(missing_translations(claims, self.claims))
         ranked, notes = {}, {}
         for poll in polls:
@@ -242,8 +242,8 @@ class Verifier(LLMStage):
         while True:
             asks: dict[str, Ask] = {}
             for poll in polls:
-                left = self.votes - poll.asks
-                count = left if self.ranks_all else poll.needed(self.votes)
+                remaining = self.votes - poll.asks
+                count = remaining if self.ranks_all else poll.needed(self.votes)
                 for _ in range(0 if poll.closed else count):
                     ask = self._ask(poll, sources)
                     if ask is None:
@@ -302,25 +302,25 @@ class Verifier(LLMStage):
     def _ranked(
         self, poll: Poll, before: Mapping[str, float]
     ) -> tuple[list[tuple[str, float]], str]:
-        kept = list(before.items())
+        order = list(before.items())
         if len(poll.ids) < 2:
-            return kept, "nothing to choose"
+            return order, "nothing to choose"
         if not poll.good:
-            return kept, "no good answer: ranking left as it is"
+            return order, "no usable answer: ranking unchanged"
         leader, _ = poll.lead()
         if leader == poll.none:
-            return kept, f"none of the first {len(poll.ids)} fits: ranking left as it is"
+            return order, f"none of the first {len(poll.ids)} fits: ranking unchanged"
         if self.ranks_all:
             rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
             moved = sum(row != rank for rank, row in enumerate(rows))
-            return _reordered(kept, rows), f"{moved} of the first {len(rows)} have another rank"
+            return _reordered(order, rows), f"{moved} of the first {len(rows)} have another rank"
         if leader is None:
-            return kept, "the vote is a tie: ranking left as it is"
+            return order, "the vote is a tie: ranking unchanged"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
         reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
         why = f": {reason}" if reason else ""
         how = f"rank {leader + 1} chosen{votes}" if leader else f"first rank confirmed{votes}"
-        return _move_to_front(kept, leader), how + why
+        return _move_to_front(order, leader), how + why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +335,7 @@ class Select(Verifier):
     reply: Literal["json", "number"] = "json"
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Ask for one paper."""
+        """Request the number of one paper."""
         request = Request(id, messages, self.version)
         if self.reply == "number":
             return request
@@ -344,7 +344,7 @@ class Select(Verifier):
         return replace(request, schema=schema)
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read the number."""
+        """Read the number of a paper."""
         weights = np.zeros(count + 1)
         if self.reply == "json":
             data = answer.data or {}
@@ -371,18 +371,18 @@ class Order(Verifier):
 
     @property
     def ranks_all(self) -> bool:
-        """All papers are ordered."""
+        """Return true: all papers are ordered."""
         return True
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Ask for the numbers of all papers, the best first."""
+        """Request the numbers of all papers, the best first."""
         number = {"type": "integer", "minimum": 1, "maximum": count}
         ranking = {"type": "array", "items": number, "minItems": 1, "maxItems": count}
         schema = object_schema(reasoning={"type": "string"}, ranking=ranking)
         return Request(id, messages, self.version, schema)
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Give n points to the first, n - 1 to the second, .., and 0 to those without a place."""
+        """Give n points to the first, n - 1 to the second, .., and 0 to those without a rank."""
         data = answer.data or {}
         ranking = data["ranking"]
         assert isinstance(ranking, Sequence)
@@ -396,7 +396,7 @@ class Order(Verifier):
 
 @dataclass(frozen=True, kw_only=True)
 class Letters(Verifier):
-    """Move the likeliest paper to the first rank, where it is likelier than none of them.
+    """Move the most probable paper to the first rank, if it beats the probability of none.
 
     The papers are named A, B, ..; the letter after the last one means none. Several votes add up
     their probabilities.
@@ -424,7 +424,7 @@ class Letters(Verifier):
         return super().names(count) | {"letters": ", ".join(self.labels(count)), "none": none}
 
     def request(self, id: str, messages: tuple[Message, ...], count: int) -> Request:
-        """Ask for one letter, with the log-probabilities of all."""
+        """Request one letter, with the log-probabilities of all."""
         letters = tuple(self.labels(count + 1))
         return Request(
             id, messages, self.version, choices=letters, logprobs=MOST_TOKENS, max_tokens=1
@@ -468,7 +468,7 @@ def papers_text(sources: Sequence[Source], names: Sequence[str], form: SourceFor
 
 
 def flat(source: Source) -> Source:
-    """Put each field of a source on one line."""
+    """Join each field of a source to one line."""
     return replace(
         source,
         title=" ".join(source.title.split()),
@@ -508,8 +508,8 @@ def fitted(
 
 
 def _cut(source: Source, share: float) -> Source:
-    kept = source.abstract[: int(len(source.abstract) * share)]
-    words = kept.rpartition(" ")[0] or kept
+    text = source.abstract[: int(len(source.abstract) * share)]
+    words = text.rpartition(" ")[0] or text
     return replace(source, abstract=f"{words} .." if words else "")
 
 

@@ -114,11 +114,11 @@ class YesNo(LocalReranker):
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
         """Write a pair's prompt: head before the instruction, body with the texts, end."""
         _, instruction, template = self.prompt_settings
-        told = INSTRUCTIONS.get(instruction, instruction)
+        words = INSTRUCTIONS.get(instruction, instruction)
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
         claim, source = map(defused, pair)
-        body = f"<Instruct>: {told}\n<Query>: {claim}\n<Document>: {source}"
+        body = f"<Instruct>: {words}\n<Query>: {claim}\n<Document>: {source}"
         return head, body, _ENDINGS[template]
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
@@ -231,10 +231,12 @@ class _Prefixes:
                 ids[row, longest - len(tokens) :] = torch.tensor(tokens)
                 mask[row, longest - len(tokens) :] = 1
             positions = len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0)
-            seen = torch.cat([torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1)
+            attention = torch.cat(
+                [torch.ones((len(rest), len(prefix)), dtype=torch.long), mask], dim=1
+            )
             hidden = self.model.base_model(
                 input_ids=ids.to(device),
-                attention_mask=seen.to(device),
+                attention_mask=attention.to(device),
                 position_ids=positions.to(device),
                 past_key_values=cache,
                 use_cache=True,

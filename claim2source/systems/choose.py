@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -48,26 +49,33 @@ FIELDED_GRID: Grid = (
     ("b", (0.75, 0.3, 0.5, 1.0)),
     ("boost", (1.1, 0.0, 0.5, 1.0, 1.5, 2.0)),
 )
-FUSION_GRID = tuple(
-    replace(fusion, depth=depth)
-    for depth in (100, 1000)
-    for fusion in (
-        FusionConfig("linear"),
-        FusionConfig("linear", scale="z-score"),
-        FusionConfig("linear", scale="none"),
-        FusionConfig("rrf", rrf_k=60),
-        FusionConfig("rrf", rrf_k=10),
-    )
-)
-# The same with the other system's own score for what a list lacks.
-FUSION_GRID += tuple(
-    replace(fusion, missing="scored") for fusion in FUSION_GRID if fusion.method == "linear"
-)
+FUSION_DEPTHS = (100, 1000)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 
 Setting = TypeVar("Setting")
+
+
+@cache
+def fusion_grid() -> tuple[FusionConfig, ...]:
+    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
+    grid = [
+        replace(fusion, depth=depth)
+        for depth in FUSION_DEPTHS
+        for fusion in (
+            FusionConfig("linear"),
+            FusionConfig("linear", scale="z-score"),
+            FusionConfig("linear", scale="none"),
+            FusionConfig("rrf", rrf_k=60),
+            FusionConfig("rrf", rrf_k=10),
+        )
+    ]
+    linear = [fusion for fusion in grid if fusion.method == "linear"]
+    # The same with the other system's own score for what a list lacks.
+    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
+
+
 SEEN, UNSEEN = "seen", "unseen"
 
 
@@ -238,9 +246,9 @@ def choose(
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` holds those that differ."""
-    named = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
+    changes = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
     return (
-        f"{named} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
+        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
         f"within one standard error ({error:.4f})"
     )
 
@@ -313,18 +321,18 @@ def choose_fielded(
     base: FieldedConfig,
     grid: Grid = FIELDED_GRID,
     rule: Rule = "one_se",
-    known: dict[str, np.ndarray] | None = None,
+    scored: dict[str, np.ndarray] | None = None,
 ) -> tuple[FieldedConfig, Choice]:
     """Choose settings of BM25 over two fields, by average precision.
 
-    Every claim is ranked among its own candidates, whatever other claims there are: `known` keeps
+    Every claim is ranked among its own candidates, whatever other claims there are: `scored` keeps
     its values of all settings, for a choice on others of the same claims.
     """
     weighing, settings = weigh(data, metric=MAP), grid_settings(base, grid)
-    known = {} if known is None else known
-    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in known]
-    known |= _fielded_scores(claims, data, settings) if claims else {}
-    values = np.stack([known[claim] for claim in weighing.claim_ids], axis=1)
+    scored = {} if scored is None else scored
+    claims = [c for c in data.claims if c.id in weighing.claim_ids and c.id not in scored]
+    scored |= _fielded_scores(claims, data, settings) if claims else {}
+    values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
     tried = dict(zip(settings, values, strict=True))
     return choose_of_grid("fielded BM25", tried, grid, weighing, rule)
 
@@ -402,13 +410,13 @@ def choose_fusion(
     sparse: Run,
     dense: Run,
     data: Dataset,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
+    grid: Sequence[FusionConfig] | None = None,
     note: str = "",
     scored: tuple[Run, Run] | None = None,
     weighing: Weighing | None = None,
     rule: Rule = "one_se",
 ) -> tuple[FusionConfig, Choice]:
-    """Choose a fusion of two runs, and its alpha, from a grid.
+    """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
 
     The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
     it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
@@ -432,10 +440,11 @@ def try_fusion(
     sparse: Run,
     dense: Run,
     weighing: Weighing,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
+    grid: Sequence[FusionConfig] | None,
     scored: tuple[Run, Run] | None = None,
 ) -> dict[FusionConfig, np.ndarray]:
     """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
+    grid = fusion_grid() if grid is None else grid
     if scored is None:
         grid = [config for config in grid if config.missing == "lowest"]
     sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))

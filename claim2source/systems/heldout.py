@@ -86,7 +86,7 @@ def carve(
 
 
 def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
-    """Leave the claims that none of several models was trained on.
+    """Return the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
     claim with a gold is left.
@@ -153,7 +153,7 @@ class HeldOut:
         self._shared: dict[str, dict[str, np.ndarray]] = {}
 
     def without(self, claims: Collection[str]) -> HeldOut:
-        """Leave out some of the given claims, which are reported: a fold of a cross-validation."""
+        """Remove some of the given claims, which are reported: a fold of a cross-validation."""
         assert self.given is not None
         rest = self.given.with_claims(
             claim for claim in self.given.claims if claim.id not in claims
@@ -187,7 +187,7 @@ class HeldOut:
     def _load(self, split: str) -> Dataset:
         if split == self.reported:
             raise NothingToChooseOn(
-                f"split: {split!r} is what settings are chosen on, not reported on"
+                f"split: {split!r} is the split to choose settings on, and not reported on"
             )
         try:
             train = load(self.dataset, split, lenient=self.choosing.lenient)
@@ -225,14 +225,14 @@ class HeldOut:
             return selection
         own = HeldOut(self.dataset, self.reported, ChoosingOn(lenient=self.choosing.lenient))
         try:
-            known = own._unknown_to(base)
+            of_base = own._unknown_to(base)
         except NothingToChooseOn:
             return selection
-        if known.note or known.val is known.train:
+        if of_base.note or of_base.val is of_base.train:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([selection, known])
+        return known_to_none([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model's last training held out; all of train without one."""
@@ -251,22 +251,31 @@ class HeldOut:
         if trained and data.val_sha256 != selection.val.fingerprint:
             known = _claims_of(data, _Training(self.dataset, train.split))
             if known is not None:
-                return self._without(train, known)
+                return self._without(train, known, data.seen_share_expected)
             note = "the val carved here is not the one training held out: the data differ"
+            if data.dataset is not None:
+                note += f", and {data.dataset}, which it was trained on, is not here"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
 
-    def _without(self, train: Dataset, known: Sequence[Claim]) -> SelectionData:
-        """Leave the claims of train that a training on other data did not see, by their text."""
-        texts = {plain_text(claim.text) for claim in known}
+    def _without(
+        self, train: Dataset, trained: Sequence[Claim], seen_share: float | None
+    ) -> SelectionData:
+        """Return the claims of train that a training on other data did not see, by their text.
+
+        Those of a paper with a claim that it saw are weighed as `seen_share` says.
+        """
+        texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):
             return SelectionData(train, train)
         val = self._with_golds(train.with_claims(unknown, "val"))
         trained_on = len(train.claims) - len(unknown)
         note = f"without the {trained_on} claims of {train.split} that training on other data saw"
-        return SelectionData(train, val, note)
+        papers = {gold for c in train.claims if plain_text(c.text) in texts for gold in c.golds}
+        seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))
+        return SelectionData(train, val, note, seen, seen_share)
 
     def carved(self, data: DataRecord) -> SelectionData:
         """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
@@ -344,14 +353,14 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
 
 def _trained_bases(name: str) -> Iterator[tuple[str, Trained]]:
     """Find the manifests of a model and of its bases, as far as they were trained here."""
-    waiting, known = [name], set()
+    waiting, visited = [name], set()
     while waiting:
         model = waiting.pop()
         folder = checkpoint_folder(model)
         manifest = manifest_of(model)
-        if manifest is None or folder.resolve() in known:
+        if manifest is None or folder.resolve() in visited:
             continue
-        known.add(folder.resolve())
+        visited.add(folder.resolve())
         if manifest.epoch:
             yield model, manifest
         waiting.append(manifest.base.name)
@@ -369,17 +378,17 @@ def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | Non
         same = Path(str(record.dataset)).name == Path(here.dataset).name
         if not same or record.train_split != here.train_split:
             return None
-        said = "was trained on claims of this data set, and held out others"
+        reason = "was trained on claims of this data set, and held out others"
     else:
         trained = {(claim.id, claim.text) for claim in claims}
-        known = sum((claim.id, claim.text) in trained for claim in val.claims)
-        if not known:
+        count = sum((claim.id, claim.text) in trained for claim in val.claims)
+        if not count:
             return None
-        said = f"was trained on {known} of its {len(val.claims)}"
+        reason = f"was trained on {count} of its {len(val.claims)}"
     seen = record.val_seen_share or 0.0
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
-        f"{said}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
+        f"{reason}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
         f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
     )
 

@@ -19,7 +19,7 @@ from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
     CUT,
-    FUSION_GRID,
+    FUSION_DEPTHS,
     Grid,
     choose,
     choose_bm25,
@@ -39,7 +39,7 @@ CHECKPOINT = "checkpoint"
 NO_CHECKPOINT = (
     f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
 )
-_DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
+_DEEPEST_FUSION = max(FUSION_DEPTHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +179,11 @@ class FieldedNode(GridNode):
             return self, []
         fitting = replace(fitting, form="original")
         base, made_of = self.fielded, (self.fielded, self.grid, train_split)
-        known = fitting.held_out.shared(made_of)
+        scores = fitting.held_out.shared(made_of)
         fielded, choice = fitting.once(
             made_of,
             lambda: choose_fielded(
-                fitting.held_out.train(train_split), base, self.grid, fitting.rule, known
+                fitting.held_out.train(train_split), base, self.grid, fitting.rule, scores
             ),
         )
         return replace(self, fielded=fielded, fitted=True), [choice]
@@ -198,9 +198,9 @@ class FieldedNode(GridNode):
         """Return the label of a node without one of its own: with its changed settings."""
         if self.grid:
             return "fielded-bm25-tuned"
-        given, plain = asdict(self.fielded), asdict(FieldedConfig())
+        values, defaults = asdict(self.fielded), asdict(FieldedConfig())
         return "+".join(
-            ["fielded-bm25", *(f"{k}-{given[k]}" for k in given if given[k] != plain[k])]
+            ["fielded-bm25", *(f"{k}-{values[k]}" for k in values if values[k] != defaults[k])]
         )
 
 
@@ -234,8 +234,8 @@ class DenseNode(Node):
         if self.rendering is not None:
             own = runtime.pool.load(self.model).rendering_for(self.rendering)
         else:
-            known = runtime.pool.facts(self.model).rendering
-            own = known or Rendering("original", self.sources_form)
+            rendering = runtime.pool.facts(self.model).rendering
+            own = rendering or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
     def index(
@@ -449,8 +449,8 @@ class RouteNode(Node):
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that is wanted; without one, the one of all parts."""
-        if (wanted := self.claims or form) is not None:
-            return wanted
+        if (own_form := self.claims or form) is not None:
+            return own_form
         forms = {part.form_of(None, runtime) for part in self.parts}
         # Parts of different forms are each run with their own.
         return forms.pop() if len(forms) == 1 else "original"
@@ -459,7 +459,7 @@ class RouteNode(Node):
         """Fit the parts of the reported languages, and choose each language's on its val."""
         self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
-        routes, choices, taken = {}, [], list[AnyNode]()
+        routes, choices, distinct = {}, [], list[AnyNode]()
         for language in fitting.languages or tuple(self.routes):
             parts = self.candidates(language)
             part = parts[0]
@@ -470,8 +470,8 @@ class RouteNode(Node):
                 choices.append(choice)
             # What was chosen before is not chosen again.
             routes[language] = (part.fit(fitting, train_split)[0],)
-            taken += [] if part in taken else [part]
-        choices += [choice for part in taken for choice in part.fit(fitting, train_split)[1]]
+            distinct += [] if part in distinct else [part]
+        choices += [choice for part in distinct for choice in part.fit(fitting, train_split)[1]]
         return replace(self, routes=routes), choices
 
     def index(
@@ -516,8 +516,8 @@ class _RouteIndex(Unwritten):
         parts = []
         for part, mine in groups:
             index = part.index(self.sources, self.runtime, self.form)
-            asked = [claim for claim in claims if claim.lang in mine]
-            parts.append((part.display_name, index.search(asked, k)))
+            routed = [claim for claim in claims if claim.lang in mine]
+            parts.append((part.display_name, index.search(routed, k)))
         return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
 
 

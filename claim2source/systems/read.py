@@ -248,14 +248,14 @@ class _Reader:
         depth = entry.depth
         claims, label = entry.claims, entry.label
         unsupported, advice = entry.unsupported, entry.advice
-        given = entry.retrieve
-        if isinstance(given, str) and given in self.entries and entry.routes is None:
-            named = self.system(given)
-            first = named.first
-            stages = (*named.stages, *stages)
-            depth, claims = depth or named.depth, claims or named.claims
-            label = label or (None if entry.stages else named.label)
-            unsupported, advice = unsupported or named.unsupported, advice or named.advice
+        retrieve = entry.retrieve
+        if isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None:
+            shared = self.system(retrieve)
+            first = shared.first
+            stages = (*shared.stages, *stages)
+            depth, claims = depth or shared.depth, claims or shared.claims
+            label = label or (None if entry.stages else shared.label)
+            unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
             first = self._first(name, entry)
         return System(name, first, stages, claims, depth, label, unsupported, advice)
@@ -280,18 +280,18 @@ class _Reader:
                 raise ConfigError(f"routes.{language}", language, allowed)
         return RouteNode(name=name, routes=routes)
 
-    def _several(self, given: Any, key: str) -> tuple[AnyNode, ...]:
-        nodes = given if isinstance(given, list) else [given]
+    def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
+        nodes = value if isinstance(value, list) else [value]
         made = tuple(self._node(node, key) for node in nodes)
         if not made or any(one in made[:i] for i, one in enumerate(made)):
-            raise ConfigError(key, given, "a node, or a list of different ones")
+            raise ConfigError(key, value, "a node, or a list of different ones")
         return made
 
     def _node(self, given: Any, key: str) -> AnyNode:
         if isinstance(given, str):
             if given not in self.entries:
-                known = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(key, given, f"{known}, or the name of a system")
+                kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
+                raise ConfigError(key, given, f"{kinds}, or the name of a system")
             return self._shared_node(given, key)
         if not isinstance(given, Mapping):
             raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
@@ -368,19 +368,19 @@ def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunN
 
 def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
-    given = dict(_mapping(value, key))
-    lists = dict(usual) if given.get("k1") == FIT else {}
-    lists |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    settings = dict(_mapping(value, key))
+    lists = dict(usual) if settings.get("k1") == FIT else {}
+    lists |= {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
     for name, values in lists.items():
         if not values:
             raise ConfigError(f"{key}.{name}", list(values), "one or more values")
-    given |= {name: values[0] for name, values in lists.items()}
+    settings |= {name: values[0] for name, values in lists.items()}
     for name, values in lists.items():
         for one in values:
-            make(kind, {**given, name: one}, f"{key}.")
+            make(kind, {**settings, name: one}, f"{key}.")
     order = [name for name, _ in usual]
     names = sorted(lists, key=lambda name: order.index(name) if name in order else -1)
-    return make(kind, given, f"{key}."), tuple((name, lists[name]) for name in names)
+    return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
@@ -398,8 +398,8 @@ def read_staged(file: Path, name: str | None = None) -> System:
     """
     systems = read_systems([file], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     staged = [system for system in systems.values() if system.stages]
-    chosen = [system for system in staged if name in (None, system.name)]
-    if len(chosen) != 1:
+    matching = [system for system in staged if name in (None, system.name)]
+    if len(matching) != 1:
         listed = ", ".join(system.name for system in staged)
         raise ConfigError("system", name, f"one of {listed or 'none: it has no stages'}")
-    return chosen[0]
+    return matching[0]

@@ -51,7 +51,7 @@ MARGIN = "margin_below"
 
 @dataclass(frozen=True)
 class WhenConfig(Settings):
-    """Say which claims a stage is asked about: one condition that holds is enough.
+    """Set which claims a stage is asked about: one condition that holds is enough.
 
     Args:
         margin_below: claims whose first score leads the second by less than this share of the
@@ -63,11 +63,11 @@ class WhenConfig(Settings):
     disagree: bool = False
 
     def check(self) -> None:
-        given = self.margin_below is not None or self.disagree
-        require(given, "when", asdict(self), "margin_below, disagree or both")
+        is_set = self.margin_below is not None or self.disagree
+        require(is_set, "when", asdict(self), "margin_below, disagree or both")
 
     def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
-        """Say why a claim's ranking is left as it is; None where the stage is asked."""
+        """Explain why a claim's ranking stays as it is; None where the stage is asked."""
         margin = margin_of(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
             return None
@@ -88,13 +88,13 @@ class Conditional:
 
     @property
     def depth(self) -> int:
-        """How deep the stage looks."""
+        """Return the depth of the stage."""
         return int(getattr(self.stage, "depth", 0))
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
         """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
         return self.apply_by(
-            claims, run, None, lambda asked, part: self.stage.apply(asked, sources, part)
+            claims, run, None, lambda doubtful, part: self.stage.apply(doubtful, sources, part)
         )
 
     def apply_by(
@@ -107,11 +107,13 @@ class Conditional:
         """Apply the stage by `apply` to the claims and rankings that it is asked about."""
         why = {claim.id: self.when.reason_to_skip(claim.id, run, earlier) for claim in claims}
         notes = {claim: reason for claim, reason in why.items() if reason is not None}
-        kept = Result(run.restricted(notes), notes, stored=True)
-        asked = [claim for claim in claims if claim.id not in notes]
-        if not asked:
-            return kept
-        return join_results([apply(asked, run.restricted(c.id for c in asked)), kept], claims)
+        undoubted = Result(run.restricted(notes), notes, stored=True)
+        doubtful = [claim for claim in claims if claim.id not in notes]
+        if not doubtful:
+            return undoubted
+        return join_results(
+            [apply(doubtful, run.restricted(c.id for c in doubtful)), undoubted], claims
+        )
 
 
 def margin_of(run: Run, claim: str) -> float:
@@ -152,7 +154,7 @@ _RUNTIME = (
 
 
 def is_simulated(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage makes its row, and the rows after it, no part of any test."""
+    """Tell whether a stage is simulated or handed the golds: it and later ones are in no test."""
     return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
 
 
@@ -236,15 +238,15 @@ def named_stages(
     stages: Sequence[tuple[str, Result]], claims: Sequence[Claim]
 ) -> dict[str, Result]:
     """Name the stages that rank for all claims; the second of a name is `NAME 2`."""
-    wanted = {claim.id for claim in claims}
-    named: dict[str, Result] = {}
+    ids = {claim.id for claim in claims}
+    by_name: dict[str, Result] = {}
     for name, result in stages:
-        if wanted <= set(result.run.claim_ids):
+        if ids <= set(result.run.claim_ids):
             times = sum(
-                re.fullmatch(rf"{re.escape(name)}( \d+)?", value) is not None for value in named
+                re.fullmatch(rf"{re.escape(name)}( \d+)?", value) is not None for value in by_name
             )
-            named[f"{name} {times + 1}" if times else name] = result
-    return named
+            by_name[f"{name} {times + 1}" if times else name] = result
+    return by_name
 
 
 def with_runtime(
@@ -279,10 +281,17 @@ def apply_stage(
     if isinstance(stage, Conditional):
         inner = stage.stage
 
-        def of_asked(asked: Sequence[Claim], run: Run) -> Result:
-            given = Result(run)
+        def of_asked(subset: Sequence[Claim], run: Run) -> Result:
+            unranked = Result(run)
             return apply_stage(
-                inner, asked, sources, given, store, clock, device=device, progress=progress
+                inner,
+                subset,
+                sources,
+                unranked,
+                store,
+                clock,
+                device=device,
+                progress=progress,
             )
 
         result = stage.apply_by(claims, before.run, earlier, of_asked)
@@ -347,27 +356,32 @@ def is_fit(entry: Mapping[str, Any]) -> bool:
 
 
 def apply_stages(
-    entries: Sequence[Mapping[str, Any]],
+    stages: Sequence[tuple[str, Stage]],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
     runtime: SystemRuntime,
+    on_stage: Callable[[str], None] = lambda name: None,
 ) -> list[tuple[str, Result]]:
-    """Apply stages one after another to the last result of `before`; return each with its name."""
-    named = list(before)
-    for name, stage in load_stages(entries):
+    """Apply stages one after another to the last result of `before`; return each with its name.
+
+    `on_stage` is called with the name of each before it is applied.
+    """
+    results = list(before)
+    for name, stage in stages:
+        on_stage(name)
         result = apply_stage(
-            with_history(stage, named, claims),
+            with_history(stage, results, claims),
             claims,
             sources,
-            named[-1][1],
+            results[-1][1],
             runtime.store,
             device=runtime.device,
             progress=runtime.progress,
-            earlier=named[-2][1].run if len(named) > 1 else None,
+            earlier=results[-2][1].run if len(results) > 1 else None,
         )
-        named.append((name, result))
-    return named[len(before) :]
+        results.append((name, result))
+    return results[len(before) :]
 
 
 def is_answered(result: Result) -> bool:
@@ -391,8 +405,8 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
             raise ConfigError(f"stages.{number}", entry, f"one of {', '.join(STAGE_KINDS)}")
         name = str(entry[kinds[0]])
         kind = _stage_type(f"stages.{number}.{kinds[0]}", name)
-        known = (kinds[0], WHEN, SIMULATED)
-        settings = {k: value for k, value in entry.items() if k not in known}
+        keys = (kinds[0], WHEN, SIMULATED)
+        settings = {k: value for k, value in entry.items() if k not in keys}
         settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
         stage: Stage = make(kind, settings, f"stages.{number}.")
         if WHEN in entry:
@@ -401,13 +415,13 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
     return stages
 
 
-def _read_condition(given: Any, number: int) -> WhenConfig:
+def _read_condition(value: Any, number: int) -> WhenConfig:
     key = f"stages.{number}.{WHEN}"
-    if not isinstance(given, Mapping):
-        raise ConfigError(key, given, "such as {margin_below: 0.2}")
+    if not isinstance(value, Mapping):
+        raise ConfigError(key, value, "such as {margin_below: 0.2}")
     # Where the margin is chosen, the stage is asked about every claim until then.
-    given = {**given, MARGIN: 1.0} if given.get(MARGIN) == FIT else given
-    when: WhenConfig = make(WhenConfig, given, f"{key}.")
+    value = {**value, MARGIN: 1.0} if value.get(MARGIN) == FIT else value
+    when: WhenConfig = make(WhenConfig, value, f"{key}.")
     if number == 0 and when.disagree:
         raise ConfigError(f"{key}.disagree", True, "false: no stage is before the first one")
     return when
@@ -436,7 +450,7 @@ def _stage_type(key: str, name: str) -> type:
 
 
 def stage_depth(entries: Sequence[Mapping[str, Any]]) -> int:
-    """Tell how deep stages look."""
+    """Return the depth of stages."""
     return max((int(getattr(stage, "depth", 0)) for _, stage in load_stages(entries)), default=0)
 
 
@@ -473,11 +487,11 @@ def fit_stages(
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    named, fitted, choices = list(before), list[Mapping[str, Any]](), list[Choice]()
+    results, fitted, choices = list(before), list[Mapping[str, Any]](), list[Choice]()
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
-        return apply_stages([entry], named, data.claims, data.sources, runtime)
+        return apply_stages(load_stages([entry]), results, data.claims, data.sources, runtime)
 
     for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:
@@ -492,14 +506,14 @@ def fit_stages(
         if is_fit(entry):
             everywhere = {key: value for key, value in entry.items() if key != WHEN}
             when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
-            earlier = named[-2][1].run if len(named) > 1 else None
-            now, after = named[-1][1].run, run(everywhere)[0][1].run
+            earlier = results[-2][1].run if len(results) > 1 else None
+            now, after = results[-1][1].run, run(everywhere)[0][1].run
             margin, choice = choose_margin(now, after, data, when, earlier, rule=rule)
             entry = {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}
             choices.append(choice)
         fitted.append(entry)
         if number < last:
-            named += run(entry)
+            results += run(entry)
     return tuple(fitted), choices
 
 
@@ -561,9 +575,9 @@ def choose_margin(
     tried, shares = {}, {}
     for margin in sorted(margins):
         condition = WhenConfig(margin, when.disagree if when is not None else False)
-        kept = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
-        asked = np.array([why is None for why in kept])
-        tried[margin], shares[margin] = np.where(asked, new, old), float(asked.mean())
+        reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
+        is_asked = np.array([why is None for why in reasons])
+        tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
     chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
     both = f"asks about {shares[chosen]:.1%} of these claims"
     everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"

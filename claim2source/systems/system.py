@@ -104,7 +104,7 @@ class System:
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """Say why it cannot run, as its files tell; None where they do not."""
+        """Explain why it cannot run, as its files tell; None where they do not."""
         reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -122,11 +122,11 @@ class System:
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        taken = self.stages if stages is None else self.stages[:stages]
-        if self.label is not None and taken == self.stages:
+        entries = self.stages if stages is None else self.stages[:stages]
+        if self.label is not None and entries == self.stages:
             return self.label
         labels = [self.first.label_of()]
-        for entry, stage in zip(taken, load_stages(taken), strict=True):
+        for entry, stage in zip(entries, load_stages(entries), strict=True):
             labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
         return " + ".join(labels)
 
@@ -148,7 +148,7 @@ class System:
         routes: Mapping[str, str] | None = None,
         read_as: DenseNode | None = None,
     ) -> System:
-        """Put a checkpoint in the place of the dense model, for some languages another.
+        """Replace the dense model by a checkpoint, for some languages by another.
 
         `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
         the system has no dense model.
@@ -185,9 +185,9 @@ class System:
             return fitted
         # The stages are fitted on claims that no model of the system knows.
         selection = choosing_claims(fitted.system, runtime, held_out)
-        known = selection.labels
+        labels = selection.labels
         judged = selection.val.with_claims(
-            claim for claim in selection.val.claims if claim.golds or claim.id in known
+            claim for claim in selection.val.claims if claim.golds or claim.id in labels
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
         result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
@@ -204,7 +204,7 @@ def _with_checkpoint(
     routes: Mapping[str, str] | None = None,
     read_as: DenseNode | None = None,
 ) -> AnyNode:
-    """Put a checkpoint in the place of a node's dense models, for some languages another.
+    """Replace a node's dense models by a checkpoint, for some languages by another.
 
     `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where the
     node has no dense model, or where val chooses among several.
@@ -238,7 +238,7 @@ def _with_checkpoint(
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """Hold a system of which nothing is left to choose, and the claim form that it runs with.
+    """Hold a system with all its choices made, and the claim form that it runs with.
 
     `wanted` is the form that was asked for: without one each part has its own.
     """
@@ -271,7 +271,7 @@ class SystemIndex:
             result = index.search(claims, system.first_depth(k))
             kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
             stages = [*result.parts, (kind, result)]
-            stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
+            stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -292,7 +292,7 @@ class SystemIndex:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Say how systems are run.
+    """Set how systems are run.
 
     `dataset` is the folder that further splits are loaded from; `models` a folder of models by
     the last part of their name; `rewrites` a text appended to each reported claim,

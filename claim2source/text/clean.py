@@ -118,8 +118,8 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
     """
     pipeline = load_pipeline(model)
     unused = [name for name in _UNUSED if name in pipeline.pipe_names]
-    given = (text.replace(",", "") for text in texts)
-    docs = pipeline.pipe(given, disable=unused, batch_size=256)
+    lines = (text.replace(",", "") for text in texts)
+    docs = pipeline.pipe(lines, disable=unused, batch_size=256)
     return [
         " ".join(t.lemma_ for t in doc if not t.is_stop and t.text.isalnum()).lower()
         for doc in watched(docs, "lemmas", len(texts))

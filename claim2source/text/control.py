@@ -1,4 +1,4 @@
-"""Part the control tokens of chat templates in texts of others; take a reply out of its thoughts.
+"""Break up control tokens of chat templates in foreign texts; take a reply out of its thoughts.
 
 A server reads `<|im_end|>` in a post as if the template had written it. What a model thinks, and
 the tokens around its turn, are no part of what it says. Every scan here is linear.
@@ -93,13 +93,13 @@ _ENDS = re.compile(r"/|tool|return|<turn\||end(?!_header)", re.IGNORECASE)
 
 
 def defused(text: str) -> str:
-    """Part the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
+    """Break up the control tokens in a text: `<|im_end|>` becomes `< |im_end| >`."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return _CONTROL.sub(lambda match: f"{match[0]} ", text)
 
 
 def without_thoughts(text: str) -> str:
-    """Leave out a model's thoughts; nothing is left where a thought does not end.
+    """Remove a model's thoughts; nothing is left where a thought does not end.
 
     A template may have opened the thought: what stands before the end of one is left out, too.
     """
@@ -107,20 +107,20 @@ def without_thoughts(text: str) -> str:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
-    kept, start, inside = list[str](), 0, ""
+    parts, start, inside = list[str](), 0, ""
     for mark in _MARK.finditer(text):
         kind, closes = _thought_kind(mark)
         if not inside and closes:
-            kept.clear()
+            parts.clear()
         elif not inside:
-            kept.append(text[start : mark.start()])
+            parts.append(text[start : mark.start()])
             inside = "" if mark["empty"] else kind
         elif closes and kind == inside:
             inside = ""
         else:
             continue
         start = mark.end()
-    return "" if inside else "".join([*kept, text[start:]])
+    return "" if inside else "".join([*parts, text[start:]])
 
 
 def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
@@ -134,7 +134,7 @@ def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
 
 
 def without_control(text: str) -> str:
-    """Leave out the control tokens before a reply, and all from the first one after it."""
+    """Remove the control tokens before a reply, and everything from the first one after it."""
     start = 0
     while before := _BEFORE.match(text, start):
         if not _BEGINS.search(before[1]) or _ENDS.search(before[1]):

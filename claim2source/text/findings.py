@@ -20,7 +20,7 @@ _SIGNS = re.compile(
 
 
 def findings(sentences: Sequence[str]) -> list[int]:
-    """List the places of an abstract's findings; those of all sentences where there are none.
+    """List the positions of an abstract's findings; of all sentences where there are none.
 
     They stand in its later half or show a result: 92 % of them are results or conclusions, and
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).

@@ -53,10 +53,10 @@ def detect(text: str) -> str | None:
 
     Addresses, handles, hashtags and digits are not looked at.
     """
-    plain = _words(text)
-    if sum(map(str.isalpha, plain)) < MIN_LETTERS:
+    words = _words(text)
+    if sum(map(str.isalpha, words)) < MIN_LETTERS:
         return None
-    lang, probability = _identifier().classify(plain)
+    lang, probability = _identifier().classify(words)
     return str(lang) if probability >= SURE else None
 
 
@@ -72,12 +72,12 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 
 def why_not_in(text: str, language: str) -> str | None:
-    """Say that a text is surely in another language; None where it is not."""
-    wanted = language.partition("-")[0]
-    if wanted not in _OTHER_LETTERS and not _is_latin(text):
+    """Explain that a text is surely in another language; None where it is not."""
+    code = language.partition("-")[0]
+    if code not in _OTHER_LETTERS and not _is_latin(text):
         return f"in other letters than {language_name(language)}"
     detected = detect(text)
-    if detected is None or detected == wanted:
+    if detected is None or detected == code:
         return None
     return f"in {language_name(detected)}, not {language_name(language)}"
 
@@ -119,7 +119,7 @@ def why_bad_reply(
     longest: int,
     may_repeat: bool,
 ) -> str | None:
-    """Say why a reply cannot stand for the text that it was to rewrite; None where it can.
+    """Explain why a reply cannot replace the text that it rewrites; None where it can.
 
     Args:
         reply: what the model answered, cleaned.

@@ -90,14 +90,14 @@ class Prompt:
         """Name the variables that stand within the text, in braces."""
         return frozenset(_PLACE.findall("\n".join(text for _, text in self._texts())))
 
-    def check_variables(self, given: Iterable[str]) -> None:
+    def check_variables(self, names: Iterable[str]) -> None:
         """Raise `InputError` unless exactly the variables of the prompt are given."""
-        given = set(given)
+        names = set(names)
         for name in self.variables:
-            if name not in given:
-                why = f"no value is given for it here; given: {', '.join(sorted(given)) or 'none'}"
+            if name not in names:
+                why = f"no value is given for it here; given: {', '.join(sorted(names)) or 'none'}"
                 raise InputError.at(self.path, field=f"variables.{name}", why=why)
-        for name in sorted(given - {*self.variables}):
+        for name in sorted(names - {*self.variables}):
             why = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
             raise InputError.at(self.path, field="variables", why=why)
 
@@ -110,8 +110,8 @@ class Prompt:
         self.check_variables(values)
         inline = {name: defused(self._short(name, values[name])) for name in self.inline}
         data = [name for name in self.variables if name not in inline]
-        shown = [{**example.values} for example in self.examples] + [{**values}]
-        plain = [_plain(part.get(name, "")) for part in shown for name in data]
+        parts_shown = [{**example.values} for example in self.examples] + [{**values}]
+        plain = [_plain(part.get(name, "")) for part in parts_shown for name in data]
         tags = {name: _tag(name, plain) for name in data}
         between = " or between ".join(f"<{tags[name]}> and </{tags[name]}>" for name in data)
         parts = [
@@ -127,7 +127,7 @@ class Prompt:
         if data:
             system += "\n\n" + _DATA.format(tags=between)
         messages = [Message("system", system)]
-        for example, part in zip(self.examples, shown, strict=False):
+        for example, part in zip(self.examples, parts_shown, strict=False):
             messages.append(Message("user", self._fenced(part, tags)))
             messages.append(Message("assistant", example.output))
         # Some chat templates refuse a system message without a user's.
@@ -163,9 +163,9 @@ def read_prompt(name_or_path: str) -> Prompt:
     if path.suffix not in (".yaml", ".yml") and path.name == name_or_path:
         path = PROMPTS / f"{name_or_path}.yaml"
         if not path.is_file():
-            known = shipped_prompts()
-            why = f"no such prompt; {did_you_mean(name_or_path, known)}a file ends in .yaml, and "
-            raise InputError.at(name_or_path, why=f"{why}these ship: {', '.join(known)}")
+            names = shipped_prompts()
+            why = f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
+            raise InputError.at(name_or_path, why=f"{why}these ship: {', '.join(names)}")
     read = validated(_File, _mapping(path), path)
     prompt = Prompt(
         name=path.stem,
@@ -189,10 +189,10 @@ def shipped_prompts() -> list[str]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    values, known = read_mapping(path), [spec.name for spec in fields(_File)]
+    values, allowed = read_mapping(path), [spec.name for spec in fields(_File)]
     for key in values:
-        if key not in known:
-            why = f"no such key; {did_you_mean(key, known)}allowed: {', '.join(known)}"
+        if key not in allowed:
+            why = f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
             raise InputError.at(path, field=key, why=why)
     if isinstance(version := values.get("version"), int | float) and not isinstance(version, bool):
         values["version"] = values["version"].text  # as it is written
@@ -214,8 +214,8 @@ def _check(prompt: Prompt) -> None:
     for key, text in prompt._texts():
         for name in _PLACE.findall(text):
             if name not in prompt.variables:
-                known = ", ".join(prompt.variables)
-                refuse(key, f"names {{{name}}}, which is not among its variables: {known}")
+                names = ", ".join(prompt.variables)
+                refuse(key, f"names {{{name}}}, which is not among its variables: {names}")
     data = {*prompt.variables} - prompt.inline
     for i, example in enumerate(prompt.examples):
         for name in {*example.values} ^ data:
@@ -233,9 +233,9 @@ def _tag(name: str, values: Sequence[str]) -> str:
     # All numbers that values give it are found at once: there may be many.
     letters = "".join(f"[{re.escape(c)}{_OTHER}]" for c in base)
     forged = rf"<(?:\s*/)?\s*{letters}(-\d+)?(?![a-z0-9-])"
-    taken = {base + forgery for text in values for forgery in re.findall(forged, text)}
+    used = {base + forgery for text in values for forgery in re.findall(forged, text)}
     number = 1
-    while tag in taken:
+    while tag in used:
         number += 1
         tag = f"{base}-{number}"
     return tag
@@ -243,11 +243,11 @@ def _tag(name: str, values: Sequence[str]) -> str:
 
 def _plain(text: str) -> str:
     """Normalise a text so that look-alikes of `<` and invisible marks cannot hide a tag."""
-    shown = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
+    unescaped = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
     unseen = ("Cf", "Mn", "Me", "Cc")
-    seen = (c for c in shown if c.isspace() or unicodedata.category(c) not in unseen)
-    plain = "".join(seen).translate(_LOOK_ALIKES)
-    return "".join(_ascii(c) for c in plain)
+    visible = (c for c in unescaped if c.isspace() or unicodedata.category(c) not in unseen)
+    mapped = "".join(visible).translate(_LOOK_ALIKES)
+    return "".join(_ascii(c) for c in mapped)
 
 
 def _ascii(c: str) -> str:

@@ -62,20 +62,20 @@ def spelt(text: str) -> set[str]:
 def lost_facts(original: str, text: str) -> list[str]:
     """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers."""
     before, after = numbers(original), numbers(text)
-    written = after.keys() | spelt(text)
-    said = [f"the number {number} is gone" for number in before if number not in written]
+    numbers_written = after.keys() | spelt(text)
+    facts = [f"the number {number} is gone" for number in before if number not in numbers_written]
     for number, percent in before.items():
         if percent and number in after and not after[number]:
-            said.append(f"{number} is no percentage any more")
-    known = before.keys() | spelt(original)
-    said += [f"the number {number} is new" for number in after if number not in known]
-    kept = {tag.lower() for tag in tags(text)}
-    return said + [f"{tag} is gone" for tag in tags(original) if tag.lower() not in kept]
+            facts.append(f"{number} is no longer a percentage")
+    numbers_known = before.keys() | spelt(original)
+    facts += [f"the number {number} is new" for number in after if number not in numbers_known]
+    tags_kept = {tag.lower() for tag in tags(text)}
+    return facts + [f"{tag} is gone" for tag in tags(original) if tag.lower() not in tags_kept]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Say how rewritten texts differ from their originals, as means over the texts.
+    """Measure how rewritten texts differ from their originals, as means over the texts.
 
     `words`: of a rewritten text; `length`: its words per word of the original; `numbers`: share of
     the original's numbers that are kept, over originals that have some (None: none has);
@@ -92,23 +92,23 @@ class Quality:
         """Compare pairs of an original and its rewriting; None without any."""
         if not pairs:
             return None
-        kept, new = [], []
+        shares, new = [], []
         for original, text in pairs:
             before, after = numbers(original).keys(), numbers(text).keys()
             if before:
-                kept.append(len(before & (after | spelt(text))) / len(before))
+                shares.append(len(before & (after | spelt(text))) / len(before))
             new.append(len(after - before - spelt(original)))
         lengths = [(len(original.split()), len(text.split())) for original, text in pairs]
         return cls(
             words=fmean(words for _, words in lengths),
             length=fmean(words / max(before, 1) for before, words in lengths),
-            numbers=fmean(kept) if kept else None,
+            numbers=fmean(shares) if shares else None,
             new_numbers=fmean(new),
         )
 
     def sentence(self) -> str:
         """Write the measures for a reader."""
-        said = f"{self.words:.0f} words ({self.length:.2f} of the original)"
+        text = f"{self.words:.0f} words ({self.length:.2f} of the original)"
         if self.numbers is None:
-            return said
-        return f"{said}, {self.numbers:.0%} of the numbers kept, {self.new_numbers:.2f} new"
+            return text
+        return f"{text}, {self.numbers:.0%} of the numbers kept, {self.new_numbers:.2f} new"

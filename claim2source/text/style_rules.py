@@ -114,13 +114,13 @@ def abstract(text: str, title: str | None = None) -> str:
 
     The claim stands twice, since an abstract repeats its finding.
     """
-    said = claim(text)
-    words = said.split()
+    text_of_claim = claim(text)
+    words = text_of_claim.split()
     if len(words) > ABSTRACT:
         return " ".join(words[:ABSTRACT])
-    parts = [f"This work addresses the following statement. {said}"]
+    parts = [f"This work addresses the following statement. {text_of_claim}"]
     if 2 * len(words) < ABSTRACT:
-        parts.append(f"In summary, the statement holds that {_lowered(said)}")
+        parts.append(f"In summary, the statement holds that {_lowered(text_of_claim)}")
     for frame in _FRAMES:
         if sum(len(part.split()) for part in (*parts, frame)) > ABSTRACT:
             break
@@ -130,8 +130,8 @@ def abstract(text: str, title: str | None = None) -> str:
 
 def question(text: str, title: str | None = None) -> str:
     """Write a post as one scientific question (C4)."""
-    said = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
-    return f"Which scientific evidence exists that {said.replace('?', '')}?"
+    sentence = _lowered(re.sub(r"[.?!]+\s+", "; ", claim(text)).rstrip(".?! "))
+    return f"Which scientific evidence exists that {sentence.replace('?', '')}?"
 
 
 def plain_abstract(text: str, title: str | None = None) -> str:
@@ -156,13 +156,13 @@ def summary(text: str, title: str | None = None) -> str:
 
 def tweet(text: str, title: str | None = None) -> str:
     """Write an abstract as a post of at most 280 characters (S3): a finding and two hashtags."""
-    said = " ".join(_best(_plain(text), 1))
+    sentence = " ".join(_best(_plain(text), 1))
     words = sorted(dict.fromkeys(_WORD.findall((title or text).lower())), key=len, reverse=True)
     tags = " ".join(f"#{word.replace('-', '')}"[:40] for word in words[:2])
     room = TWEET - len(tags) - 1
-    if len(said) > room:
-        said = f"{said[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
-    return f"{said} {tags}".strip()
+    if len(sentence) > room:
+        sentence = f"{sentence[: room - 1].rsplit(' ', 1)[0].rstrip(' ,;:(')}…"
+    return f"{sentence} {tags}".strip()
 
 
 def _best(text: str, most: int) -> list[str]:

@@ -162,7 +162,7 @@ def _of_claim(claim: Claim, which: ClaimText) -> Original:
 
 @dataclass(frozen=True)
 class Made:
-    """Say how a style's texts were made: by which model or by rules, with which prompt and text.
+    """Record the origin of a style's texts: the model or the rules, the prompt and the texts.
 
     `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
     `split` that of the claims; `texts` and `failures` are counts.
@@ -191,7 +191,7 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
 
 def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: Made) -> None:
     """Write a style's texts into a folder, beside those that are there, with their origin."""
-    known = read_made(folder)
+    made_before = read_made(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for rewrite in rewrites:
@@ -205,8 +205,8 @@ def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: M
                         row[key] = value
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     failures = sum(rewrite.failure is not None for rewrite in rewrites)
-    known[style.name] = replace(made, texts=len(rewrites), failures=failures)
-    entries = {name: asdict(known[name]) for name in STYLES if name in known}
+    made_before[style.name] = replace(made, texts=len(rewrites), failures=failures)
+    entries = {name: asdict(made_before[name]) for name in STYLES if name in made_before}
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
 
 
@@ -236,9 +236,9 @@ def refuse_other_folder(folder: Path) -> None:
     names = {INFO, *(f"{name}.jsonl" for name in STYLES)}
     for path in sorted(folder.iterdir()):
         if path.name not in names and not path.name.startswith("."):
-            raise UserError(f"{folder}: holds {path.name!r}, so it is no folder of styles")
+            raise UserError(f"{folder}: holds {path.name!r}, so it is not a folder of styles")
     if not (folder / INFO).is_file():
-        raise UserError(f"{folder}: has no {INFO}, so it is no folder of styles")
+        raise UserError(f"{folder}: has no {INFO}, so it is not a folder of styles")
 
 
 def read_style(
@@ -268,7 +268,7 @@ def read_style(
     problems.raise_if_any()
     if texts is None:
         return list(rewrites.values())
-    wanted = []
+    versions = []
     for original in texts:
         for version in range(1, made.versions + 1):
             one = rewrites.get((original.id, version))
@@ -279,9 +279,9 @@ def read_style(
                 why = f"{original.id!r} was another text when it was rewritten"
                 problems.add(path, line, "of", why)
             else:
-                wanted.append(one)
+                versions.append(one)
     problems.raise_if_any()
-    return wanted
+    return versions
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Foreign:
         return why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
 
     def why_doubtful(self, reply: str) -> str | None:
-        """Say which numbers, percentages, handles and hashtags a translation has not kept."""
+        """List the numbers, percentages, handles and hashtags that a translation has not kept."""
         return "; ".join(lost_facts(self.text, reply)) or None
 
 
@@ -103,7 +103,7 @@ def foreign_sources(
 def write_translations(
     folder: Path, translations: Translations, languages: Mapping[str, str], out: Path | None = None
 ) -> None:
-    """Put translations into a data set, or into a copy of it at `out`; other lines stay.
+    """Write translations into a data set, or into a copy of it at `out`; other lines stay.
 
     A claim's stands in `metadata.translation`; a source's title and abstract are replaced, and
     stand in `metadata.original` with their language (`languages`: source -> language). Each file is

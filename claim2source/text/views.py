@@ -69,7 +69,7 @@ def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
 
 
 def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, ...]:
-    """Give the parts of a rendered claim, for analysers that need to know their languages.
+    """Return the parts of a rendered claim, for analysers that need their languages.
 
     A post may hold line breaks itself: the rendered text cannot be split into its parts again.
     """
@@ -93,7 +93,7 @@ def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
 
 
 def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
-    """Say how many claims lack the translation that `form` needs; nothing where none does."""
+    """Count the claims without the translation that `form` needs, in a sentence; none for 0."""
     missing = len(missing_translations(claims, form))
     if not missing:
         return []
@@ -101,7 +101,7 @@ def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str
 
 
 def why_same_forms(claims: Iterable[Claim]) -> str | None:
-    """Say why these claims are one text in every form but `paired`; None where they are not."""
+    """Explain why these claims are one text in every form but `paired`; None where they are not."""
     foreign = [claim for claim in claims if claim.lang != "en"]
     if any(map(_has_forms, foreign)):
         return None
@@ -183,7 +183,7 @@ def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
 
 @dataclass(frozen=True)
 class PassageConfig(Settings):
-    """Say how sources are cut into passages; a source scores as its best passage.
+    """Set how sources are cut into passages; a source scores as its best passage.
 
     Args:
         words: words of a text in each passage; the title stands before each. 150 English words
@@ -237,7 +237,7 @@ def read_rewrites(path: Path) -> dict[str, str]:
 def with_claim_texts(
     claims: Iterable[Claim], texts: Mapping[str, str], form: ClaimForm, *, append: bool = False
 ) -> tuple[Claim, ...]:
-    """Put other texts of claims in the place of the text that `form` reads, or append them to it.
+    """Replace the text that `form` reads by other texts of claims, or append them to it.
 
     Appended texts stand on a line of their own. A claim without another text stays as it is.
     """
@@ -257,7 +257,7 @@ def with_claim_texts(
 def with_source_texts(
     sources: Iterable[Source], texts: Mapping[str, str], *, keep_title: bool = True
 ) -> tuple[Source, ...]:
-    """Put other texts of sources in the place of their abstracts; the title stays, or goes."""
+    """Replace the abstracts of sources by other texts; the title stays, or goes."""
     return tuple(
         replace(source, title=source.title if keep_title else "", abstract=texts[source.id])
         if source.id in texts

@@ -120,7 +120,7 @@ class Throughput(pl.Callback):
 
 
 class WandbTables(pl.Callback):
-    """Show a sample of the mined negatives that are trained on, whenever they are others."""
+    """Log a sample of the mined negatives, whenever they change."""
 
     def __init__(self, session: Session, train: Dataset, seed: int) -> None:
         self.session, self.train, self.seed = session, train, seed
@@ -136,10 +136,10 @@ class WandbTables(pl.Callback):
 
     def _show(self, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        if self.session.run.mined == self._shown or not module.shown_rows:
+        if self.session.run.mined == self._shown or not module.pairs.negatives:
             return
         self._shown = self.session.run.mined
-        table = negatives_table(module.shown_rows, self.train, self.seed)
+        table = negatives_table(module.pairs.rows, self.train, self.seed)
         self.session.logs.table("mined negatives", table)
 
 
@@ -164,11 +164,11 @@ class Remine(pl.Callback):
         with module.stop.after_step(waits=False):
             folder = session.run.checkpoint(epoch)
             encoder.weights = identity_of(folder, self.base.untrained, session.world)
-            rows, said = mine_again(session, self.config, self.train, encoder, epoch)
+            rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
         encoder.weights = None
-        if said:
-            say("\n".join(said))
+        if lines:
+            say("\n".join(lines))
 
 
 def identity_of(folder: Path, untrained: Identity, world: World) -> Identity:
@@ -264,10 +264,10 @@ class EvaluateOnVal(pl.Callback):
         if not world.is_first:
             return
         folder = run.checkpoint(0)
-        written = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
+        manifest = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
         small = why_too_small(val)
         scores = score_on_val(encoder, self.data, rendering, store, _REPEATS if small else 0)
-        replace(written, scores=scores.by_split()).write(folder)
+        replace(manifest, scores=scores.by_split()).write(folder)
         run.record(scores.epoch(0, None))
         bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
         if small and bounds and chooses:
@@ -312,15 +312,15 @@ def record_epoch(
     entry: Epoch | None = None
     if scores is not None:
         losses = module.losses[module.steps_before(epoch) :]
-        taken = [loss for loss in losses if not math.isnan(loss)]
-        mean = sum(taken) / len(taken) if taken else None
-        said = f"loss {taken[0]:.4g} to {taken[-1]:.4g}" if taken else "no loss"
-        skipped = len(losses) - len(taken)
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        mean = sum(finite) / len(finite) if finite else None
+        text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
+        skipped = len(losses) - len(finite)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
         session.run.record(entry)
         session.logs.scores(entry, module.steps_done)
-        print(f"epoch {epoch}: {said}, val MRR@5  {scores}{more}", flush=True)
+        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{more}", flush=True)
     shared = gather_values(entry, session.world)[0]
     # An epoch that was left open before the last one's end is scored outside of a training.
     if shared is not None and trainer.training:

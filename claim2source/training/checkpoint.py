@@ -54,8 +54,8 @@ def save_checkpoint(
             from claim2source.training.resume import require_finite_weights
 
             every = encoder.model.named_parameters()
-            named = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
-            require_finite_weights(named, folder)
+            tensors = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+            require_finite_weights(tensors, folder)
             more: dict[str, Any] = {}
             if kind == "full" and encoder.dense is not None:
                 state = encoder.model.state_dict()
@@ -112,9 +112,9 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
     if config.tuning == "full":
         allowed = "lora: a full checkpoint does not carry the code that this model ships"
         require(not own_code, "tuning", config.tuning, allowed)
-        wanted, there = config.optimisation.train_layers, len(layers_of(model))
+        count, there = config.optimisation.train_layers, len(layers_of(model))
         allowed = f"at most {there}, the layers of this model"
-        require(wanted is None or wanted <= there, "optimisation.train_layers", wanted, allowed)
+        require(count is None or count <= there, "optimisation.train_layers", count, allowed)
         return
     layers = dict(model.named_modules())
     for name in config.lora.targets:

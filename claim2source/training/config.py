@@ -429,7 +429,7 @@ def _files_of(after: Path | None) -> list[tuple[str, str]]:
         values = read_yaml(after) if after is not None else None
     except InputError:
         return []
-    given = values if isinstance(values, dict) else {}
-    entries = [(key, given.get(key)) for key in ("systems", "stages", "models", "rewrites")]
+    keys = values if isinstance(values, dict) else {}
+    entries = [(key, keys.get(key)) for key in ("systems", "stages", "models", "rewrites")]
     listed = [(key, one if isinstance(one, list) else [one]) for key, one in entries if one]
     return [(f"after: {key}", str(file)) for key, files in listed for file in files]

@@ -103,15 +103,15 @@ def load_splits(config: RunConfig) -> TrainingData:
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    known = {claim.id for claim in whole.claims}
-    if shared := [claim.id for claim in report.claims if claim.id in known]:
+    ids = {claim.id for claim in whole.claims}
+    if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
     return TrainingData(train, carved, report, carved.train.golds)
 
 
 def why_too_small(val: Dataset) -> str | None:
-    """Say that val has too few claims or papers to choose by; None where it has enough."""
+    """Explain why val has too few claims or papers to choose by; None where it has enough."""
     claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
     if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
         return None
@@ -210,8 +210,8 @@ class TrainingPairs:
         compares = query_only or self.losses.keep_base.weight or aligned is not None
         assert base is not None or not compares
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
-        wanted = {row.claim for row in rows}
-        claims = [claim for claim in dataset.claims if claim.id in wanted]
+        claim_ids = {row.claim for row in rows}
+        claims = [claim for claim in dataset.claims if claim.id in claim_ids]
         self.languages = {claim.id: claim.lang for claim in claims}
         tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
@@ -302,12 +302,12 @@ class TrainingPairs:
             untaught += row.positive not in scored
             if count >= 2:
                 taught.append(count)
-        known = sum(len(scores) for scores in self.teacher.values())
+        total = sum(len(scores) for scores in self.teacher.values())
         missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []
         return [
             *missing,
             f"the teacher teaches {len(taught)} of {len(self.rows)} pairs by their own sources, "
-            f"with {sum(taught)} of its {known} scores (other pairs' sources may add to them)",
+            f"with {sum(taught)} of its {total} scores (other pairs' sources may add to them)",
         ]
 
     def groups(self) -> list[int]:
@@ -337,15 +337,15 @@ class TrainingPairs:
 
     def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
-        wanted = self.negatives
-        if not self.rotate or len(row.negatives) <= wanted:
-            return list(row.negatives[:wanted])
+        count = self.negatives
+        if not self.rotate or len(row.negatives) <= count:
+            return list(row.negatives[:count])
         scored = self._scores_of(row.claim)
-        known = [negative for negative in row.negatives if negative.source in scored]
-        if len(known) >= wanted:
-            return in_turn(known, wanted, turn)
-        others = row.negatives[len(known) :]
-        return [*known, *in_turn(others, wanted - len(known), turn)]
+        taught = [negative for negative in row.negatives if negative.source in scored]
+        if len(taught) >= count:
+            return in_turn(taught, count, turn)
+        others = row.negatives[len(taught) :]
+        return [*taught, *in_turn(others, count - len(taught), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -363,12 +363,12 @@ class TrainingPairs:
         positives = torch.tensor([column_of[row.positive] for row in own])
         masked = self._gold_mask(own, columns)
         masked[torch.arange(len(own)), positives] = False
-        shown = [
+        view_rows = [
             (i, forms[plan.epoch % len(forms)])
             for i, row in enumerate(own)
             if (forms := self.views.get(row.claim))
         ]
-        owners = torch.tensor([i for i, _ in shown], dtype=torch.long) if self.views else None
+        owners = torch.tensor([i for i, _ in view_rows], dtype=torch.long) if self.views else None
         base = self.base if self.losses.keep_base.weight else None
         texts, aligned = self._aligned_texts(own, plan)
         return TrainBatch(
@@ -379,7 +379,7 @@ class TrainingPairs:
             positives=positives,
             masked=masked,
             fixed_sources=self.base.sources(columns) if self.base and self.query_only else None,
-            views=[tokens for _, tokens in shown],
+            views=[tokens for _, tokens in view_rows],
             owners=owners,
             teacher=None if self.teacher is None else self._teacher_scores(own, column_of, masked),
             base_claims=None if base is None else base.claims([row.claim for row in own]),

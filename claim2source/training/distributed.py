@@ -185,7 +185,7 @@ def lost_connection(error: Exception) -> str | None:
     reason = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0].partition(". ")[0].rstrip(".")
     return (
         f"the connection to another process was lost ({reason}): see what that process, or its "
-        "machine, says, and start all again (a training goes on with --resume)"
+        "machine, says, and start all of them again (a training continues with --resume)"
     )
 
 
@@ -308,7 +308,7 @@ STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by cla
 
 
 def chosen_strategy(asked: object, world: World) -> Strategy | str:
-    """Give the strategy that `trainer.strategy` asks for. Raises `ConfigError` for another."""
+    """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another."""
     if isinstance(asked, DDPStrategy):
         return reducing_once(asked)
     if isinstance(asked, ModelParallelStrategy):
@@ -320,13 +320,13 @@ def chosen_strategy(asked: object, world: World) -> Strategy | str:
     if asked == "fsdp2":
         return Sharded(world)
     if asked not in (None, "auto", "ddp"):
-        shown = asked if isinstance(asked, str) else type(asked).__name__
-        raise ConfigError("trainer.strategy", shown, STRATEGIES)
+        name = asked if isinstance(asked, str) else type(asked).__name__
+        raise ConfigError("trainer.strategy", name, STRATEGIES)
     return "auto" if world.size == 1 else reducing_once(DDPStrategy())
 
 
 def reducing_once(strategy: DDPStrategy) -> DDPStrategy:
-    """Let `backward_pass` tell DDP's reducer when to work, not the end of the training step.
+    """Have `backward_pass` start DDP's reducer, not the end of the training step.
 
     GradCache goes backward in pieces: at the end of the step most of them are still to come.
     """

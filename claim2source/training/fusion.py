@@ -104,20 +104,22 @@ def fit_linear(
     """
     from scipy.optimize import minimize
 
-    kept = lists.of(lists.reachable) if not lists.reachable.all() else lists
-    if not len(kept.weights):
+    reachable = lists.of(lists.reachable) if not lists.reachable.all() else lists
+    if not len(reachable.weights):
         raise UserError("no claim has a gold among its candidates: nothing to fit on")
-    flat = kept.features.reshape(-1, kept.features.shape[2])
-    target = kept.gold / kept.gold.sum(axis=1, keepdims=True)
-    share = kept.weights[:, None]
+    flat = reachable.features.reshape(-1, reachable.features.shape[2])
+    target = reachable.gold / reachable.gold.sum(axis=1, keepdims=True)
+    share = reachable.weights[:, None]
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = (flat @ weights.astype(np.float32)).reshape(kept.found.shape).astype(np.float64)
-        scores = np.where(kept.found, scores, -np.inf)
+        scores = (
+            (flat @ weights.astype(np.float32)).reshape(reachable.found.shape).astype(np.float64)
+        )
+        scores = np.where(reachable.found, scores, -np.inf)
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
-        of_gold = np.where(kept.gold, scores, 0.0)
+        of_gold = np.where(reachable.gold, scores, 0.0)
         value = share[:, 0] @ (np.log(total[:, 0]) - (of_gold * target).sum(axis=1))
         pull = (share * (odds / total - target)).ravel().astype(np.float32)
         slope = (pull @ flat).astype(np.float64)
@@ -191,16 +193,16 @@ def forward_path(
     Returns the sets of views, the base first.
     """
     path = [tuple(base)]
-    left = [view for view in range(len(signed)) if view not in base]
-    while left:
+    remaining = [view for view in range(len(signed)) if view not in base]
+    while remaining:
 
         def helped(view: int) -> float:
             views = [*path[-1], view]
             values = held_out(lists.seeing(views), folds, penalty, signed[views])
             return round(float(values @ lists.weights), 12)
 
-        best = max(left, key=helped)
-        left.remove(best)
+        best = max(remaining, key=helped)
+        remaining.remove(best)
         path.append((*path[-1], best))
     return path
 
@@ -218,10 +220,10 @@ def try_recipes(
     """
     tried = {}
     for views in forward_path(lists, folds, signed, base, penalties[0]):
-        seen = lists.seeing(views)
+        visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            tried[recipe] = held_out(seen, folds, penalty, signed[list(views)])
+            tried[recipe] = held_out(visible, folds, penalty, signed[list(views)])
     return tried
 
 
@@ -336,12 +338,12 @@ def score_views(
     views: Mapping[str, ViewConfig], scorer: Scorer, data: Dataset, run: Run
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
     """Score a run's sources by every view, and measure the CPU seconds of each."""
-    asked = [run.sources(claim.id) for claim in data.claims]
+    candidates = [run.sources(claim.id) for claim in data.claims]
     columns, seconds = {}, {}
     # Views of one encoder follow one another, so that it is loaded once.
     for name in sorted(views, key=lambda one: str(views[one].model)):
         started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, asked)
+        columns[name] = scorer.scores(views[name], data.claims, candidates)
         seconds[name] = time.process_time() - started
     return {name: columns[name] for name in views}, seconds
 
@@ -352,12 +354,12 @@ def milliseconds(
     """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
     # One without candidates costs nothing, and loads nothing.
     claims = [claim for claim in data.claims if run.sources(claim.id)][:_TIMED]
-    asked = [run.sources(claim.id) for claim in claims]
+    candidates = [run.sources(claim.id) for claim in claims]
     times = {}
     for name, view in views.items():
-        scorer.scores(view, claims[:1], asked[:1], fresh=True)  # loads what is needed
+        scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
         started = time.process_time()
-        scorer.scores(view, claims, asked, fresh=True)
+        scorer.scores(view, claims, candidates, fresh=True)
         times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
     return times
 
@@ -447,8 +449,8 @@ class Fitting:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
         recipe, choice = self.chosen(lists, self.gathered.weighing)
-        seen = lists.seeing(recipe.views)
-        weights = fit_linear(seen, recipe.penalty, self.signed[list(recipe.views)]).tolist()
+        visible = lists.seeing(recipe.views)
+        weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
         fitted = FittedOn(
             data.name,

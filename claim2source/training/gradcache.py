@@ -20,7 +20,7 @@ LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 
 
 class Inside(Protocol):
-    """Give a context for one backward pass from `output`; `last` says that none follows it."""
+    """Define a context for one backward pass from `output`; none follows the `last`."""
 
     def __call__(self, output: Tensor, last: bool) -> AbstractContextManager[object]:
         """Enter the context."""
@@ -84,6 +84,14 @@ def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
     vectors = torch.cat([*leaves, encode(chunks[-1])])
     after = random_state()
     return Forward(loss_of(_in_order(vectors, chunks)), encode, again, after)
+
+
+def halved(chunks: Chunks, times: int) -> Chunks:
+    """Divide every chunk in two, so many times; a single text stays whole."""
+    for _ in range(times):
+        cut = [(chunk, len(chunk) // 2) for chunk in chunks]
+        chunks = [part for chunk, half in cut for part in (chunk[:half], chunk[half:]) if part]
+    return chunks
 
 
 def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:

@@ -100,12 +100,12 @@ class WandbPage(Logger):
 
 def training_page(config: RunConfig, run: Path) -> TrainingPage:
     """Name a run's page in W&B: a resumed run's goes on."""
-    known = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
+    page = TrainingPage.read(run) or TrainingPage(uuid.uuid4().hex[:8])
     name = config.wandb.name or run.resolve().name
     group = (
-        known.group
+        page.group
         or os.environ.get("WANDB_RUN_GROUP")
         or group_above(run.resolve().parent)
-        or f"{name}-{known.id}"  # two runs may have one name
+        or f"{name}-{page.id}"  # two runs may have one name
     )
-    return TrainingPage(known.id, config.wandb.project, name, group)
+    return TrainingPage(page.id, config.wandb.project, name, group)

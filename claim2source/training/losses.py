@@ -108,10 +108,10 @@ def distillation(
     target = teacher.nan_to_num() / teacher_temperature
     # A row without candidates keeps all columns: an empty softmax would be NaN.
     open_ = counted | ~counted.any(dim=1, keepdim=True)
-    wanted = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
-    given = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    expected = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
+    predicted = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     # -inf minus -inf would be NaN, and so would its gradient.
-    terms = wanted.exp() * (wanted - given).masked_fill(~counted, 0.0)
+    terms = expected.exp() * (expected - predicted).masked_fill(~counted, 0.0)
     return terms.sum() / len(claims)
 
 
@@ -123,13 +123,10 @@ class KeepBaseConfig(Settings):
         weight: of this term in the sum; 0 leaves it out.
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
             0. Empty: every language 1.
-        temperature: cosines are divided by it on both sides; none:
-            `optimisation.temperature`.
     """
 
     weight: Amount = 0.0
     languages: dict[str, Amount] = field(default_factory=dict)
-    temperature: Positive | None = None
 
     def check(self) -> None:
         key = "losses.keep_base"
@@ -141,9 +138,9 @@ class KeepBaseConfig(Settings):
         )
 
 
-def language_weights(languages: list[str], wanted: Mapping[str, float]) -> list[float]:
+def language_weights(languages: list[str], shares: Mapping[str, float]) -> list[float]:
     """Look up each claim's weight by its language."""
-    return [wanted.get(language, 0.0) if wanted else 1.0 for language in languages]
+    return [shares.get(language, 0.0) if shares else 1.0 for language in languages]
 
 
 def keep_base(
@@ -332,7 +329,7 @@ def combined(
             inputs.base_claims,
             inputs.base_sources,
             inputs.keep_weights,
-            temperature if config.keep_base.temperature is None else config.keep_base.temperature,
+            temperature,
         )
         weights["keep_base"] = config.keep_base.weight
     if inputs.owners is not None:

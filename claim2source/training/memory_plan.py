@@ -21,7 +21,7 @@ Tuning = Literal["full", "lora"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a transformer that determine its FLOPs.
+    """Hold the sizes of a transformer that determine its FLOPs.
 
     Args:
         linear: weights of linear layers outside embeddings and pooler.
@@ -109,7 +109,7 @@ _STEP = 512
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a device holds in training.
+    """Hold the bytes that a device needs in training.
 
     Args:
         weights: of what is not trained.
@@ -217,7 +217,7 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A config without `auto`, and the memory that it takes of a device.
+    """Hold a config without `auto`, and its memory on a device.
 
     Args:
         config: chunks and checkpointing are numbers and flags.

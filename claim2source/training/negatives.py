@@ -91,7 +91,7 @@ def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[Mi
             with atomic_path(run.mined) as temporary:
                 temporary.write_bytes(content)
         elif run.mined.read_bytes() != content:
-            raise UserError(f"{run.mined} is not what the run was trained on")
+            raise UserError(f"{run.mined} is not the file that the run was trained on")
     return mined_rows(session, train)
 
 

@@ -97,7 +97,7 @@ def report_pipeline(
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
-    families = [Family("The re-ranker against what was there before", pairs)]
+    families = [Family("The re-ranker against the baselines before it", pairs)]
     report = add_tests(report, scored, families, reported, _REPEATS, 0)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
@@ -136,7 +136,7 @@ def pipeline_table(report: Report) -> TextTable:
 
 
 def difference_lines(report: Report) -> list[str]:
-    """Say how much better the re-ranker is on the report split, with intervals and tests."""
+    """Describe the re-ranker's gain on the report split, with intervals and tests."""
     lines = []
     for one in report.tests[0].comparisons if report.tests else ():
         around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"

@@ -182,7 +182,7 @@ _PARENT_DEATH = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class StopSignals:
-    """Note the first SIGINT or SIGTERM in `received`, and raise `Stopped` for it.
+    """Record the first SIGINT or SIGTERM in `received`, and raise `Stopped` for it.
 
     It is raised at once, but within `after_step` only where the training asks: a step is
     finished and saved. A second SIGINT is raised at once there too.
@@ -207,7 +207,7 @@ class StopSignals:
                     signal.signal(number, handler)
 
     def install(self) -> None:
-        """Put our handlers in place, also of those that Lightning puts there for itself."""
+        """Install our handlers, also in place of Lightning's own."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:

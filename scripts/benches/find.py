@@ -231,6 +231,7 @@ def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
             yield line[3].removeprefix("http://").rstrip("/"), psutil.Process(server.pid)
         finally:
             server.terminate()
+            server.communicate()
 
 
 def over_http(host: str, posts: Sequence[str]) -> list[float]:

@@ -109,6 +109,8 @@ ABSURD: list[tuple[dict[str, object], str]] = [
     ({"probes": -1, "partitions": -1}, "counts"),
     ({"probes": 10**18, "partitions": 10**18}, "partitions must be at most"),
     ({"bm25": {"k1": "much"}}, "bm25.k1: 'much' is not allowed"),
+    ({"bm25": {"k1": 1.5}}, "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
+    ({"bm25": {"b": 0.4}}, "bm25.b: 0.4 is not allowed; allowed: 0.75"),
     ({"encoders": "none"}, "encoders: 'none' is not allowed"),
     ({"table": "../../etc"}, "table"),
     ({"table": "other"}, "other.lance/_versions is missing"),
@@ -198,7 +200,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
     for make in makers:
         victim.write_text("precious")
         make(copy / LOCK_FILE)
-        with pytest.raises(UserError, match="is no lock of this program"):
+        with pytest.raises(UserError, match="is another file, not a lock of this program"):
             open_index(copy).delete(["p1"])
         assert victim.read_text() == "precious"
         (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
@@ -219,7 +221,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
     (path, *_) = (copy / "papers.lance/_versions").glob(name)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{path.name}: is no regular file"):
+    with pytest.raises(InputError, match=f"{path.name}: is not a regular file"):
         open_index(copy)
 
 

@@ -211,6 +211,40 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     assert reader.search("paper a", 9).scored("0") == before
 
 
+def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
+    tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, dense.model)
+    other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    engine, reader = open_index(tmp_path / "idx"), open_index(tmp_path / "idx")
+    re_encode(engine, other)
+    engine.close()
+    of_other = reader.search("paper a", 9).scored("0")
+    undo_re_encoding(engine)
+    engine.close()
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("claim2source.engines.growing.Engine.build", stopped)
+        re_encode(engine, other)
+    engine.close()
+    undo_re_encoding(engine)
+    engine.close()
+    assert reader.search("paper a", 9).scored("0") == of_other
+    # Papers that changed or went since the run was stopped are as they are now.
+    undo_re_encoding(engine)
+    engine.close()
+    engine.delete(["s8"])
+    grow(engine, [replace(PAPERS[0], source=replace(SOURCES[0], title="paper new"))], dense)
+    made = re_encode(engine, other)
+    engine.close()
+    assert made.stats().papers == 8 and not made.fetch(["s8"])
+    assert made.fetch(["s0"])["s0"].source.title == "paper new"
+    assert made.dense(other.encoder.encode(["x"], "claim")[0][0], 9, exact=True)
+
+
 def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) -> None:
     grow_engine(tmp_path / "idx", SOURCES[:4], dense.model)
     engine = open_index(tmp_path / "idx")

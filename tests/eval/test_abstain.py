@@ -129,7 +129,7 @@ def test_a_model_is_fitted_on_train_and_applied_as_a_stage(
     assert files <= {path.name for path in out.iterdir()}
     model = AbstainModel.read(out / "abstain.json")
     assert model.design.stages == ("A", "B", "fuse") and not model.design.none
-    assert model.fitted == "present, 300 claims of 100 papers of data, train"
+    assert model.fitted == "300 claims of 100 papers of data, train"
     assert "150 claims of " in printed and "fuse: first score" in printed
     # The file is that of a fit on all of train, chosen on papers held out of it.
     dev = load(data, "dev")
@@ -223,6 +223,11 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path, systems: Path) -> None:
         main([*words, "--system", "A", "--split", "train"])
     with pytest.raises(UserError, match="risk"):
         main([*words, "--system", "A", "--risk", "1"])
+    with pytest.raises(UserError, match="tests: is not read here"):
+        main([*words, "--system", "A", "--no_tests"])
+    for more in (["--risk", "0.2"], ["--files", "x.yaml"], ["--target", "right"]):
+        with pytest.raises(UserError, match=f"{more[0][2:]}: is not read with --index"):
+            main(["--out", str(tmp_path / "out"), "--index", "idx", *more])
     assert not (tmp_path / "out").exists()
     dev = load("demo", "dev")
     few = dev.with_claims(claim for claim in dev.claims if claim.golds == dev.claims[0].golds)

@@ -166,7 +166,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     write_beir(few, tmp_path / "few")
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
-    assert "abstention fitted on present, 60 claims of " in said(capsys)
+    assert "abstention fitted on 60 claims of " in said(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
     design = AbstainModel.of_plain(fitted, Path(out)).design
@@ -174,13 +174,23 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     # A copy has it too.
     shutil.copytree(out, tmp_path / "copy")
     assert open_index(tmp_path / "copy").manifest.abstain == fitted
-    main(["--out", out, "--source", "demo", "--claims", str(tmp_path / "few"), "--no_abstention"])
+    main(["--out", out, "--source", str(tmp_path / "few"), "--no_abstention"])
     assert "abstention fitted" not in said(capsys)
+    with pytest.raises(ConfigError, match="sentences: .* true: the index keeps them"):
+        main(["--out", out, "--source", str(tmp_path / "few"), "--no_sentences"])
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (["--undo", "--claims", "demo"], "claims: is not read with --undo"),
+        (["--undo", "--delete", "gone.txt"], "delete: is not read with --undo"),
+        (["--re_encode", "x", "--undo"], "re_encode: is not read with --undo"),
+        (["--re_encode", "x", "--no_sentences"], "sentences: is not read with --re_encode"),
+        (["--re_encode", "x", "--model", "y"], "model: is not read with --re_encode"),
+        (["--delete", "gone.txt", "--model", "y"], "model: is only read with papers"),
+        (["--claims", "demo", "--batch", "9"], "batch: is only read with papers"),
+        (["demo", "--claims", "demo", "--no_abstention"], "claims: .* none with --no_abstention"),
         ([], "source: null is not allowed; allowed: papers, --delete, --retractions"),
         (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
         (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
@@ -201,5 +211,5 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     with pytest.raises(UserError, match=why):
         main([*words, "--out", "idx"])
     assert not (tmp_path / "idx" / "papers.lance").exists()
-    with pytest.raises(UserError, match="qdrant://..: is no folder or bucket"):
+    with pytest.raises(UserError, match="qdrant://..: is not a folder or bucket"):
         main(["demo", "--out", "qdrant://localhost:1/x"])

@@ -85,7 +85,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     first, second = finder.find(posts)
     assert (first.verdict, first.measured) == ("found", found)
     assert (second.verdict, second.measured) == ("not here", absent)
-    assert "60 in the index" in model.fitted
+    assert "the index has 60 papers" in model.fitted
 
 
 def test_abstention_of_an_index_is_measured_by_a_command(

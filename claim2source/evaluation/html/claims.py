@@ -83,10 +83,10 @@ def _entries(
         ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
         golds = dataset.qrels.golds(name)
         # In the order of the last run; then what earlier ones have, and golds that none has.
-        shown = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
+        listed = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
         first = [min((rank[gold] for gold in golds if gold in rank), default=0) for rank in ranks]
         candidates = []
-        for source in shown:
+        for source in listed:
             mine = [rank.get(source, 0) for rank in ranks]
             before = [mine[0], *mine[:-1]] if arrows else mine
             texts = [
@@ -98,8 +98,8 @@ def _entries(
 
 
 def _source_title(source: str, sources: Mapping[str, Source]) -> str:
-    known = sources.get(source)
-    return f"{known.title or known.abstract[:120]} ({source})" if known else source
+    record = sources.get(source)
+    return f"{record.title or record.abstract[:120]} ({source})" if record else source
 
 
 def _arrow(before: int, after: int) -> str:

@@ -111,14 +111,14 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     """
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
-    shown = claims[:MOST_CLAIMS]
+    first = claims[:MOST_CLAIMS]
     page = rendered(
         title=f"{title}: claims through {len(runs)} stages",
         subtitle="",
         verdict=_move_lines(runs, dataset),
         sections=[],
-        claims=shown,
-        claims_note=f"{len(shown)} of {len(claims)} claims, those whose gold moved most first.",
+        claims=first,
+        claims_note=f"{len(first)} of {len(claims)} claims, those whose gold moved most first.",
         languages=dataset.languages,
         systems=list(runs),
         tag="Gold",
@@ -131,17 +131,17 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
 def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
     names = list(runs)
     steps = [(names[0], names[-1]), *(pairwise(names) if len(names) > 2 else ())]
-    said = []
+    lines = []
     for number, (before, after) in enumerate(steps if len(names) > 1 else ()):
         moves = gold_moves(runs[before], runs[after], dataset, 1).get(MACRO)
         if moves is not None:
             same = moves.claims - moves.promoted - moves.demoted
             what = after if number else "From the first stage to the last"
-            said.append(
+            lines.append(
                 f"{what}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
                 f"{moves.demoted} demoted ({moves.from_first} from rank 1), {same} as before."
             )
-    return said
+    return lines
 
 
 def rendered(**values: object) -> str:

@@ -136,14 +136,14 @@ class _Drawing:
         """Write the figure as SVG for a page: nothing is loaded, no styles, every text escaped."""
         from matplotlib import rc_context
 
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         # Ids that no other plot of the page has, and the same in every run.
         with rc_context({"svg.hashsalt": self.label}), warnings.catch_warnings():
             # The page's own font has the letters that matplotlib's lacks.
             warnings.simplefilter("ignore")
-            self.figure.savefig(written, format="svg", metadata=nothing)
-        root = ElementTree.fromstring(written.getvalue())
+            self.figure.savefig(buffer, format="svg", metadata=nothing)
+        root = ElementTree.fromstring(buffer.getvalue())
         for element in root.iter():
             element.tag = element.tag.rpartition("}")[2]
             _plain_attributes(element)
@@ -253,8 +253,8 @@ def line_plot(
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    shown = [name for name in lines if named is None or name in named]
-    drawing, axes, room = _begin_plot(shown, x, y)
+    highlighted = [name for name in lines if named is None or name in named]
+    drawing, axes, room = _begin_plot(highlighted, x, y)
     if log:
         values = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xscale("log")
@@ -269,7 +269,7 @@ def line_plot(
         across, up = zip(*points, strict=True)
         return drawing.mark(axes, place, tip, across, up)
 
-    return _draw_systems(drawing, lines, shown, draw, room)
+    return _draw_systems(drawing, lines, highlighted, draw, room)
 
 
 @_styled
@@ -277,8 +277,8 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     """Draw one point a system with its interval, x on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    shown = [name for name, spot in spots.items() if spot.named]
-    drawing, axes, room = _begin_plot(shown, x, y)
+    highlighted = [name for name, spot in spots.items() if spot.named]
+    drawing, axes, room = _begin_plot(highlighted, x, y)
     axes.set_xscale("log")
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
@@ -290,21 +290,21 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
         tip = f"{name}: {bar.value:.4f}, {at:g} {x}"
         return drawing.dot(axes, place, tip, at, bar.value, bar, upright=True)
 
-    return _draw_systems(drawing, spots, shown, draw, room)
+    return _draw_systems(drawing, spots, highlighted, draw, room)
 
 
 def _draw_systems(
     drawing: _Drawing,
     names: Iterable[str],
-    shown: Sequence[str],
+    highlighted: Sequence[str],
     draw: Callable[[str, int | None], Any],
     room: float,
 ) -> str:
-    """Draw every system, those not `shown` behind and in grey, and name the others."""
+    """Draw every system, those not `highlighted` behind and in grey, and name the others."""
     marks = {}
-    for name in sorted(names, key=lambda name: name in shown):
-        marks[name] = draw(name, shown.index(name) if name in shown else None)
-    drawing.legend({name: marks[name] for name in shown}, room)
+    for name in sorted(names, key=lambda name: name in highlighted):
+        marks[name] = draw(name, highlighted.index(name) if name in highlighted else None)
+    drawing.legend({name: marks[name] for name in highlighted}, room)
     return drawing.svg()
 
 

@@ -111,7 +111,7 @@ class Section:
     @property
     def tables(self) -> dict[str, TextTable]:
         """Name all tables."""
-        return {**self.numbers, **{shown.title: shown.table for shown in self.shaded}}
+        return {**self.numbers, **{part.title: part.table for part in self.shaded}}
 
 
 def sections_of(compared: Compared) -> list[Section]:
@@ -157,8 +157,8 @@ def _by_language(compared: Compared) -> Section:
 
 def _forms_note(compared: Compared) -> str:
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
-    said = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
-    return f" Claim forms: {said}." if said else ""
+    explained = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
+    return f" Claim forms: {explained}." if explained else ""
 
 
 def _tests(compared: Compared) -> Section:
@@ -253,9 +253,9 @@ def _recall(compared: Compared) -> Section:
         for name, scores in compared.scored.scores.items()
     }
     rows: list[list[Cell]] = [[name, *(y for _, y in points)] for name, points in lines.items()]
-    named = sorted(lines, key=lambda name: -compared.scored.macro[name])
-    few = len(named) <= _MOST_NAMES
-    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else named[:COLOURS])
+    order = sorted(lines, key=lambda name: -compared.scored.macro[name])
+    few = len(order) <= _MOST_NAMES
+    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else order[:COLOURS])
     title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
     if not few:
         note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
@@ -274,7 +274,7 @@ def _changes(compared: Compared) -> Section:
         before, after = ranks[baseline], ranks[name]
         changes = bucket_changes(before, after)
         counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
-        asked = [
+        differing = [
             [
                 f"{place[baseline]}:{spans[first]} {place[name]}:{spans[second]}" if count else ""
                 for second, count in row.items()
@@ -288,7 +288,9 @@ def _changes(compared: Compared) -> Section:
         )
         rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
         table = TextTable(["rank", *changes], rows)
-        shaded.append(Shaded(title, table, shades(counts, 0.0), asked, (baseline, name), summary))
+        shaded.append(
+            Shaded(title, table, shades(counts, 0.0), differing, (baseline, name), summary)
+        )
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
         "columns. A number links to its claims."
@@ -375,11 +377,13 @@ def _gaps(compared: Compared) -> Section:
         for name, failures in _failures(system).items()
         for reason, claims in failures.items()
     ]
-    left = [table for report in reports if (table := report.not_run_table()) is not None]
-    missing = [row for table in left for row in table.rows]
+    tables_of_reports = [
+        table for report in reports if (table := report.not_run_table()) is not None
+    ]
+    missing = [row for table in tables_of_reports for row in table.rows]
     notes = dict.fromkeys(note for report in reports for note in report.notes)
     tables = {
-        "Not run": TextTable(left[0].columns if left else [], missing),
+        "Not run": TextTable(tables_of_reports[0].columns if tables_of_reports else [], missing),
         "Failures": TextTable(["system", "why", "claims"], failed),
         "Notes": TextTable(["note"], [[note] for note in notes]),
     }

@@ -1,4 +1,4 @@
-"""Say in sentences which system is best, and which of the others it beats."""
+"""Write in sentences which system is best, and which of the others it beats."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         seed=seed,
     )
     own = [pair for pair in result.comparisons if pair.system == first]
-    said = "; ".join(filter(None, [_beaten(own), _open(own)]))
+    sentences = "; ".join(filter(None, [_beaten(own), _open(own)]))
     pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
     return [
-        f"{first} {said}.",
+        f"{first} {sentences}.",
         f"Its {scored.metric} is {score}.",
         f"p is of a paired randomisation test by gold paper, after Holm over {pairs_said}"
         + (", because the best was picked on these claims." if len(pairs) > 1 else ".")
@@ -55,8 +55,8 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
 
 def p_text(p: float) -> str:
     """Write a p-value as papers do, in one piece."""
-    said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return said.replace(" ", "\N{NO-BREAK SPACE}")
+    text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _beaten(own: Sequence[Comparison]) -> str:
@@ -64,8 +64,8 @@ def _beaten(own: Sequence[Comparison]) -> str:
     if not better:
         return "has the highest score"
     if len(better) <= _NAMED:
-        told = (f"{one.baseline} by {one.difference:.3f}, {p_text(one.p_holm)}" for one in better)
-        return f"beats {'; '.join(told)}"
+        parts = (f"{one.baseline} by {one.difference:.3f}, {p_text(one.p_holm)}" for one in better)
+        return f"beats {'; '.join(parts)}"
     whom = f"all {len(own)}" if len(better) == len(own) else f"{len(better)} of the {len(own)}"
     worst = max(pair.p_holm for pair in better)
     most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
@@ -73,9 +73,9 @@ def _beaten(own: Sequence[Comparison]) -> str:
 
 
 def _open(own: Sequence[Comparison]) -> str:
-    told = []
-    for kind, said in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
+    parts = []
+    for kind, words in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            told.append(f"against {', '.join(names[:_NAMED])}{more} {said}")
-    return "; ".join(told)
+            parts.append(f"against {', '.join(names[:_NAMED])}{more} {words}")
+    return "; ".join(parts)

@@ -154,8 +154,8 @@ def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
         return False
     if column.sources and system.report.sources and column.sources != system.report.sources:
         return False
-    named = any(name in Path(system.dataset).name.casefold() for name in table.names)
-    return named or bool(column.queries) and _same_claims(column, system)
+    is_dataset = any(name in Path(system.dataset).name.casefold() for name in table.names)
+    return is_dataset or bool(column.queries) and _same_claims(column, system)
 
 
 def _same_claims(column: Column, system: LoadedSystem) -> bool:

@@ -44,8 +44,8 @@ class PublishedTables:
         `rows` put systems into rows that names do not match (GritLM-F=NAME).
         """
         chosen = selected_tables(tables)
-        named = named_rows(rows, chosen, systems)
-        cells = {table.id: our_scores(table, systems, named) for table in chosen}
+        rows_of_systems = named_rows(rows, chosen, systems)
+        cells = {table.id: our_scores(table, systems, rows_of_systems) for table in chosen}
         used = {id(ours.system) for scores in cells.values() for ours in scores.values()}
         return cls(chosen, cells, [system for system in systems if id(system) not in used])
 
@@ -60,45 +60,45 @@ class PublishedTables:
             for part in table_parts(table, self.cells[table.id], markdown)
         ]
         text = render(parts, "markdown" if markdown else "plain") + "\n"
-        left = (
+        unplaced = (
             f"In no table: {s.name} of {s.folder} ({s.report.model}, {s.dataset}, {s.split})\n"
             for s in self.unplaced
         )
-        return text + ("\n" + "".join(left) if self.unplaced else "")
+        return text + ("\n" + "".join(unplaced) if self.unplaced else "")
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Name the tables that have a score of ours, each with its notes."""
         rows = {}
         for table in self.tables:
             if cells := self.cells[table.id]:
-                heading, source, shown, *more = table_parts(table, cells, markdown=True)
-                assert isinstance(shown, TextTable) and isinstance(heading, str)
+                heading, source, values, *more = table_parts(table, cells, markdown=True)
+                assert isinstance(values, TextTable) and isinstance(heading, str)
                 lines = [str(source), *(part for part in more if isinstance(part, str))]
-                rows[heading.removeprefix("## ")] = (shown, "\n".join(lines))
+                rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
         return rows
 
 
-def selected_tables(wanted: Sequence[str] | None) -> list[Table]:
+def selected_tables(names: Sequence[str] | None) -> list[Table]:
     """Read the tables of these ids or papers, without any of all."""
     tables = load_published()
-    for name in wanted or ():
+    for name in names or ():
         if not any(name in (table.id, table.paper) for table in tables):
             allowed = [*dict.fromkeys(t.paper for t in tables), *(t.id for t in tables)]
             raise ConfigError("tables", name, ", ".join(allowed))
-    return [t for t in tables if not wanted or {t.id, t.paper} & set(wanted)]
+    return [t for t in tables if not names or {t.id, t.paper} & set(names)]
 
 
 def named_rows(
     given: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
 ) -> dict[str, str]:
     """Map published rows to our systems' names, as `--rows` says."""
-    named = dict(pair.split("=", 1) for pair in given)
+    row_of = dict(pair.split("=", 1) for pair in given)
     rows = {row.name for table in tables for row in table.rows}
-    for row, system in named.items():
+    for row, system in row_of.items():
         require(row in rows, "rows", row, "a row of the tables shown")
-        known = sorted(s.name for s in systems)
-        require(system in known, "rows", system, f"a system of --reports: {', '.join(known)}")
-    return named
+        names = sorted(s.name for s in systems)
+        require(system in names, "rows", system, f"a system of --reports: {', '.join(names)}")
+    return row_of
 
 
 def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:

@@ -143,6 +143,11 @@ def _sections(
             lines.append(f"| {score.language} | {score.claims} | {score.value:.4f} | {ends} |")
         where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
         sections += ["## Results", where, "\n".join(lines)]
+    else:
+        sections += [
+            "## Results",
+            "None: it was not evaluated, so its quality is unknown.",
+        ]
     plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
     return [*sections, "## What was checked", "\n".join(f"- {line}" for line in plain)]
 

@@ -103,11 +103,11 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         shutil.copyfile(file, folder / file.name)
     tokenizer: Any = encoder.tokenizer
     config, core_file = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    said = read_object(config) if config.is_file() else {}
-    said |= {"padding_side": "right", "truncation_side": "right"}
-    said["split_special_tokens"] = all(map(encoder.reads_plainly, _prefixes(encoder)))
-    if "pad_token" not in said and tokenizer.pad_token is not None:
-        said["pad_token"] = tokenizer.pad_token
+    settings = read_object(config) if config.is_file() else {}
+    settings |= {"padding_side": "right", "truncation_side": "right"}
+    settings["split_special_tokens"] = all(map(encoder.reads_plainly, _prefixes(encoder)))
+    if "pad_token" not in settings and tokenizer.pad_token is not None:
+        settings["pad_token"] = tokenizer.pad_token
     if end := encoder.end():
         token = encoder.settings.template.append_token
         if not core_file.is_file():
@@ -117,12 +117,12 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         write_json(core_file, core)
         if token == tokenizer.eos_token:
             # What versions of transformers before 5 go by.
-            said["add_eos_token"] = True
-    write_json(config, said)
+            settings["add_eos_token"] = True
+    write_json(config, settings)
 
 
 def _ending(processor: Any, token: str, number: int) -> dict[str, Any]:
-    """Let the post-processor of a tokenizer.json end every text with a token too."""
+    """Make the post-processor of a tokenizer.json end every text with a token too."""
     # Two templates in a row would put the token into each part of what the first one made.
     several = processor is not None and processor["type"] == "Sequence"
     parts = processor["processors"] if several else [processor] if processor else []
@@ -163,8 +163,8 @@ def check_export(
     if settings.own_code:
         return ["not compared with sentence-transformers: the model runs with code of its own"]
     model = load_export(SentenceTransformer, folder, model_kwargs={"dtype": torch.float32})
-    named = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
-    texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, named]
+    ends = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
+    texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, ends]
     # One tokenizer reads both sides: the names are special in both, or in neither.
     plain = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
     notes = []
@@ -198,11 +198,13 @@ def check_export(
                 f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
                 "sentence-transformers would make other vectors"
             )
-        kept = [texts[row] for row in rows]
+        sample = [texts[row] for row in rows]
         vectors = getattr(model, f"encode_{name}")(
-            kept, batch_size=len(kept), convert_to_tensor=True
+            sample, batch_size=len(sample), convert_to_tensor=True
         )
-        why = _difference(vectors, torch.from_numpy(encoder.encode(kept, side)[0]), settings, dtype)
+        why = _difference(
+            vectors, torch.from_numpy(encoder.encode(sample, side)[0]), settings, dtype
+        )
         if why:
             raise UserError(f"the {side}s' vectors in sentence-transformers are others: {why}")
     return notes

@@ -161,11 +161,11 @@ class ScaledCheckpoint:
     def _base(self) -> Resolved:
         """Load the base in float32 on the CPU, with the checkpoint's settings."""
         base, settings = self.manifest.base, self.manifest.encoder
-        known = {field.name for field in fields(ModelConfig)}
+        names = {field.name for field in fields(ModelConfig)}
         same = {
             field.name: getattr(settings, field.name)
             for field in fields(EncoderSettings)
-            if field.name in known
+            if field.name in names
         }
         # Only its weights are read, so that the default attention will do.
         config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
