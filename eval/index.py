@@ -276,7 +276,7 @@ def checked(files: PaperFiles) -> int:
         for _ in files.scan():
             bar.update()
     if not len(files) and not files.without:
-        left_out = f"; left out or changed: {said}" if (said := files.said()) else ""
+        left_out = f"; left out or changed: {omissions}" if (omissions := files.said()) else ""
         why = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {why}")
     return len(files)
@@ -390,8 +390,8 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
         config.batch,
     )
     filled = fill_by_ray(job, config.ray, config.workers, progress=True)
-    said = f"{filled.papers} papers encoded into the store"
-    say(f"ray: {said} on {filled.machines} machine{'s' * (filled.machines != 1)}")
+    line = f"{filled.papers} papers encoded into the store"
+    say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
 
 
 def keeps_sentences(config: IndexProgramConfig) -> bool:
@@ -435,8 +435,8 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 def say_left_out(files: PaperFiles) -> None:
     """Print in one line the papers that were left out or changed."""
-    if said := files.said():
-        say(f"left out or changed: {said}")
+    if omissions := files.said():
+        say(f"left out or changed: {omissions}")
 
 
 if __name__ == "__main__":

@@ -236,15 +236,15 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
 
 
 def _count_lines(texts: Sequence[Foreign]) -> list[str]:
-    said = []
+    lines = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),
         ("titles and abstracts of sources", [text for text in texts if text.part != CLAIM]),
     ):
         counts = Counter(text.language for text in chosen)
         parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
-        said += [f"{len(chosen)} {what} to translate ({parts})"] if chosen else []
-    return said
+        lines += [f"{len(chosen)} {what} to translate ({parts})"] if chosen else []
+    return lines
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
 def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
-    """Count what a run computes, part by part, and what a device of so many bytes has to hold."""
+    """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     from claim2source.mining.baseline import SAMPLED
     from claim2source.training.memory_plan import ModelShape, plan_memory
     from claim2source.training.negatives import mines_after
@@ -245,7 +245,7 @@ def peak_flops(card: str) -> float:
 
 
 def report(config: PlanConfig) -> str:
-    """Plan a run, and write what it costs as text."""
+    """Plan a run, and write its cost as text."""
     sizes = CT26 if config.data.dataset == "ct26-sized" else sizes_of(config)
     peak, memory = CARDS[config.card]
     estimate = plan(config, sizes, config.processes, memory * 2**30)

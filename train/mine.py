@@ -107,15 +107,15 @@ def mine(config: MineConfig) -> list[str]:
         resolved = resolve(config.model, config.device)
         rendering = resolved.rendering or config.rendering
         miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
-    said = untranslated_sentences(train.claims, rendering.claims)
+    lines = untranslated_sentences(train.claims, rendering.claims)
     if config.format == "ids":
         rows = write_mined(miner.mine(), config.out)
-        return [*said, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
+        return [*lines, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
     written = write_gritlm(miner.mine(), config.out, train, rendering, config.instruction)
-    said += miner.counts.sentences()
+    lines += miner.counts.sentences()
     if written.left_out:
-        said.append(f"{written.left_out} pairs without a negative are left out")
-    return [*said, f"{written.rows} rows of texts in {config.out}"]
+        lines.append(f"{written.left_out} pairs without a negative are left out")
+    return [*lines, f"{written.rows} rows of texts in {config.out}"]
 
 
 def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:

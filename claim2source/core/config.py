@@ -228,7 +228,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) not in (Annotated, Union, UnionType):
         return (hint,)
     inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-    return tuple(part for one in inner for part in parts_of(one))
+    return tuple(part for member in inner for part in parts_of(member))
 
 
 def _is_text(hint: Any) -> bool:

@@ -445,11 +445,11 @@ class Report:
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
             [
-                *(s.name, one.golds, one.of_golds, one.ties, one.lost),
-                *(s.macro.get(MAIN_METRIC), one.as_one[MACRO]),
+                *(s.name, counted.golds, counted.of_golds, counted.ties, counted.lost),
+                *(s.macro.get(MAIN_METRIC), counted.as_one[MACRO]),
             ]
             for s in self.scored
-            if (one := s.twins) is not None
+            if (counted := s.twins) is not None
         ]
         return TextTable(columns, rows) if rows else None
 
@@ -535,10 +535,10 @@ class Report:
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
     """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
-        for one in raw.pop("published", ()):
-            row = raw["systems"][one.pop("system")]
-            row["published"] = [*row.get("published", ()), one]
-            del one["cost"]
+        for entry in raw.pop("published", ()):
+            row = raw["systems"][entry.pop("system")]
+            row["published"] = [*row.get("published", ()), entry]
+            del entry["cost"]
         made = raw.get("provenance", {})
         made["data"] = {raw["split"]: made.pop("data_sha256", "")}
         raw["version"] = VERSION
@@ -548,7 +548,7 @@ def _upgrade(raw: dict[str, Any], path: Path) -> None:
 
 
 def _leave_out_scales(training: Any, path: Path) -> None:
-    """Drop what a training no longer chooses among. Raises `InputError` where it chose that."""
+    """Drop scales, among which no training chooses any more; `InputError` where one was chosen."""
     for key, none in (("chosen_scale", 1), ("chosen_soup", []), ("scales", 0), ("scaled_epoch", 0)):
         value = training.pop(key, none) if isinstance(training, dict) else none
         if key.startswith("chosen") and value != none:

@@ -123,10 +123,10 @@ def assembled(
     """
     queries, read, corpus, path, judgements, columns = found
     longest: dict[str, Source] = {}
-    for one in map(source_of, corpus.rows(repeated=True)):
-        if one.id not in longest or text_length(one) > text_length(longest[one.id]):
-            longest[one.id] = one
-    sources = tuple(one for one in longest.values() if text_length(one))
+    for record in map(source_of, corpus.rows(repeated=True)):
+        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
+            longest[record.id] = record
+    sources = tuple(record for record in longest.values() if text_length(record))
     # A record that is refused is not blamed on the judgements too.
     known: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen

@@ -218,7 +218,11 @@ class Bucket:
 
         with self._named():
             parts = obstore.list(self.store, prefix=under or None)
-            return {one["path"]: (one["size"], str(one["e_tag"])) for part in parts for one in part}
+            return {
+                entry["path"]: (entry["size"], str(entry["e_tag"]))
+                for part in parts
+                for entry in part
+            }
 
     def hash(self, name: str) -> str:
         return ""

@@ -106,16 +106,16 @@ def run_rows(
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
     for number in watched(by_model(planned), "systems", len(planned)):
-        one = planned[number]
+        item = planned[number]
         try:
             if out is None:
-                rows[number] = run_row(one, runner, scoring)
+                rows[number] = run_row(item, runner, scoring)
             else:
-                rows[number] = _read_or_run(out, one, runner, scoring, program)
+                rows[number] = _read_or_run(out, item, runner, scoring, program)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = form_of_failed(one.system, runner.runtime, one.form)
-            failed[number] = not_run_row(one.system, form, error)
+            form = form_of_failed(item.system, runner.runtime, item.form)
+            failed[number] = not_run_row(item.system, form, error)
     return [rows[number] for number in sorted(rows)], [failed[number] for number in sorted(failed)]
 
 
@@ -139,13 +139,13 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     scored = {}
     for number, stage in enumerate(stage_names):
         name = row if number == last else f"{row}: {stage}"
-        one = score_result(name, results[number].result, dataset, scoring)
-        report = _fill_report(one.report, planned, result, number, runner)
+        scored_stage = score_result(name, results[number].result, dataset, scoring)
+        report = _fill_report(scored_stage.report, planned, result, number, runner)
         report = replace(report, stage="" if number == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
-        scored[name] = replace(one, report=report)
+        scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(system, stage_names[1:], results, dataset)
     parts += _versions(system, stage_names[1:], results, dataset, runner.runtime)
     return Row(planned, result.form, scored, tuple(notes), tuple(parts))
@@ -346,12 +346,12 @@ def _read_or_run(
 
 def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report."""
-    for one in row.stages.values():
-        write_runs(one.run, dataset, folder / one.report.runs)
+    for scored in row.stages.values():
+        write_runs(scored.run, dataset, folder / scored.report.runs)
     write_submissions(row.stages[row.name].run, dataset, folder)
-    runs = {stage: one.run for stage, one in row.stages.items()}
+    runs = {stage: scored.run for stage, scored in row.stages.items()}
     trace_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
-    reports = {stage: one.report for stage, one in row.stages.items()}
+    reports = {stage: scored.report for stage, scored in row.stages.items()}
     report = make_report(dataset, reports, row.name, name=name, program=program)
     report = replace(report, notes=(*report.notes, *row.notes))
     write_markdown(folder, row.name, [*report_parts(report), *row.parts])
@@ -462,5 +462,5 @@ def not_run_row(
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))
-    own_advice = next((one.advice for one in advised if one.advice), None)
+    own_advice = next((node.advice for node in advised if node.advice), None)
     return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

@@ -146,15 +146,15 @@ def weigh(
     mixed = seen_share is not None and of_seen.any() and not of_seen.all()
     require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
     masks = language_masks(on.claims, claims)
-    named = masks if language == MACRO else {language: masks[language]}
+    masks_of_part = masks if language == MACRO else {language: masks[language]}
     weights = np.zeros(len(claims))
-    for name in named:
+    for name in masks_of_part:
         mask, parts = masks[name], [(masks[name], 1.0)]
         if mixed and (mask & of_seen).any() and (mask & ~of_seen).any():
             assert seen_share is not None
             parts = [(mask & of_seen, seen_share), (mask & ~of_seen, 1 - seen_share)]
         for part, mix in parts:
-            weights[part] = mix / (len(named) * part.sum())
+            weights[part] = mix / (len(masks_of_part) * part.sum())
     groups = gold_groups(on.qrels, claims)
     return Weighing(on, claims, weights, groups, of_seen, seen_share if mixed else None, metric)
 
@@ -308,11 +308,13 @@ def settle(
     better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
     chosen, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
     trials = []
-    for (_, one), verdict in zip(parts, verdicts, strict=True):
-        (trial,) = (t for t in one.tried if t.settings.items() <= one.settings.items())
+    for (_, choice_of_part), verdict in zip(parts, verdicts, strict=True):
+        (trial,) = (
+            t for t in choice_of_part.tried if t.settings.items() <= choice_of_part.settings.items()
+        )
         trials.append(replace(trial, verdict=verdict))
     note = "an analysis that is not given is taken only where a paired test calls it better"
-    compared = sum(one.compared for _, one in parts)
+    compared = sum(choice_of_part.compared for _, choice_of_part in parts)
     return chosen, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
 

@@ -518,7 +518,7 @@ class _RouteIndex(Unwritten):
             index = part.index(self.sources, self.runtime, self.form)
             routed = [claim for claim in claims if claim.lang in mine]
             parts.append((part.display_name, index.search(routed, k)))
-        return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
+        return replace(join_results([result for _, result in parts], claims), parts=tuple(parts))
 
 
 AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode

@@ -86,7 +86,7 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
 
 
 def _evaluated(config: FinetuneConfig, file: Path) -> list[Path]:
-    """Return what was written: the folder, and the page in it."""
+    """Return the written evaluation: the folder, and its page."""
     folder = config.out / FOLDER
 
     def evaluated() -> str:

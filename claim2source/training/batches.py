@@ -203,7 +203,7 @@ class BatchSampler:
         self._used = epoch + 1, used
 
     def loader(self, make: Callable[[BatchPlan], Made]) -> BatchLoader[Made]:
-        """Load what `make` makes of the plans."""
+        """Load the batches that `make` builds from the plans."""
         return BatchLoader(self, make)
 
     def _used_before(self, epoch: int) -> np.ndarray:

@@ -49,7 +49,7 @@ class Setup:
 
 
 def finetune(config: FinetuneConfig) -> Report | None:
-    """Fine-tune, evaluate what `after` names, and say what to type next.
+    """Fine-tune, run the evaluation that `after` names, and print the next commands.
 
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.

@@ -346,7 +346,7 @@ class Window:
 
 @dataclass(frozen=True)
 class BatchStart:
-    """Hold what the loss of a batch is computed from, the RNG state then, and earlier gradients."""
+    """Hold the inputs of a batch's loss, the RNG state then, and earlier gradients."""
 
     chunks: Chunks
     encode: Encode
@@ -437,7 +437,7 @@ class RetrieverModule(TrainingModule):
             return batch.pin_memory()
 
     def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         with without_copies(self.model):
             passed = self.forward_pass(collated)
         window, batch = self.window, collated.batch

@@ -56,10 +56,10 @@ class RerankerModelConfig(Settings):
 
     def check(self) -> None:
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
-        one = self.labels == 1 or self.kind == "cross_encoder"
-        require(one, "model.labels", self.labels, "1: only a cross_encoder has two")
-        told = self.instruction is None or bool(self.instruction.strip())
-        require(told, "model.instruction", self.instruction, "a text, or none")
+        is_one = self.labels == 1 or self.kind == "cross_encoder"
+        require(is_one, "model.labels", self.labels, "1: only a cross_encoder has two")
+        has_words = self.instruction is None or bool(self.instruction.strip())
+        require(has_words, "model.instruction", self.instruction, "a text, or none")
 
 
 @dataclass(frozen=True)

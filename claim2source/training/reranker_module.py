@@ -117,11 +117,11 @@ class GroupLoss:
             ]
             found = torch.stack(single).mean()
         else:
-            wanted = [part.float() for part in golds.split(list(sizes))]
+            targets = [part.float() for part in golds.split(list(sizes))]
             if kind == "listwise":
                 # Its targets are a softmax: these give the golds all of it.
-                wanted = [part.log() for part in wanted]
-            found = self.loss([[""] * len(rows), rows], wanted)
+                targets = [part.log() for part in targets]
+            found = self.loss([[""] * len(rows), rows], targets)
         return found
 
 
@@ -206,7 +206,7 @@ class RerankerModule(TrainingModule):
         return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
 
     def training_step(self, ready: ReadyGroups, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch, and count what it used."""
+        """Compute the loss of one batch, and count its claims and tokens."""
         chunks, terms = ready.chunks, dict[str, Tensor]()
         part_of = {tuple(rows): part for rows, part in zip(chunks, ready.parts, strict=True)}
 

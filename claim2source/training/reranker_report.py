@@ -140,8 +140,8 @@ def difference_lines(report: Report) -> list[str]:
     lines = []
     for one in report.tests[0].comparisons if report.tests else ():
         around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"
-        said = f"{one.system} against {one.baseline} on {report.split}"
-        lines.append(f"{said}: {one.difference:+.4f} ({around}): {one.verdict}")
+        line = f"{one.system} against {one.baseline} on {report.split}"
+        lines.append(f"{line}: {one.difference:+.4f} ({around}): {one.verdict}")
     return lines
 
 

@@ -95,8 +95,8 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
             TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
         except (AttributeError, ImportError, TypeError, ValueError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
-            said = " ".join((first["msg"] if first else str(error)).split())
-            raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {said}") from None
+            reason = " ".join((first["msg"] if first else str(error)).split())
+            raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {reason}") from None
     for name in ("callbacks", "plugins"):
         parts = made.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
@@ -139,5 +139,5 @@ def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
     try:
         return pl.Trainer(**arguments)
     except (MisconfigurationException, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError("trainer", "these arguments", f"those of Lightning: {said}") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
