@@ -28,7 +28,7 @@ GROUPS = {
         ),
         "finetune-reranker": (
             "train.finetune_reranker",
-            "fine-tune a re-ranker on what a first stage finds",
+            "fine-tune a re-ranker on a first stage's candidates",
         ),
         "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
         "merge": (

@@ -128,15 +128,15 @@ def abstain(config: AbstainConfig) -> str:
     runner = SystemRunner(dataset, settings)
     train = runner.choosing_claims(system).val
     known = paired_results(runner, system, config.claims, train)
-    asked = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
+    paired = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
     kinds: list[Target] = ["present", "right"]
-    said = f" of {train.name or config.dataset}, {train.split}"
+    of_system = f" of {train.name or config.dataset}, {train.split}"
     fitted = {
         f"logistic: {'paper present' if target == 'present' else 'first source right'}"
         + (", with none" if none else ""): fit_abstention(
-            known, target, none, config.risk, said=said
+            known, target, none, config.risk, said=of_system
         )
-        for none in ([False, True] if known.has_none and (asked or known).has_none else [False])
+        for none in ([False, True] if known.has_none and (paired or known).has_none else [False])
         for target in kinds
     }
     # The file holds the richest model of the target that was asked for.
@@ -144,8 +144,8 @@ def abstain(config: AbstainConfig) -> str:
     written.model.write(config.out / "abstain.json")
     parts: list[Part] = [f"{config.dataset}, {config.split}: {config.system}"]
     tables: dict[str, TextTable] = {}
-    if asked is not None:
-        more, tables["abstention"] = measured(config, asked, fitted)
+    if paired is not None:
+        more, tables["abstention"] = measured(config, paired, fitted)
         parts += more
     else:
         parts += unjudged(dataset)

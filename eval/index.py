@@ -104,7 +104,7 @@ class IndexProgramConfig(StoreOptions):
     ray: str | None = None
     workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
-    undo: bool = flag("return to what the last --re_encode replaced")
+    undo: bool = flag("return to the model before the last --re_encode")
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
     sentences: bool = flag(
@@ -258,7 +258,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
     if config.claims is None:
         if engine.manifest.abstain is not None:
-            say("abstention was fitted to the old model and is left out: --claims fits it anew")
+            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
         return
     made.share_lock(engine)
     made.use(resolved.encoder)
@@ -276,7 +276,7 @@ def checked(files: PaperFiles) -> int:
         for _ in files.scan():
             bar.update()
     if not len(files) and not files.without:
-        left_out = f"; left out or changed: {said}" if (said := files.said()) else ""
+        left_out = f"; left out or changed: {omissions}" if (omissions := files.said()) else ""
         why = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {why}")
     return len(files)
@@ -343,7 +343,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     """
     claims = claims_of(config)
     if claims is None and engine.manifest.abstain is not None:
-        return "abstention is as it was fitted before"
+        return "the fitted abstention is unchanged"
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
@@ -368,7 +368,7 @@ def fill(
     encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, keeps_sentences(config))
     count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
     say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
-    say("next: the same command once more, by itself, writes the index")
+    say("next: the same command without the launcher writes the index")
 
 
 def launch(config: IndexProgramConfig, dense: Dense) -> None:
@@ -390,8 +390,8 @@ def launch(config: IndexProgramConfig, dense: Dense) -> None:
         config.batch,
     )
     filled = fill_by_ray(job, config.ray, config.workers, progress=True)
-    said = f"{filled.papers} papers encoded into the store"
-    say(f"ray: {said} on {filled.machines} machine{'s' * (filled.machines != 1)}")
+    line = f"{filled.papers} papers encoded into the store"
+    say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
 
 
 def keeps_sentences(config: IndexProgramConfig) -> bool:
@@ -435,8 +435,8 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 def say_left_out(files: PaperFiles) -> None:
     """Print in one line the papers that were left out or changed."""
-    if said := files.said():
-        say(f"left out or changed: {said}")
+    if omissions := files.said():
+        say(f"left out or changed: {omissions}")
 
 
 if __name__ == "__main__":

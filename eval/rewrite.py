@@ -85,7 +85,7 @@ class RewriteConfig(ModelOptions):
     languages: list[str] | None = list_field(help="rewrite claims in these languages only")
     rules: bool = flag("rewrite by fixed rules: no model; says nothing of the papers' styles")
     lenient: bool = flag(LENIENT)
-    overwrite: bool = flag("replace styles that are there and were made in another way")
+    overwrite: bool = flag("replace styles that were made in another way")
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
     def check(self) -> None:
@@ -234,8 +234,8 @@ def _write_texts(
     by_id = {text.id: text.text for text in texts}
     good = [one for one in rewrites if one.text]
     kept = Quality.of([(by_id[one.id], one.text) for one in good])
-    said = f"; {kept.sentence()}" if kept is not None else ""
-    say(f"{config.out}: {style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{said}")
+    ending = f"; {kept.sentence()}" if kept is not None else ""
+    say(f"{config.out}: {style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}")
     failed = [one for one in rewrites if one.failure is not None]
     if failed:
         unused = len(rewrites) - len(good)

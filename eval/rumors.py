@@ -163,7 +163,7 @@ def verify_rumors(config: RumorsConfig) -> str:
             except UserError as error:
                 if len(names) == 1 and not given:
                     raise
-                advice = systems[name].advice or "mend what the reason names, and run it again"
+                advice = systems[name].advice or "remedy the reason, and run it again"
                 not_run.append(NotRun(name, "original", str(error), advice))
                 continue
             rows.append(described(systems[name], result, rumors))
@@ -195,8 +195,8 @@ def submitted(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
     verdicts, _ = read_verification(files[1], rumors)
     zip_submission(files, file)
     silent = sum(label is None for label in verdicts.values())
-    said = f"Submission in the form of CheckThat! 2024 Task 5: {file}: {len(verdicts)} rumours"
-    return [f"{said}, {silent} of them without a verdict." if silent else f"{said}."]
+    line = f"Submission in the form of CheckThat! 2024 Task 5: {file}: {len(verdicts)} rumours"
+    return [f"{line}, {silent} of them without a verdict." if silent else f"{line}."]
 
 
 def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:

@@ -71,7 +71,7 @@ class TranslateConfig(ModelOptions):
     languages: list[str] | None = list_field(help="translate only these languages")
     sources: bool = flag("translate sources that are not English, too; their language is detected")
     strict: bool = flag("leave out translations that lost a number, percentage, @name or #name")
-    overwrite: bool = flag("translate what has a translation again, and replace it")
+    overwrite: bool = flag("replace existing translations too")
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ def translate(config: TranslateConfig) -> None:
     if config.sources:
         texts += foreign_sources(folder, config.languages, again=config.overwrite)
     if not texts:
-        say(f"{folder}: nothing to translate: what is not English has a translation")
+        say(f"{folder}: nothing to translate: all texts in other languages have a translation")
         if config.out is not None and not config.dry_run:
             _write(config, folder, [])
         return
@@ -236,15 +236,15 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
 
 
 def _count_lines(texts: Sequence[Foreign]) -> list[str]:
-    said = []
+    lines = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),
         ("titles and abstracts of sources", [text for text in texts if text.part != CLAIM]),
     ):
         counts = Counter(text.language for text in chosen)
         parts = ", ".join(f"{lang} {counts[lang]}" for lang in sorted_languages(counts))
-        said += [f"{len(chosen)} {what} to translate ({parts})"] if chosen else []
-    return said
+        lines += [f"{len(chosen)} {what} to translate ({parts})"] if chosen else []
+    return lines
 
 
 if __name__ == "__main__":

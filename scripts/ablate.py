@@ -245,7 +245,7 @@ def train(folder: Path, words: list[str]) -> Outcome:
     assert training is not None
     choice, history = training.choice, {entry.epoch: entry for entry in training.history}
     score = history[training.chosen_epoch].val["macro"][METRIC] if choice is None else choice.score
-    return Outcome(val=score, note=training.chosen_name)
+    return Outcome(val=score, note=f"epoch {training.chosen_epoch}")
 
 
 def difference(ours: Scores, theirs: Scores) -> str:

@@ -32,7 +32,7 @@ def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
         print(f"{__doc__}\nCASE is one of: {', '.join(CASES)}")
         sys.exit(0)
     if case not in CASES:
-        raise UserError(f"{case!r} is no case; allowed: {', '.join(CASES)}, such as bench.py bm25")
+        raise UserError(f"{case!r} is not a case; allowed: {', '.join(CASES)}")
     module, program = import_module(f"scripts.benches.{case}"), f"scripts/bench.py {case}"
     return module, read_config(module.Config, words, program=program, description=module.__doc__)
 

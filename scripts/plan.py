@@ -1,13 +1,13 @@
 """Estimate a run before it is paid for: tokens, FLOPs, memory and hours on a device.
 
-python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --device h200 --data ct26-sized
+python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --data.dataset ct26-sized
 
-Nothing is downloaded and no weights are read: a model is its config.json, or one of the shapes
-below. Peaks are the makers' (bf16; a fifteenth of them in fp32), of which training is assumed to
-reach 45 % and encoding 55 %. Memory is weights, optimizer states, and what a forward pass keeps for
-each token of a chunk; `auto` settings are those that the trainer would choose on the device. FLOPs
-are counted, the rest is an estimate. Every option of train/finetune.py is taken as well:
---optimisation.batch_size 128.
+Takes every key of train/finetune.py; the texts of its data set are counted, `ct26-sized` stands for
+CheckThat! 2026 as published. Nothing is downloaded and no weights are read: a model is its
+config.json, or one of the shapes below. Peaks are the makers' (bf16; a fifteenth of them in fp32),
+of which training is assumed to reach 45 % and encoding 55 %. Memory is weights, optimizer states,
+and what a forward pass keeps for each token of a chunk; `auto` settings are those that the trainer
+would choose on the card. FLOPs are counted, the rest is an estimate.
 """
 
 from __future__ import annotations
@@ -15,40 +15,29 @@ from __future__ import annotations
 import math
 import re
 import sys
-from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    MistralConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-    XLMRobertaConfig,
-)
-
-from claim2source.core.config import Between, Settings, read_config
+from claim2source.core.config import Between, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
-from claim2source.mining.baseline import SAMPLED
 from claim2source.models.config import Template
-from claim2source.models.hub import base_files
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.memory_plan import GIB, MemoryPlan, ModelShape, Tuning, plan_memory
-from claim2source.training.negatives import mines_after
 
-Device = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from claim2source.training.memory_plan import MemoryPlan
+
+Card = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
 # Dense bf16 FLOPs a second by the makers' sheets, and GiB of memory.
-DEVICES: Mapping[str, tuple[float, float]] = {
+CARDS: Mapping[str, tuple[float, float]] = {
     "h200": (989e12, 131.0),
     "h100": (989e12, 79.6),
     "a100": (312e12, 79.6),
@@ -57,23 +46,30 @@ DEVICES: Mapping[str, tuple[float, float]] = {
 }
 # Shares of the bf16 peak: what training and encoding reach, and about fp32 without tensor cores.
 TRAINING, ENCODING, FP32 = 0.45, 0.55, 1 / 15
+COMMON = ("card", "processes", "data.dataset", "model.name", "tuning", "optimisation.batch_size")
 CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
-# Configs of models that are downloaded only to be run.
-SHAPES: Mapping[str, PretrainedConfig] = {
-    "GritLM/GritLM-7B": MistralConfig(),
-    "Qwen/Qwen3-Embedding-8B": Qwen3Config(
-        vocab_size=151_665,
-        intermediate_size=12_288,
-        num_hidden_layers=36,
-        num_key_value_heads=8,
+# Models that are downloaded only to be run: transformers' config, and what is not its default.
+SHAPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "GritLM/GritLM-7B": ("MistralConfig", {}),
+    "Qwen/Qwen3-Embedding-8B": (
+        "Qwen3Config",
+        {
+            "vocab_size": 151_665,
+            "intermediate_size": 12_288,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 8,
+        },
     ),
-    "intfloat/multilingual-e5-large": XLMRobertaConfig(
-        vocab_size=250_002,
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        max_position_embeddings=514,
+    "intfloat/multilingual-e5-large": (
+        "XLMRobertaConfig",
+        {
+            "vocab_size": 250_002,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 514,
+        },
     ),
 }
 
@@ -106,17 +102,15 @@ CT26 = Sizes(19_244, 4_993, 9_000, 10_000, 73.0, 420.0)
 
 
 @dataclass(frozen=True)
-class PlanConfig(Settings):
-    """Settings of `scripts/plan.py`.
+class PlanConfig(FinetuneConfig):
+    """Hold the settings of a training and of the cards that it runs on.
 
     Args:
-        device: h200, h100, a100, l40s or rtx4090.
-        data: `ct26-sized`, or a data set's name or folder; its texts are counted.
-        processes: devices that train together.
+        card: h200, h100, a100, l40s or rtx4090.
+        processes: cards that train together.
     """
 
-    device: Device = "h200"
-    data: str = "ct26-sized"
+    card: Card = "h200"
     processes: Annotated[int, Between(1, 10_000)] = 1
 
 
@@ -143,17 +137,24 @@ class Plan:
 
 def empty_model(config: FinetuneConfig) -> PreTrainedModel:
     """Build the config's model without weights. Raises `ConfigError` for one that is not known."""
+    import torch
+    import transformers
+
+    from claim2source.models.hub import base_files
+
     name = config.model.name
-    shape = SHAPES.get(name)
-    if shape is None:
+    if name in SHAPES:
+        kind, sizes = SHAPES[name]
+        shape = getattr(transformers, kind)(**sizes)
+    else:
         try:
             folder, _ = base_files(config.model)
         except UserError as error:
             allowed = f"a folder, a model of this machine, or {', '.join(SHAPES)} ({error})"
             raise ConfigError("model.name", name, allowed) from None
-        shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+        shape = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModel.from_config(shape)
+        model: PreTrainedModel = transformers.AutoModel.from_config(shape)
     return model
 
 
@@ -161,6 +162,10 @@ def plan(
     config: FinetuneConfig, sizes: Sizes, processes: int = 1, device: float = math.inf
 ) -> Plan:
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
+    from claim2source.mining.baseline import SAMPLED
+    from claim2source.training.memory_plan import ModelShape, plan_memory
+    from claim2source.training.negatives import mines_after
+
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
     longest = config.trained_length(config.model.max_length or positions)
@@ -192,7 +197,7 @@ def plan(
         short = [min(length, train.max_length or length) for length in (claim, source)]
         counts = read * views, read * (1 + train.negatives) if both else 0
         texts = list(zip(counts, short, strict=True))
-        kind: Tuning = "full" if config.tuning == "full" else "lora"
+        kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
         # Both compute the forward pass once more, and together twice.
@@ -235,17 +240,17 @@ def peak_flops(card: str) -> float:
     """Look up a card's dense bf16 peak; infinity where unknown, so that shares are 0."""
     words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
     # Other forms of a card are slower.
-    known = set() if words & {"laptop", "nvl", "pcie"} else words & DEVICES.keys()
-    return DEVICES[known.pop()][0] if known else math.inf
+    known = set() if words & {"laptop", "nvl", "pcie"} else words & CARDS.keys()
+    return CARDS[known.pop()][0] if known else math.inf
 
 
-def report(config: PlanConfig, run: FinetuneConfig) -> str:
+def report(config: PlanConfig) -> str:
     """Plan a run, and write its cost as text."""
-    sizes = CT26 if config.data == "ct26-sized" else sizes_of(run)
-    peak, memory = DEVICES[config.device]
-    estimate = plan(run, sizes, config.processes, memory * GIB)
-    training = TRAINING * peak * (1 if run.optimisation.precision == "bf16" else FP32)
-    encoding = ENCODING * peak * (FP32 if run.model.dtype == "float32" else 1)
+    sizes = CT26 if config.data.dataset == "ct26-sized" else sizes_of(config)
+    peak, memory = CARDS[config.card]
+    estimate = plan(config, sizes, config.processes, memory * 2**30)
+    training = TRAINING * peak * (1 if config.optimisation.precision == "bf16" else FP32)
+    encoding = ENCODING * peak * (FP32 if config.model.dtype == "float32" else 1)
     rows: list[list[Cell]] = []
     hours = 0.0
     for part in estimate.parts:
@@ -261,28 +266,19 @@ def report(config: PlanConfig, run: FinetuneConfig) -> str:
     lines = [
         render([TextTable(columns, rows)]) + "\n",
         f"{estimate.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
-        f"{config.device} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
+        f"{config.card} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]
     return "\n".join(lines)
 
 
-def read_options(argv: Sequence[str] | None) -> tuple[PlanConfig, FinetuneConfig]:
-    """Read this program's options, and the others as those of a training."""
-    parser = ArgumentParser(description=__doc__, allow_abbrev=False)
-    for field in fields(PlanConfig):
-        parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
-    options, words = parser.parse_known_args(argv)
-    config = PlanConfig(**vars(options))
-    if config.data != "ct26-sized":
-        words.append(f"--data.dataset={config.data}")
-    run = read_config(FinetuneConfig, words, program="scripts/plan.py", description=__doc__ or "")
-    return config, run
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the plan of a run."""
-    say(report(*read_options(argv)))
+    about = __doc__ or ""
+    config = read_config(
+        PlanConfig, argv, program="scripts/plan.py", description=about, common=COMMON
+    )
+    say(report(config))
 
 
 if __name__ == "__main__":

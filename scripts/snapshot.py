@@ -353,8 +353,7 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         words = words or json.dumps(settings, sort_keys=True)
         what = ("chosen", part["what"]) if "what" in part else ("tried",)
         facts[*what, words, f"score {score:.6f}"] = "there"
-    chosen = ("chosen_epoch", "chosen_scale")
-    return facts | {("training", key): part[key] for key in chosen if key in part}
+    return facts | {("training", k): v for k, v in part.items() if k == "chosen_epoch"}
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:
@@ -500,16 +499,16 @@ def compare_files(
     old, new = (by_system(folder / "files", renamed) for folder in (one, other))
     spare = {key: path for key, path in new.items() if key not in old}
     for key, path in old.items():
-        said, partner = f"{name}: {' / '.join(key)}", new.get(key)
+        label, partner = f"{name}: {' / '.join(key)}", new.get(key)
         if partner is None:
             same = (p for p in spare.values() if p.suffix == path.suffix)
             partner = next((p for p in same if not file_difference(path, p)), None)
             spare = {key: p for key, p in spare.items() if p != partner}
         if partner is None:
-            differences[f"{path.suffix} files"].append(f"{said}: absent after, under any name")
+            differences[f"{path.suffix} files"].append(f"{label}: absent after, under any name")
             continue
         if why := file_difference(path, partner):
-            differences[f"{path.suffix} files"].append(f"{said}: {why}")
+            differences[f"{path.suffix} files"].append(f"{label}: {why}")
     for path in spare.values():
         differences["added"].append(f"{name}: {path.relative_to(other / 'files')}")
     return len(old)

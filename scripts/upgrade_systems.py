@@ -30,7 +30,7 @@ def main() -> int:
         print(f"{sys.argv[1]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except (LookupError, AttributeError, TypeError, StopIteration):
-        print(f"{sys.argv[1]}: holds what is no system of 0.2", file=sys.stderr)
+        print(f"{sys.argv[1]}: holds something other than systems of 0.2", file=sys.stderr)
         return 2
     print(upgraded, end="")
     return 0

@@ -17,7 +17,6 @@ from claim2source.pipeline.plan import vary_words
 from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from eval.index import index_words
 from scripts.bench import read_options as read_bench
-from scripts.plan import read_options as read_plan
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
@@ -69,8 +68,6 @@ def read(program: str, words: Sequence[str]) -> Any:
     """The words as the program itself reads them."""
     if program == "scripts/prepare.py":
         return read_prepare(words)
-    if program == "scripts/plan.py":
-        return read_plan(words)
     if program == "scripts/bench.py":
         return read_bench(words)
     source = (REPOSITORY / program).read_text(encoding="utf-8")
@@ -98,7 +95,10 @@ def test_every_command_shown_is_one_its_program_takes(
         for program, words in commands(LAUNCHED + block, tmp_path):
             program = file_of(program)
             if "--help" not in (*words, program.partition(" ")[2]):
-                read(program, words)
+                config = read(program, words)
+                if program == "eval/evaluate.py" and config.only and not config.systems:
+                    # Systems of the package: the rows that it would run are there.
+                    assert config.checkpoint or config.planned()
             seen.add(program)
     assert seen
 

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
-from claim2source.core.report import Report
 from claim2source.core.shipped import CONFIGS
-from claim2source.core.terminal import say
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.early import check_early
 
@@ -49,25 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     # Fewer gaps in a GPU's memory; read before torch is imported.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    # torch and all that needs it are imported once the arguments are good.
     check_early(config)
-    run(config)
-
-
-def run(config: FinetuneConfig) -> Report | None:
-    """Fine-tune, run the evaluation that `after` names, and print the next commands.
-
-    Returns the training's report (None on later ranks).
-    """
-    from claim2source.training.after import check_after, evaluate_after, next_steps
+    # torch and all that needs it are imported once the arguments are good.
     from claim2source.training.finetune import finetune
 
-    check_after(config)
-    report = finetune(config)
-    if report is not None and (chosen := report.training) is not None:
-        folder, trained = config.out / chosen.chosen_checkpoint, chosen.chosen_epoch > 0
-        say(next_steps(config, folder, trained, evaluate_after(config)))
-    return report
+    finetune(config)
 
 
 if __name__ == "__main__":

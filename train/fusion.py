@@ -233,13 +233,13 @@ def others(
     """
     rows = {FIRST_STAGE: Row(gathered.weighing.of(gathered.run))}
     runner = SystemRunner(reported, settings)
-    asked = {claim.id for claim in gathered.data.claims}
+    ids = {claim.id for claim in gathered.data.claims}
     for name, system in against.items():
         try:
             unknown = {claim.id for claim in runner.choosing_claims(system).val.claims}
         except NothingToChooseOn:
             continue
-        if not asked <= unknown:
+        if not ids <= unknown:
             continue
         run = runner.run(system, config.claims, gathered.data).result.run
         rows[name] = Row(gathered.weighing.of(run))
@@ -351,7 +351,7 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
     """Describe the comparison on train, `without` systems that know claims of it."""
     gathered, lists = fitting.gathered, fitting.lists
     papers = len(np.unique(lists.groups))
-    said = (
+    sentence = (
         f"{gathered.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
         f"ranker that was fitted on {fitting.folds - 1} of {fitting.folds} parts of the papers, "
         f"without its own; {lists.reachable.mean():.1%} have a gold among their candidates. "
@@ -363,7 +363,7 @@ def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> l
         "CPU milliseconds a claim: scoring a new claim's candidates by the row's views, in a batch "
         "of 10, with the vectors of sources kept (MaxSim has none to keep)."
     )
-    parts: list[Part] = [said, table, hours]
+    parts: list[Part] = [sentence, table, hours]
     if without:
         names = ", ".join(without)
         parts.append(f"Not in the table: {names}, with a model that was trained on these claims.")

@@ -96,10 +96,10 @@ class MergeConfig(StoreOptions):
     checkpoints: list[str]
     out: Path
     weights: list[Weight] | None = list_field(
-        help="of several checkpoints, one each; the base has what is missing to 1; none: their mean"
+        help="of several checkpoints, one each; the base has the rest to 1; none: their mean"
     )
     scales: list[Weight] | None = list_field(
-        help="0 is the base, 1 what was trained; of several val chooses; none: as the checkpoint is"
+        help="0 is the base, 1 the trained weights; of several val chooses; none: the checkpoint's"
     )
     dtype: Dtype | None = None
     dataset: str | None = None

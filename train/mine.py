@@ -26,11 +26,12 @@ from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
-from claim2source.datasets import LENIENT, carve_val, files_of, load
+from claim2source.datasets import LENIENT, files_of, load
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
 from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
+from claim2source.systems.heldout import carve
 from claim2source.text import Rendering
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.reranker_config import FirstStageConfig
@@ -95,7 +96,7 @@ def mine(config: MineConfig) -> list[str]:
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         seen = config.val_share if config.val_seen_share is None else config.val_seen_share
-        train, _ = carve_val(train, config.val_share, config.val_seed, seen_share=seen)
+        train = carve(train, config.val_share, config.val_seed, seen).train
     if config.limit is not None:
         train = train.with_claims(train.claims[: config.limit])
     store = Store(config.store)
@@ -106,15 +107,15 @@ def mine(config: MineConfig) -> list[str]:
         resolved = resolve(config.model, config.device)
         rendering = resolved.rendering or config.rendering
         miner = Miner(train, resolved.encoder, rendering, config.mining, store, progress=True)
-    said = untranslated_sentences(train.claims, rendering.claims)
+    lines = untranslated_sentences(train.claims, rendering.claims)
     if config.format == "ids":
         rows = write_mined(miner.mine(), config.out)
-        return [*said, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
+        return [*lines, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
     written = write_gritlm(miner.mine(), config.out, train, rendering, config.instruction)
-    said += miner.counts.sentences()
+    lines += miner.counts.sentences()
     if written.left_out:
-        said.append(f"{written.left_out} pairs without a negative are left out")
-    return [*said, f"{written.rows} rows of texts in {config.out}"]
+        lines.append(f"{written.left_out} pairs without a negative are left out")
+    return [*lines, f"{written.rows} rows of texts in {config.out}"]
 
 
 def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:

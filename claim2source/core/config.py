@@ -120,7 +120,7 @@ def read_config(
         elif flags:
             flags[key].append(word)
         else:
-            raise UserError(f"config: {word}: is no option; --help explains every key")
+            raise UserError(f"config: {word}: is not an option; --help explains every key")
     prints, values = flags.pop("print_config", None) is not None, YamlMapping()
     # Files come before flags, and a group's file before its keys.
     for file in flags.get("config") or ():
@@ -228,7 +228,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) not in (Annotated, Union, UnionType):
         return (hint,)
     inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-    return tuple(part for one in inner for part in parts_of(one))
+    return tuple(part for member in inner for part in parts_of(member))
 
 
 def _is_text(hint: Any) -> bool:
@@ -282,7 +282,7 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     name = next((name for name in unset if key == f"no_{name}"), key)
     option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
-        raise UserError(f"config: --{key}: is no flag; write it in a YAML file")
+        raise UserError(f"config: --{key}: is not a flag; write it in a YAML file")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)

@@ -120,7 +120,7 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
     try:
         # A device would be replaced by a file.
         if kind == "file" and target.exists() and not target.is_file():
-            why = "is a folder, not a file" if target.is_dir() else "is no regular file"
+            why = "is a folder, not a file" if target.is_dir() else "is not a regular file"
             raise InputError.at(target, why=why)
         while not os.path.lexists(folder) and folder != folder.parent:
             folder = folder.parent
@@ -161,7 +161,7 @@ def why_not_file(path: Path) -> str | None:
         return "is a folder, not a file"
     # The shell's <(..) is a pipe without a place in the file system; a named one may never end.
     pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
-    return None if stat.S_ISREG(mode) or pipe else "is no regular file"
+    return None if stat.S_ISREG(mode) or pipe else "is not a regular file"
 
 
 def why_not_folder(path: Path) -> str | None:

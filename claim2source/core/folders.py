@@ -123,7 +123,7 @@ def _files(folder: Path) -> Iterator[str]:
 def why_run_is_kept(folder: Path) -> str | None:
     """Explain why an earlier run that was moved aside must not be removed; None where it may be."""
     if folder.is_symlink() or not is_run(folder):
-        return "is no training run of ours"
+        return "is not a training run of this program"
     name = foreign_file(folder)
     return None if name is None else f"holds {name!r}, which no run of ours wrote"
 

@@ -101,7 +101,7 @@ class FolderLock:
                 raise
 
     def _no_file(self) -> UserError:
-        return UserError(f"{self.path}: is no lock of this program, but another file; remove it")
+        return UserError(f"{self.path}: is another file, not a lock of this program; remove it")
 
     def _held(self, holder: Holder) -> UserError:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")

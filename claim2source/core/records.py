@@ -176,9 +176,9 @@ class Dataset:
         first_of: dict[str, str] = {}
         for source in self.sources:
             words = " ".join(_WORDS(nfkc(f"{source.title}\n{source.abstract}").casefold()))
-            one = first.setdefault(words, source.id) if words else source.id
-            if one != source.id:
-                first_of |= {one: one, source.id: one}
+            twin = first.setdefault(words, source.id) if words else source.id
+            if twin != source.id:
+                first_of |= {twin: twin, source.id: twin}
         return first_of
 
     @cached_property

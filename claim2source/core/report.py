@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
@@ -329,38 +329,19 @@ class Epoch:
 class TrainingReport:
     """Describe a training run and its choice on val.
 
-    `chosen_checkpoint` is relative to the run's folder; `scales`
-    are the points between base and `scaled_epoch`, the best trained one, that were tried;
-    `chosen_soup` has the epochs whose mean was chosen; `choice` says how base, epochs, scales and
-    means compared, without their scores by language; `skipped_steps` counts the optimizer steps
-    that were not taken, since their loss or gradient was not finite; `settings` are the run's,
-    without what is of one machine.
+    `chosen_checkpoint` is relative to the run's folder; `choice` says how base and epochs compared,
+    without their scores by language; `skipped_steps` counts the optimizer steps that were not
+    taken, since their loss or gradient was not finite; `settings` are the run's, without what is of
+    one machine.
     """
 
     history: tuple[Epoch, ...]
     choose: str
     chosen_epoch: int
-    chosen_scale: float
     chosen_checkpoint: str
-    scales: tuple[Trial, ...] = ()
     skipped_steps: int = 0
-    scaled_epoch: int | None = None
-    chosen_soup: tuple[int, ...] = ()
     choice: Choice | None = None
     settings: Settings = field(default_factory=dict)
-
-    @property
-    def chosen_name(self) -> str:
-        """Name the choice on val: `epoch 2`, `epoch 2 at scale 0.5`, `mean of epochs 1+2`."""
-        if self.chosen_soup:
-            return f"mean of epochs {soup_name(self.chosen_soup)}"
-        scale = "" if self.chosen_scale == 1 else f" at scale {self.chosen_scale:g}"
-        return f"epoch {self.chosen_epoch}{scale}"
-
-
-def soup_name(epochs: Iterable[int]) -> str:
-    """Name a mean of epochs: `1+3`."""
-    return "+".join(map(str, epochs))
 
 
 @dataclass(frozen=True)
@@ -464,11 +445,11 @@ class Report:
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
             [
-                *(s.name, one.golds, one.of_golds, one.ties, one.lost),
-                *(s.macro.get(MAIN_METRIC), one.as_one[MACRO]),
+                *(s.name, counted.golds, counted.of_golds, counted.ties, counted.lost),
+                *(s.macro.get(MAIN_METRIC), counted.as_one[MACRO]),
             ]
             for s in self.scored
-            if (one := s.twins) is not None
+            if (counted := s.twins) is not None
         ]
         return TextTable(columns, rows) if rows else None
 
@@ -529,6 +510,7 @@ class Report:
             older = "a report of version 0.1.0; evaluate again to compare it with others"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError.at(path, field="version", why=why)
+        _leave_out_scales(raw.get("training"), path)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
@@ -553,16 +535,25 @@ class Report:
 def _upgrade(raw: dict[str, Any], path: Path) -> None:
     """Turn a report of version 2 into one of this version: published scores move to their rows."""
     try:
-        for one in raw.pop("published", ()):
-            row = raw["systems"][one.pop("system")]
-            row["published"] = [*row.get("published", ()), one]
-            del one["cost"]
+        for entry in raw.pop("published", ()):
+            row = raw["systems"][entry.pop("system")]
+            row["published"] = [*row.get("published", ()), entry]
+            del entry["cost"]
         made = raw.get("provenance", {})
         made["data"] = {raw["split"]: made.pop("data_sha256", "")}
         raw["version"] = VERSION
     except (LookupError, TypeError, AttributeError):
-        why = "is not as version 2 has it; evaluate again"
+        why = "does not fit version 2; evaluate again"
         raise InputError.at(path, field="published or provenance", why=why) from None
+
+
+def _leave_out_scales(training: Any, path: Path) -> None:
+    """Drop scales, among which no training chooses any more; `InputError` where one was chosen."""
+    for key, none in (("chosen_scale", 1), ("chosen_soup", []), ("scales", 0), ("scaled_epoch", 0)):
+        value = training.pop(key, none) if isinstance(training, dict) else none
+        if key.startswith("chosen") and value != none:
+            why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
+            raise InputError.at(path, field=f"training.{key}", why=why)
 
 
 def why_not_inside(text: str) -> str | None:
@@ -570,7 +561,7 @@ def why_not_inside(text: str) -> str | None:
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or "\0" in text or ".." in windows.parts:
-        return "is no place within the report's folder"
+        return "is not a place within the report's folder"
     return None
 
 

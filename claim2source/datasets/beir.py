@@ -123,10 +123,10 @@ def assembled(
     """
     queries, read, corpus, path, judgements, columns = found
     longest: dict[str, Source] = {}
-    for one in map(source_of, corpus.rows(repeated=True)):
-        if one.id not in longest or text_length(one) > text_length(longest[one.id]):
-            longest[one.id] = one
-    sources = tuple(one for one in longest.values() if text_length(one))
+    for record in map(source_of, corpus.rows(repeated=True)):
+        if record.id not in longest or text_length(record) > text_length(longest[record.id]):
+            longest[record.id] = record
+    sources = tuple(record for record in longest.values() if text_length(record))
     # A record that is refused is not blamed on the judgements too.
     known: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen
@@ -390,7 +390,7 @@ def _foreign(folder: Path) -> str | None:
 
 def _why_kept(folder: Path) -> str | None:
     if folder.is_symlink() or not (folder / CORPUS).is_file():
-        return "is no data set"
+        return "is not a data set"
     name = _foreign(folder)
     return None if name is None else f"holds {name!r}"
 
@@ -401,12 +401,12 @@ def _check_parts(parts: Sequence[Dataset]) -> None:
     claims: set[str] = set()
     for part in parts:
         if not _SPLIT.fullmatch(part.split) or [p.split for p in parts].count(part.split) > 1:
-            raise ValueError(f"split {part.split!r} is no file name, or there twice")
+            raise ValueError(f"split {part.split!r} is not a file name, or is repeated")
         if part.sources != parts[0].sources:
             raise ValueError(f"split {part.split!r} has other sources than {parts[0].split!r}")
         own = {claim.id for claim in part.claims}
         if len(own) < len(part.claims) or own & claims or not own:
-            raise ValueError(f"split {part.split!r} has no claims, or one that is there twice")
+            raise ValueError(f"split {part.split!r} has no claims, or a repeated one")
         if set(part.qrels.claim_ids) - own:
             raise ValueError(f"split {part.split!r} judges claims that it does not have")
         for claim in part.claims:

@@ -269,7 +269,7 @@ def _add_translations(
         if key is None:
             continue
         if key not in split_of:
-            row.complain("id", f"{key!r} is no claim; ids are such as dev-de-7")
+            row.complain("id", f"{key!r} is not a claim; ids are such as dev-de-7")
         elif file.seen.setdefault(key, row.line) != row.line:
             row.complain("id", f"{key!r} is already on line {file.seen[key]}")
         else:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 
 from claim2source.core.errors import InputError
 
@@ -322,6 +321,8 @@ class _Reader:
         return _plain(datetime(year, month, day, hour, minute, second, micro))
 
     def arrow(self, node: Any) -> list[Cell]:
+        import pyarrow
+
         (parts,) = self.built(node, "arrow array").args
         kind, length, _, offset, buffers, *_ = parts
         alias = self.built(kind, "arrow type").args[0]

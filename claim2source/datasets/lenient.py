@@ -12,7 +12,7 @@ from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
 TABLES = "tables"  # the name of a data set of tables
-HELP = "load what can be loaded; what is left out is counted and said"
+HELP = "load whatever is readable; omissions are counted and reported"
 # Said of judgements; those of records are `EMPTY` and `REPEATED`.
 Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal", "cut", "header"]
 
@@ -27,8 +27,8 @@ _SAID = {
     f"{EMPTY} pairs": "pairs without a text, left out",
     UNKNOWN: "records with keys that mean nothing, which were ignored",
     "metadata": "fields of metadata that mean something else, ignored",
-    "stranger": "judgements of claims that are not there, left out",
-    "absent": "golds that are not there, kept as never found",
+    "stranger": "judgements of unknown claims, left out",
+    "absent": "unknown golds, kept and never found",
     "same": "repeated judgements, read once",
     "contradicts": "repeated judgements with another grade, the highest kept",
     "decimal": "grades with decimals, read as whole numbers",

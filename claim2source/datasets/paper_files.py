@@ -118,7 +118,7 @@ class PaperFiles:
             if why := why_not_file(path):
                 raise InputError.at(path, why=why)
             return cls([path], columns or {}, format, lenient)
-        every = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] != ".")
+        every = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
         files = [item for item in every if _is_ours(item)]
         if not files:
             raise InputError.at(path, why=f"holds no files of papers: {READ} (.gz)")

@@ -39,16 +39,16 @@ def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Pape
     `kind` says what the records are; by default each is read as what it is.
     """
     for row in json_records(path, problems):
-        for one in _works(row, path, problems):
-            if kind == "openalex" or kind is None and is_work(one.record):
-                yield _openalex(one, path, problems)
-            elif kind == "crossref" or kind is None and is_crossref(one.record):
-                yield _crossref(one, path, problems)
-            elif name := next((_FOREIGN[key] for key in _FOREIGN if key in one.record), ""):
-                one.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
+        for work in _works(row, path, problems):
+            if kind == "openalex" or kind is None and is_work(work.record):
+                yield _openalex(work, path, problems)
+            elif kind == "crossref" or kind is None and is_crossref(work.record):
+                yield _crossref(work, path, problems)
+            elif name := next((_FOREIGN[key] for key in _FOREIGN if key in work.record), ""):
+                work.complain("", f"is a record of {name}, which is not read: export RIS or BibTeX")
                 yield None
             else:
-                yield paper_of_row(one)
+                yield paper_of_row(work)
 
 
 def _works(row: Row, path: Path, problems: Counting) -> Iterator[Row]:
@@ -62,8 +62,8 @@ def _works(row: Row, path: Path, problems: Counting) -> Iterator[Row]:
         yield row
         return
     for number, work in enumerate(held if isinstance(held, list) else [held], start=1):
-        if (one := row_of(work, path, problems, number, f"work {number}")) is not None:
-            yield one
+        if (parsed := row_of(work, path, problems, number, f"work {number}")) is not None:
+            yield parsed
 
 
 def paper_of_row(row: Row) -> Paper | None:
@@ -100,7 +100,7 @@ def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
     if key is None:
         return None
     if not key.removeprefix(ADDRESS).upper().startswith("W"):
-        row.complain("id", f"{key!r} is no work of OpenAlex")
+        row.complain("id", f"{key!r} is not a work of OpenAlex")
         return None
     abstract = _in_order(row, record.get("abstract_inverted_index"))
     authors = []

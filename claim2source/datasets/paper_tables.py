@@ -66,7 +66,7 @@ def _csv(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator
             return []
 
     fields = {*FIELDS, "text", *renamed.values()}
-    separator = max(separators, key=lambda one: (len(fields & {*header_by(one)}), one in first))
+    separator = max(separators, key=lambda sign: (len(fields & {*header_by(sign)}), sign in first))
     columns = _columns(path, header_by(separator), renamed, problems)
     texts = (line for part in (before, (line for _, line in lines)) for line in part)
     names = list(dict.fromkeys(columns.values()))

@@ -147,9 +147,9 @@ def _article(record: _Record) -> Paper | None:
 
 def _notices(citation: Element) -> str:
     notices = [
-        state_of(kind.removesuffix("In"), _text(one.find("RefSource")).rstrip("."))
-        for one in citation.findall("CommentsCorrectionsList/CommentsCorrections")
-        if (kind := one.get("RefType", "")).endswith("In")
+        state_of(kind.removesuffix("In"), _text(element.find("RefSource")).rstrip("."))
+        for element in citation.findall("CommentsCorrectionsList/CommentsCorrections")
+        if (kind := element.get("RefType", "")).endswith("In")
     ]
     types = citation.findall("Article/PublicationTypeList/PublicationType")
     typed = [RETRACTED for kind in types if _text(kind).lower().startswith("retracted pub")]
@@ -233,19 +233,22 @@ def _jats(record: _Record) -> Paper | None:
     if meta is None:
         record.problems.add(record.path, None, record.name, "has no front/article-meta")
         return None
-    ids = {one.get("pub-id-type", ""): _text(one) for one in reversed(meta.findall("article-id"))}
+    ids = {
+        element.get("pub-id-type", ""): _text(element)
+        for element in reversed(meta.findall("article-id"))
+    }
     pmc = ids.get("pmcid") or ids.get("pmc", "")
     pmc = f"PMC{pmc}" if pmc.isdecimal() else pmc
     doi = plain_doi(ids.get("doi", ""))
     key = ids.get("pmid") or pmc or doi or next((key for key in ids.values() if key), "")
     kinds = ("abstract[@abstract-type]", "trans-abstract")
-    typed = [one for kind in kinds for one in meta.findall(kind)]
-    abstracts = [one for one in meta.findall("abstract") if one not in typed]
+    typed = [element for kind in kinds for element in meta.findall(kind)]
+    abstracts = [element for element in meta.findall("abstract") if element not in typed]
     group = meta.find("title-group")
     names = [
-        _jats_name(one)
-        for one in meta.findall("contrib-group/contrib")
-        if one.get("contrib-type", "author") == "author"
+        _jats_name(element)
+        for element in meta.findall("contrib-group/contrib")
+        if element.get("contrib-type", "author") == "author"
     ]
     if "pmid" in ids:
         url = f"{ADDRESS}{ids['pmid']}/"
@@ -298,7 +301,7 @@ def _jats_date(dates: list[Element]) -> str:
             listed.append(
                 (electronic or date.get("date-type") == "pub", len(digits), "-".join(digits))
             )
-    return max(listed, key=lambda one: one[:2])[2] if listed else ""
+    return max(listed, key=lambda entry: entry[:2])[2] if listed else ""
 
 
 def _abstract(element: Element) -> str:

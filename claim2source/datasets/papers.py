@@ -174,12 +174,12 @@ def iso_language(text: str) -> str:
 
 def first_day(date: str) -> int:
     """Number the first day that a date may mean: "2020-05" is 20200501; 0: unknown."""
-    return min((_day(*one, last=False) for one in _meanings(date)), default=0)
+    return min((_day(*meaning, last=False) for meaning in _meanings(date)), default=0)
 
 
 def last_day(date: str) -> int:
     """Number the last day that a date may mean: "2020-02" is 20200229; 0: unknown."""
-    return max((_day(*one, last=True) for one in _meanings(date)), default=0)
+    return max((_day(*meaning, last=True) for meaning in _meanings(date)), default=0)
 
 
 def _meanings(date: str) -> list[tuple[int, int, int]]:

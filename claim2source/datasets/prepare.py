@@ -83,8 +83,10 @@ class PrepareConfig(Settings):
         if self.task == "mixed":
             require(self.input is None, "input", self.input, "none: mixed reads `sets`")
             return
-        one = (self.input is None) != (self.hub is None)
-        require(one, "input", self.input, "a folder of the task's files, or --hub of checkthat2026")
+        is_one = (self.input is None) != (self.hub is None)
+        require(
+            is_one, "input", self.input, "a folder of the task's files, or --hub of checkthat2026"
+        )
         require(
             self.revision is None or self.hub is not None, "revision", self.revision, "with --hub"
         )

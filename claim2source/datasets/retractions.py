@@ -107,10 +107,10 @@ def read_notices(path: Path) -> Notices:
             for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
         ]
     except csv.Error as error:
-        raise InputError.at(path, why=f"is no CSV file: {error}") from None
+        raise InputError.at(path, why=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
     dois, pmids = dict[str, str](), dict[str, str]()
-    for _, kind, state, row in sorted(listed, key=lambda one: _number(one[0])):
+    for _, kind, state, row in sorted(listed, key=lambda entry: _number(entry[0])):
         if not state and kind.lower() != _REINSTATED:
             continue
         if doi := plain_doi(row["OriginalPaperDOI"] or ""):

@@ -136,7 +136,7 @@ class Engine(PaperTable):
         try:
             # A process that was killed here before may have left a table without papers.
             under = f"{manifest.table}.lance/"
-            others = [one for one in files.listed() if one != LOCK_FILE]
+            others = [name for name in files.listed() if name != LOCK_FILE]
             if any(
                 not other.startswith(under) or other.startswith(f"{under}data/") for other in others
             ):
@@ -206,7 +206,7 @@ class Engine(PaperTable):
             schema, papers = table.schema, table.count_rows()
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                why = f"there is no such version; the last {RETENTION.days} days are there"
+                why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
@@ -305,7 +305,7 @@ class Engine(PaperTable):
             with self._named():
                 query = self._table.search().where(among(ids[start : start + _UPDATES]))
                 table = query.select(self._table.schema.names).limit(None).to_arrow()
-            states = [changed[one] for one in table["id"].to_pylist()]
+            states = [changed[key] for key in table["id"].to_pylist()]
             papers = [
                 replace(paper_of(row), retracted=new)
                 for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)

@@ -118,7 +118,7 @@ class Folder:
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
                     status = path.stat()
                     if not stat.S_ISREG(status.st_mode):  # reading it may never end
-                        raise InputError.at(path, why="is no regular file: remove it")
+                        raise InputError.at(path, why="is not a regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         return stamps
@@ -218,7 +218,11 @@ class Bucket:
 
         with self._named():
             parts = obstore.list(self.store, prefix=under or None)
-            return {one["path"]: (one["size"], str(one["e_tag"])) for part in parts for one in part}
+            return {
+                entry["path"]: (entry["size"], str(entry["e_tag"]))
+                for part in parts
+                for entry in part
+            }
 
     def hash(self, name: str) -> str:
         return ""
@@ -348,7 +352,7 @@ def files_of(place: str | Path) -> IndexFiles:
         return Folder(Path(place))
     if scheme not in SCHEMES or not rest.strip("/") or "@" in rest:  # the rest may hold a password
         allowed = "s3://BUCKET/PREFIX, gs:// or az://, and no password in it"
-        raise UserError(f"{scheme}://..: is no folder or bucket; allowed: {allowed}")
+        raise UserError(f"{scheme}://..: is not a folder or bucket; allowed: {allowed}")
     return Bucket(str(place))
 
 

@@ -152,18 +152,18 @@ def grow(
         for part in batches(papers, batch):
             latest = {paper.source.id: paper for paper in part}
             stamps_before = engine.stamps(list(latest))
-            for one, state in engine.retracted(list(latest)).items():
+            for key, state in engine.retracted(list(latest)).items():
                 # What is known of a paper stays where its new version says nothing of it.
-                latest[one] = replace(latest[one], retracted=latest[one].retracted or state)
+                latest[key] = replace(latest[key], retracted=latest[key].retracted or state)
             for paper in latest.values():
                 state, notice, doi = paper.retracted.partition(NOTICE)
                 notices |= {doi: f"{state}, {paper.doi}"} if notice else {}
-            stamps = {one: stamp_of(paper) for one, paper in latest.items()}
-            new = [paper for one, paper in latest.items() if stamps_before.get(one) != stamps[one]]
+            stamps = {key: stamp_of(paper) for key, paper in latest.items()}
+            new = [paper for key, paper in latest.items() if stamps_before.get(key) != stamps[key]]
             replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
                 vectors, sentences, _ = encoder.encode(new, bar)
-                terms = [" ".join(one) for one in analyser.sources([paper.source for paper in new])]
+                terms = [" ".join(key) for key in analyser.sources([paper.source for paper in new])]
                 own = [stamps[paper.source.id] for paper in new]
                 engine.upsert(Rows(new, terms, vectors, own, sentences))
             added, changed = added + len(new) - replaced, changed + replaced

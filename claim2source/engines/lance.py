@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 # What to do about files that cannot be read.
-ADVICE = "copy it again from where it is whole, or index again into another --out"
+ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
 _UNWRITABLE = {
     "os error 28": "no space left on the disk: make room",
@@ -45,7 +45,7 @@ def named_errors(where: str) -> Iterator[None]:
         text = str(error)
         for sign, why in _UNWRITABLE.items():
             if sign in text:
-                advice = f"{why}, and run the same command again; what was written stays"
+                advice = f"{why}, and run the same command again; finished writes stay"
                 raise UserError(f"{where}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
         raise InputError.at(where, why=why) from None
@@ -69,9 +69,7 @@ def lancedb_module() -> Any:
     try:
         import lancedb
     except ImportError:
-        raise UserError(
-            "an index is kept by LanceDB, which is not installed; pip install 'claim2source[index]'"
-        ) from None
+        raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
     return lancedb
 
 

@@ -114,9 +114,7 @@ class IndexManifest:
             raise InputError.at(files.uri, why=why)
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
-            raise InputError.at(
-                files.uri, why="a copy that was not finished: copy the folder again"
-            )
+            raise InputError.at(files.uri, why="an unfinished copy: copy the folder again")
         return cls.parsed(json.dumps(values), path)
 
     @classmethod

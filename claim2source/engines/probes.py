@@ -75,7 +75,7 @@ def chosen_probes(
     least -= _ROUNDING * np.maximum(1, np.abs(least))
 
     def recall(probes: int) -> float:
-        counts = [(s >= one).sum() for one, s in zip(least, probed(probes), strict=True)]
+        counts = [(s >= lowest).sum() for lowest, s in zip(least, probed(probes), strict=True)]
         return float(np.minimum(counts, k).mean() / k)
 
     low, high = 0, min(1, partitions)

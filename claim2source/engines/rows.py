@@ -200,11 +200,11 @@ def vectors_of(column: Any) -> np.ndarray:
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `columns_of`."""
-    texts = [one for one in (*PAPER, "stamp", "terms") if one in batch.schema.names]
+    texts = [value for value in (*PAPER, "stamp", "terms") if value in batch.schema.names]
     listed = batch.select(texts).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]), None
     if SENTENCES in batch.schema.names:
-        sentences = [half_of(one, vectors.shape[1]) for one in batch[SENTENCES].to_pylist()]
+        sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
     return Rows(
         [paper_of(row) for row in listed],
         [row["terms"] for row in listed],

@@ -147,7 +147,11 @@ class PaperTable:
         """
         weight = self.manifest.names if weight is None else weight
         fields = [("terms", terms, 1.0), ("names", names if weight else (), weight)]
-        queries = [one for name, those, boost in fields for one in matching(name, those, boost)]
+        queries = [
+            term_query
+            for name, those, boost in fields
+            for term_query in matching(name, those, boost)
+        ]
         if not queries or k < 1 or where.ids == ():
             return []
         with self._named():
@@ -156,7 +160,7 @@ class PaperTable:
         return hits(rows, numbers(rows, "_score") / (K1 + 1))
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
-        return [one for one, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
+        return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         """Read papers by id."""
@@ -185,7 +189,7 @@ class PaperTable:
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
         names = columns_of(self.manifest.sentences > 0)
-        columns = [one for one in names if one in self._columns]
+        columns = [name for name in names if name in self._columns]
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))

@@ -37,7 +37,7 @@ class Outcomes:
     groups: np.ndarray
 
     def __post_init__(self) -> None:
-        shapes = {np.shape(one) for one in (self.present, self.right, self.groups)}
+        shapes = {np.shape(values) for values in (self.present, self.right, self.groups)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1 or not len(self.present):
             raise ValueError("present, right and groups must be arrays [claims], not empty")
         if (self.right & ~self.present).any():
@@ -281,8 +281,8 @@ def draw_curves(curves: Mapping[str, Curve], title: str = "") -> Figure:
     return figure
 
 
-def _interval(one: Bounded) -> str:
-    return f"[{one.low:.4f}, {one.high:.4f}]"
+def _interval(bounded: Bounded) -> str:
+    return f"[{bounded.low:.4f}, {bounded.high:.4f}]"
 
 
 def _bounded(value: float, sample: np.ndarray) -> Bounded:
@@ -344,6 +344,6 @@ class _Order:
 
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    left, before = (np.pad(one, ((0, 0), (1, 0)))[:, :-1] for one in (x, y))
+    left, before = (np.pad(values, ((0, 0), (1, 0)))[:, :-1] for values in (x, y))
     areas: np.ndarray = ((x - left) * (y + before)).sum(axis=1) / 2
     return areas

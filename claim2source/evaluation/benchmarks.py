@@ -139,8 +139,8 @@ class Benchmarks:
             figures = self.figures(part.figures, part.metric).rows
             name = part.set if part.metric == MAIN_METRIC else f"{part.set}, {part.metric}"
             for label, row in part.rows.items():
-                one = self._look_up(figures, row, part.figures)
-                cells = [one.score, one.interval, one.cost or None]
+                figure = self._look_up(figures, row, part.figures)
+                cells = [figure.score, figure.interval, figure.cost or None]
                 rows.append([name, label, *cells, part.date, number])
                 name = ""
         columns = ["set", "system", MAIN_METRIC.upper(), "95 %", "cost", "date", "command"]

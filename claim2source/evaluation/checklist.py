@@ -137,7 +137,7 @@ def _prompts(report: Report) -> list[Row]:
 def _unrecorded(report: Report, columns: int) -> list[Row]:
     """List stages and texts that may come of a language model whose settings no report holds."""
     silent = [(name, stage.name) for name, stage in _stages(report) if not stage.settings]
-    return [[*one, *[None] * columns] for one in (*silent, *_generated_texts(report))]
+    return [[*entry, *[None] * columns] for entry in (*silent, *_generated_texts(report))]
 
 
 def _generated_texts(report: Report) -> Iterator[tuple[str, str]]:
@@ -187,7 +187,7 @@ def _seeds(report: Report) -> list[Row]:
 def _training(report: Report) -> list[Row]:
     if report.training is None:
         return []
-    rows: list[Row] = [["chosen", report.training.chosen_name]]
+    rows: list[Row] = [["chosen", f"epoch {report.training.chosen_epoch}"]]
     settings = _flat(report.training.settings)
     rows += [[key, _setting_text(value)] for key, value in settings.items()]
     return rows if settings else [*rows, ["settings", None]]

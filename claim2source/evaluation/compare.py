@@ -217,14 +217,14 @@ def leaderboard(
     rows: list[list[Cell]] = []
     costs: list[list[Cell]] = []
     order = sorted(systems, key=lambda name: -bounds[MACRO][name].value)
-    for place, name in enumerate(order, start=1):
+    for rank, name in enumerate(order, start=1):
         system, pair, overall = systems[name].report, pairs.get(name), bounds[MACRO][name]
         tested: list[Cell] = [None, None, "baseline"]
         if pair is not None:
             tested = [pair.difference, pair.p_holm, pair.verdict]
         rows.append(
             [
-                *(place, name),
+                *(rank, name),
                 *(bounds[language][name].value for language in languages),
                 *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
                 *([on_val[name]] if val else []),
@@ -232,7 +232,7 @@ def leaderboard(
             ]
         )
         counted = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
-        costs.append([place, name, system.model, system.claims, counted, *cost_cells(system.cost)])
+        costs.append([rank, name, system.model, system.claims, counted, *cost_cells(system.cost)])
     head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
     return TextTable(columns, rows), TextTable(head, costs)
 

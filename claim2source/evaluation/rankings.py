@@ -65,7 +65,7 @@ def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
     elif is_table(given):
         run = run_from_frame(given, name)
     else:
-        raise UserError(f"{name}: a {type(given).__name__} is no ranking; allowed: {_ALLOWED}")
+        raise UserError(f"{name}: a {type(given).__name__} is not a ranking; allowed: {_ALLOWED}")
     if dataset.golds:
         coverage(run, dataset.qrels, name)
     return run

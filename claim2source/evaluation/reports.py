@@ -108,11 +108,12 @@ def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
     ]
 
 
-def _fronts(systems: Sequence[LoadedSystem], places: Sequence[int]) -> list[str]:
-    folders = [systems[i].folder.resolve() for i in places]
+def _fronts(systems: Sequence[LoadedSystem], positions: Sequence[int]) -> list[str]:
+    folders = [systems[i].folder.resolve() for i in positions]
     # The folder of a system among several is called as the system is, which says nothing.
     own = [
-        f.parent if f.name == systems[i].name else f for i, f in zip(places, folders, strict=True)
+        f.parent if f.name == systems[i].name else f
+        for i, f in zip(positions, folders, strict=True)
     ]
     return distinct_ends(own if len(set(own)) == len(own) else folders)
 

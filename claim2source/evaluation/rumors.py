@@ -131,10 +131,10 @@ def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _macro_f1(
-    actual: Sequence[str], said: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
+    actual: Sequence[str], verdicts: Sequence[str], evidenced: Sequence[bool], times: np.ndarray
 ) -> np.ndarray:
     """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
-    gold, predicted = np.array(actual, dtype=object), np.array(said, dtype=object)
+    gold, predicted = np.array(actual, dtype=object), np.array(verdicts, dtype=object)
     total, labels = np.zeros(len(times)), np.zeros(len(times))
     for label in sorted(set(actual)):
         right = (gold == label) & (predicted == label) & np.array(evidenced)

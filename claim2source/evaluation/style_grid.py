@@ -135,7 +135,7 @@ class StyleGrid:
             f"{style} {STYLES[style].what}" for style in (*self.sources, *self.claims)
         )
         by_rules = any(BY_RULES in system.style for system in self.report.systems.values())
-        rules = " Texts by rules, which say nothing of what a language model would write."
+        rules = " Texts by rules, which do not tell how a language model would write."
         return f"Sources S and claims C: {styles_named}.{rules if by_rules else ''}"
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
@@ -282,16 +282,16 @@ def _theirs(cell: GridCell) -> str:
 
 
 def _published_notes(grid: StyleGrid) -> list[str]:
-    scores = [one for one in map(_published, grid.report.systems.values()) if one is not None]
+    scores = [cell for cell in map(_published, grid.report.systems.values()) if cell is not None]
     if not scores:
         return []
     source = "published: table 2025-styles, full dev split, texts rewritten by Llama-3.3-70B."
-    if not all(one.same_claims for one in scores):
+    if not all(cell.same_claims for cell in scores):
         source += " Ours are over other claims: the rows are shown, not compared."
     reasons: dict[str, list[str]] = {}
-    for one in scores:
-        if one.unreliable:
-            reasons.setdefault(one.unreliable, []).append(f"{one.row} {one.column}")
+    for cell in scores:
+        if cell.unreliable:
+            reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
     notes = [f"{_few(cells)}: {why}" for why, cells in reasons.items()]
     return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]
 

@@ -54,8 +54,8 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
     return Verified(
         claims=len(result.run.claim_ids),
         asked=len(polls),
-        asks=int(sum(one["asks"] for one in polls)),
-        tokens=int(sum(one["tokens"] for one in polls)),
+        asks=int(sum(poll["asks"] for poll in polls)),
+        tokens=int(sum(poll["tokens"] for poll in polls)),
         promoted=0 if moves is None else moves.promoted,
         demoted=0 if moves is None else moves.demoted,
     )

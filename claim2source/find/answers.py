@@ -205,10 +205,10 @@ def notes(answer: Answer) -> list[str]:
     if answer.matches and answer.present is None:
         notices.append("No abstention is fitted to this index: index --claims DATASET does that.")
     if answer.measured is not None:
-        one = answer.measured
+        own = answer.measured
         notices.append(
-            f"Of {one.answers} held-out posts with this verdict {_percent(one.here, one.answers)} "
-            f"had their paper in the index, and for {_percent(one.first, one.answers)} it came "
+            f"Of {own.answers} held-out posts with this verdict {_percent(own.here, own.answers)} "
+            f"had their paper in the index, and for {_percent(own.first, own.answers)} it came "
             "first."
         )
     return notices

@@ -422,17 +422,17 @@ class Finder:
         """Read the vectors of papers' sentences, [sentences, d]; encode those not stored."""
         vectors: dict[str, np.ndarray] = {}
         if self.engine.manifest.sentences == SPLIT:
-            for one, (stamp, stored) in self.engine.sentences(list(sentences)).items():
+            for key, (stamp, stored) in self.engine.sentences(list(sentences)).items():
                 # Another process may have written another version of the paper meanwhile.
-                if stamp == stamp_of(papers[one]) and len(stored) == len(sentences[one]):
-                    vectors[one] = stored.astype(np.float32)
-        missing = {one: texts for one, texts in sentences.items() if one not in vectors and texts}
+                if stamp == stamp_of(papers[key]) and len(stored) == len(sentences[key]):
+                    vectors[key] = stored.astype(np.float32)
+        missing = {key: texts for key, texts in sentences.items() if key not in vectors and texts}
         distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))
         if distinct:
             made, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
             row = {text: i for i, text in enumerate(distinct)}
-            for one, texts in missing.items():
-                vectors[one] = made[[row[text] for text in texts]]
+            for key, texts in missing.items():
+                vectors[key] = made[[row[text] for text in texts]]
         return vectors
 
 

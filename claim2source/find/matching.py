@@ -25,7 +25,7 @@ class MatchingWords:
         texts = {
             paper.source.id: f"{paper.source.title}\n{paper.source.abstract}" for paper in papers
         }
-        self._words = {one: list(dict.fromkeys(WORD.findall(text))) for one, text in texts.items()}
+        self._words = {key: list(dict.fromkeys(WORD.findall(text))) for key, text in texts.items()}
         distinct = list({word for words in self._words.values() for word in words})
         self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
         self._papers = {paper.source.id: paper for paper in papers}

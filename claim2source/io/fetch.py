@@ -50,7 +50,7 @@ class Fetcher:
     def __post_init__(self) -> None:
         for host in self.instances:
             if not _HOST.fullmatch(host):
-                raise UserError(f"instances: {host!r} is no host's name, such as mastodon.social")
+                raise UserError(f"instances: {host!r} is not a host, such as mastodon.social")
 
     def post(self, address: str, id: str = "0") -> Post:
         """Read the post at an address. Raises `UserError` where none can be read."""
@@ -58,9 +58,9 @@ class Fetcher:
             parts = urlsplit(address.strip())
             host, port = (parts.hostname or "").removeprefix("www."), parts.port
         except ValueError:
-            raise UserError(f"{address}: is no address") from None
+            raise UserError(f"{address}: is not an address") from None
         if parts.scheme != "https" or port is not None or parts.username is not None:
-            raise UserError(f"{address}: is no plain https:// address of a post")
+            raise UserError(f"{address}: is not a plain https:// address of a post")
         path = parts.path.strip("/").split("/")
         if host == BLUESKY:
             return self._bluesky(address, path, id)
@@ -88,7 +88,7 @@ class Fetcher:
 
         view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
         if view is None:
-            raise UserError(f"{address}: there is no such post, or it is not public")
+            raise UserError(f"{address}: no such post, or it is not public")
         return _made(address, id, bluesky_post(view, view_of))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
@@ -113,7 +113,7 @@ class Fetcher:
                     )
                 if answer.is_error:
                     hidden = answer.status_code in (400, 401, 403, 404, 410)
-                    why = "there is no such post, or it is not public"
+                    why = "no such post, or it is not public"
                     raise UserError(
                         f"{address}: {why if hidden else f'{host} answers {answer.status_code}'}"
                     )

@@ -98,7 +98,9 @@ class _Entry(Row):
             if not isinstance(value, dict):
                 complain(f"candidates[{place}]", "is not an object")
         self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
-        self.is_reranked = any(one.get("reranker_rank") is not None for _, one in self.candidates)
+        self.is_reranked = any(
+            candidate.get("reranker_rank") is not None for _, candidate in self.candidates
+        )
 
     def gold(self) -> str | None:
         value = self.record.get("ground_truth_pubkey")
@@ -109,14 +111,14 @@ class _Entry(Row):
         """List the candidates by the ranks of one stage, with its scores (None: not given)."""
         stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
         by_rank: dict[int, tuple[str, float | None]] = {}
-        for i, one in self.candidates:
-            place, rank = f"candidates[{i}]", one.get(stage[0])
+        for i, candidate in self.candidates:
+            place, rank = f"candidates[{i}]", candidate.get(stage[0])
             if rank is None and reranked:
                 continue
-            source = self.as_id(f"{place}.pubkey", one.get("pubkey"))
-            score = self._score(f"{place}.{stage[1]}", one.get(stage[1]))
+            source = self.as_id(f"{place}.pubkey", candidate.get("pubkey"))
+            score = self._score(f"{place}.{stage[1]}", candidate.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
-                self.complain(f"{place}.{stage[0]}", "is no rank: an integer from 1")
+                self.complain(f"{place}.{stage[0]}", "is not a rank: an integer from 1")
             elif rank in by_rank:
                 self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
             elif source is not None:
@@ -211,12 +213,12 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
         raise InputError.at(path, why=f"no selections of {language!r} claims; there are: {have}")
     problems = Problems()
     lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
-    for place, selected in selections[language].items():
-        key = f"{language}_{place}"
-        if place >= len(run.claim_ids):
+    for selected_rank, selected in selections[language].items():
+        key = f"{language}_{selected_rank}"
+        if selected_rank >= len(run.claim_ids):
             problems.add(path, None, key, f"the run has {len(run.claim_ids)} claims only")
         elif selected is not None:
-            listed = lists[run.claim_ids[place]]
+            listed = lists[run.claim_ids[selected_rank]]
             if selected > len(listed):
                 why = f"{selected} is beyond the {len(listed)} sources of the claim's list"
                 problems.add(path, None, f"{key}.selected_paper", why)

@@ -125,7 +125,7 @@ def check_submission(
         if line_of.setdefault(claim, number) != number:
             problems.add(path, number, column, f"{claim!r} is already on line {line_of[claim]}")
         elif claim not in claims:
-            problems.add(path, number, column, f"{claim!r} is no claim of this split")
+            problems.add(path, number, column, f"{claim!r} is not a claim of this split")
         before = len(problems)
         ids = _id_list(path, number, listed, problems)
         if len(problems) > before:
@@ -134,7 +134,7 @@ def check_submission(
             why = f"{len(set(ids))} distinct sources, not {k}"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
         if unknown := [key for key in ids if key not in sources]:
-            why = f"{unknown[0]!r} is no source of the collection"
+            why = f"{unknown[0]!r} is not a source of the collection"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
     for claim in claims:
         if claim not in line_of:

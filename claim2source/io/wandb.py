@@ -150,7 +150,7 @@ class Tracker:
         try:
             run.finish()
         except Exception as error:
-            self._say(error, "what was not uploaded")
+            self._say(error, "the rest that is not uploaded")
 
     def _start(self, asked: Tracking) -> None:
         import wandb

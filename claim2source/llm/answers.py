@@ -89,7 +89,7 @@ class AnswerStore:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
         if not 0 <= version <= VERSION or version == 0 and tables:
-            raise InputError.at(str(self.path), why="is no store of answers of this version")
+            raise InputError.at(str(self.path), why="is not a store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
@@ -114,7 +114,7 @@ class AnswerStore:
         *values, tries = row
         # Without a hash: of the first version.
         if tries is not None and tries != _hash(key, values):
-            raise self._damaged("a reply is not what was written")
+            raise self._damaged("a reply differs from the written one")
         try:
             return _reply_of_row(*values)
         except (ValueError, TypeError, RecursionError):
@@ -182,7 +182,7 @@ class AnswerStore:
         return InputError.at(
             str(self.path),
             why=f"the store of answers is damaged ({why}); "
-            "move it away: what it held is asked for again",
+            "move it away: its replies are requested again",
         )
 
 

@@ -273,7 +273,7 @@ class _Run:
             llm._loose.add(loose)
             log.warning("%s: the server refuses its form; replies are parsed", self.what)
         for name in sorted(without - llm._without):
-            log.warning("%s: the model refuses %s; it is asked without", self.what, name)
+            log.warning("%s: the model refuses %s; requests go without it", self.what, name)
         llm._without |= without
 
     def _lost(self, why: str) -> str:

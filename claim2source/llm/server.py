@@ -402,7 +402,7 @@ class Server:
         text = self._without_key(_without_surrogates(text))
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
-            raise TypeError("finish_reason is no text")
+            raise TypeError("finish_reason is not text")
         used = reply.get("usage")
         used = {} if used is None else used
         # Not every server counts.
@@ -448,7 +448,7 @@ def _text(content: object) -> str:
         # Gemini marks its thoughts so.
         return "".join(part["text"] for part in texts if not part.get("thought"))
     if not isinstance(content, str | None):
-        raise TypeError("content is no text")
+        raise TypeError("content is not text")
     return content or ""
 
 

@@ -137,7 +137,7 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
     if unanswered:
         raise UserError(
             f"{len(unanswered)} of {len(answers)} {what} have no answer ({reasons(unanswered)}); "
-            "what is answered is kept: the same command goes on from there"
+            "answers are kept: the same command continues from there"
         )
 
 

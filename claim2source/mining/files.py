@@ -99,7 +99,7 @@ def _negative(raw: Any, place: str) -> Negative:
         raise _LineProblem(f"{place}.score", "is not a finite number")
     if origin not in get_args(Origin):
         raise _LineProblem(
-            f"{place}.origin", f"{origin!r} is none of {', '.join(get_args(Origin))}"
+            f"{place}.origin", f"{origin!r} is not one of {', '.join(get_args(Origin))}"
         )
     return Negative(source, float(score), cast(Origin, origin))
 
@@ -118,7 +118,7 @@ def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") 
 
 def _check_row(row: MinedRow, claims: Mapping[str, Claim], sources: Container[str]) -> None:
     if row.claim not in claims:
-        raise _LineProblem("claim", f"{row.claim!r} is no training claim")
+        raise _LineProblem("claim", f"{row.claim!r} is not a training claim")
     golds = claims[row.claim].golds
     if row.positive not in golds:
         raise _LineProblem("positive", f"{row.positive!r} is not gold for the claim")

@@ -215,8 +215,8 @@ class Encoder:
         """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None
-        said = asdict(self.settings).items()
-        settings = {name: value for name, value in said if value or name not in _NEWER}
+        declared = asdict(self.settings).items()
+        settings = {name: value for name, value in declared if value or name not in _NEWER}
         # The prefix is hashed with the text: two sides with one prefix share their vectors.
         template = settings.pop("template")
         ends = {key: template[key] for key in ("pool_prefix", "append_token")}

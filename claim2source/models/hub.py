@@ -287,8 +287,8 @@ def weights_hash(folder: Path) -> str:
 def dense_hash(folder: Path) -> str | None:
     """Hash the Dense layers behind the pooling, config and weights; None without any."""
     files = [
-        place / name
-        for place in _dense_folders(folder)
+        module / name
+        for module in _dense_folders(folder)
         for name in ("config.json", "model.safetensors", "pytorch_model.bin")
     ]
     hashes = {str(path.relative_to(folder)): file_hash(path) for path in files if path.is_file()}

@@ -44,7 +44,7 @@ def load(
     _check_machine(settings, target, attention)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
         # transformers would load it with any base it names.
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is no checkpoint")
+        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is not a checkpoint")
     if not tokenizer_files(folder):
         raise InputError.at(folder, why="no tokenizer here")
     try:
@@ -104,7 +104,7 @@ def _lower_case(tokenizer: Any, folder: Path) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
-        why = "do_lower_case: this model's tokenizer is none that can be told to"
+        why = "do_lower_case: this model's tokenizer cannot lower-case texts"
         raise InputError.at(folder, why=why)
     core = tokenizer.backend_tokenizer
     core.normalizer = Sequence([Lowercase(), *([core.normalizer] if core.normalizer else [])])

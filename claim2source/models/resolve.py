@@ -222,7 +222,7 @@ def _late_encoder(
 
     def load() -> Encoder:
         if record.name.startswith(LOCAL):
-            why = f"no such model is known here: {Path(record.name).name!r}; put it or a link to it"
+            why = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
             raise InputError.at(file, field="source_model.name", why=f"{why} beside {file.parent}")
         encoder = resolve(_asked(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
@@ -267,7 +267,7 @@ def _load_base(
 ) -> tuple[Encoder, Path]:
     """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
-        why = f"no such folder is known here: {Path(recorded.name).name!r}; put it or a link to it"
+        why = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
         raise InputError.at(file, field="base.name", why=f"{why} beside {file.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = local_model(

@@ -208,8 +208,8 @@ def _absent_end(folder: Path) -> str:
     Raises `InputError` where a first token is asked for and not added.
     """
     file = folder / "tokenizer_config.json"
-    said = read_object(file) if file.is_file() else {}
-    ends = {edge for edge in ("bos", "eos") if said.get(f"add_{edge}_token") is True}
+    declared = read_object(file) if file.is_file() else {}
+    ends = {edge for edge in ("bos", "eos") if declared.get(f"add_{edge}_token") is True}
     if not ends or not (folder / "tokenizer.json").is_file():
         return ""
     from transformers import AutoTokenizer
@@ -247,8 +247,8 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
     """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
     length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
-        if isinstance(said := config.get(key), dict):
-            length = said.get("model_max_length", length)
+        if isinstance(declared := config.get(key), dict):
+            length = declared.get("model_max_length", length)
     file = folder / "tokenizer_config.json"
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")

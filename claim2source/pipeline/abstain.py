@@ -95,9 +95,9 @@ class PairedResults:
         """Name the first score and the margin of each stage, as confidences."""
         scores = {}
         for name in self.stages:
-            one = self.features(Design((name,), 1))[:, 0]
+            values = self.features(Design((name,), 1))[:, 0]
             margins = [margin_shares(s[name].run, self.claim_ids) for s in (self.stages, self.bare)]
-            scores[f"{name}: first score"] = one
+            scores[f"{name}: first score"] = values
             scores[f"{name}: margin"] = np.concatenate(margins)
         return scores
 

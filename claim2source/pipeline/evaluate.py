@@ -228,9 +228,11 @@ def evaluate_encoder(
     `repeats` is the number of bootstrap draws of the intervals, 0 for none.
     """
     settings = Scoring(METRICS, repeats, 0, seen_golds)
-    one = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
-    name = one.report.name
-    return with_depth_notes(make_report(dataset, {name: one.report}, name), {name: one}, dataset)
+    scored = score_encoder(encoder, dataset, rendering, settings, store=store, progress=progress)
+    name = scored.report.name
+    return with_depth_notes(
+        make_report(dataset, {name: scored.report}, name), {name: scored}, dataset
+    )
 
 
 def score_encoder(

@@ -181,10 +181,12 @@ def plan(
             behind = {**behind, name: system}
         else:
             planned.append(Planned(system))
-    for one in checkpoints:
-        one = replace(one, name=ROUTED) if routes else one
+    for checkpoint in checkpoints:
+        checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
         for system in (_ALONE, *behind.values()):
-            planned.append(Planned(_on(system, one, routes or {}, read_as), checkpoint=one))
+            planned.append(
+                Planned(_on(system, checkpoint, routes or {}, read_as), checkpoint=checkpoint)
+            )
     planned = _wanted(planned, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))

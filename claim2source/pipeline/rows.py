@@ -64,7 +64,7 @@ FIRST_STAGE = "first stage"
 PAGE = "claims.html"
 # Counted up when the same settings would give another report.
 _FORMAT = 3
-_ADVICE = "mend what the reason names and run the same command again; what is done is kept"
+_ADVICE = "remedy the reason and run the same command again; finished rows are kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,16 +106,16 @@ def run_rows(
     rows: dict[int, Row] = {}
     failed: dict[int, NotRun] = {}
     for number in watched(by_model(planned), "systems", len(planned)):
-        one = planned[number]
+        item = planned[number]
         try:
             if out is None:
-                rows[number] = run_row(one, runner, scoring)
+                rows[number] = run_row(item, runner, scoring)
             else:
-                rows[number] = _read_or_run(out, one, runner, scoring, program)
+                rows[number] = _read_or_run(out, item, runner, scoring, program)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = form_of_failed(one.system, runner.runtime, one.form)
-            failed[number] = not_run_row(one.system, form, error)
+            form = form_of_failed(item.system, runner.runtime, item.form)
+            failed[number] = not_run_row(item.system, form, error)
     return [rows[number] for number in sorted(rows)], [failed[number] for number in sorted(failed)]
 
 
@@ -139,13 +139,13 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
     scored = {}
     for number, stage in enumerate(stage_names):
         name = row if number == last else f"{row}: {stage}"
-        one = score_result(name, results[number].result, dataset, scoring)
-        report = _fill_report(one.report, planned, result, number, runner)
+        scored_stage = score_result(name, results[number].result, dataset, scoring)
+        report = _fill_report(scored_stage.report, planned, result, number, runner)
         report = replace(report, stage="" if number == last else stage)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
-        scored[name] = replace(one, report=report)
+        scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(system, stage_names[1:], results, dataset)
     parts += _versions(system, stage_names[1:], results, dataset, runner.runtime)
     return Row(planned, result.form, scored, tuple(notes), tuple(parts))
@@ -245,22 +245,22 @@ def _stage_details(
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
     if any(moved for _, moved in moves.values()):
-        parts += ["What each stage did to the golds:", moves_table(moves)]
+        parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
-        parts += ["What verifiers were asked, and what it cost:", verified_table(verifiers)]
+        parts += ["Verifiers' requests and their cost:", verified_table(verifiers)]
     return notes, parts
 
 
 def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
     depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {depth_note}; what is beyond keeps its place below."]
+    lines = [f"{name}: {depth_note}; later ones keep their places below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
         lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
     failed = [f"{reason} ({count})" for reason, count in result.failure_counts().items()]
     if failed:
-        what = "answers that are no good" if result.details else "pairs without a score"
+        what = "unusable answers" if result.details else "pairs without a score"
         lines.append(f"{name}: {what}: {'; '.join(failed[:3])}.")
     share = share_asked(result)
     if share < 1:
@@ -346,12 +346,12 @@ def _read_or_run(
 
 def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report."""
-    for one in row.stages.values():
-        write_runs(one.run, dataset, folder / one.report.runs)
+    for scored in row.stages.values():
+        write_runs(scored.run, dataset, folder / scored.report.runs)
     write_submissions(row.stages[row.name].run, dataset, folder)
-    runs = {stage: one.run for stage, one in row.stages.items()}
+    runs = {stage: scored.run for stage, scored in row.stages.items()}
     trace_page(runs, dataset, folder / PAGE, title=f"{name}, {dataset.split}")
-    reports = {stage: one.report for stage, one in row.stages.items()}
+    reports = {stage: scored.report for stage, scored in row.stages.items()}
     report = make_report(dataset, reports, row.name, name=name, program=program)
     report = replace(report, notes=(*report.notes, *row.notes))
     write_markdown(folder, row.name, [*report_parts(report), *row.parts])
@@ -454,13 +454,13 @@ def not_run_row(
         why = f"out of memory: {why}"
         advice = (
             "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
-            "there is more memory; what is done is kept"
+            "there is more memory; finished rows are kept"
         )
     elif isinstance(error, RuntimeError):
         why = f"failed: {why}"
-        advice = f"try it alone on the CPU: --only {system.name} --device cpu; what is done is kept"
+        advice = f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
     elif isinstance(error, ConfigError):
         advice = "correct that setting in the system's entry or on the command line"
     advised = (system, system.first, *reversed(system.parts))
-    own_advice = next((one.advice for one in advised if one.advice), None)
+    own_advice = next((node.advice for node in advised if node.advice), None)
     return NotRun(system.name, form, why[:300], advice or own_advice or _ADVICE)

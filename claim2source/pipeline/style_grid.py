@@ -255,32 +255,32 @@ def _cell(
         for of_sources in views.sources[sources]
         for of_claims in views.claims[claims]
     ]
-    one = score_system(name, results[0], dataset, replace(settings, repeats=0))
+    scored = score_system(name, results[0], dataset, replace(settings, repeats=0))
     cost = sum((each.cost for each in results), Cost())
     stored = all(stage.result.stored for each in results for stage in each.stages)
     texts = {style: views.texts[style] for style in (claims, sources) if style in views.texts}
     lost = {f"{style}: not rewritten, read as it is": text.lost for style, text in texts.items()}
     by_rules = any(text.by == RULES for text in texts.values())
-    one = one.with_report(
+    scored = scored.with_report(
         model=row.stages[row.name].report.model,
         style=f"{sources}{claims}" + (f", {BY_RULES}" if by_rules else ""),
         cost=SystemCost.of(cost, stored, results[0].parameters),
-        failures={**one.report.failures, **{why: count for why, count in lost.items() if count}},
+        failures={**scored.report.failures, **{why: count for why, count in lost.items() if count}},
         rewrites=str(options.texts or RULES),
         # Of several versions there is no one run; without golds it is the first one's.
-        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or one.scores is None else "",
+        runs=f"{FOLDER}/runs/{name}" if len(results) == 1 or scored.scores is None else "",
     )
-    if one.scores is None:
-        return one
+    if scored.scores is None:
+        return scored
     others = [
-        scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, one.scores.claim_ids)
+        scoring.evaluate(each.result.run, dataset.qrels, settings.metrics, scored.scores.claim_ids)
         for each in results[1:]
     ]
-    scores = mean_scores([one.scores, *others])
+    scores = mean_scores([scored.scores, *others])
     languages = language_table(scores, dataset.claims)
-    one = replace(one.with_report(languages=languages, macro=macro(languages)), scores=scores)
+    scored = replace(scored.with_report(languages=languages, macro=macro(languages)), scores=scores)
     if not settings.repeats:
-        return one
+        return scored
     repeats, seed = settings.repeats, settings.seed
     bounds = score_intervals(scores, dataset, settings.bounded, repeats, seed)
-    return one.with_report(intervals=bounds)
+    return scored.with_report(intervals=bounds)

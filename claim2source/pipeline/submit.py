@@ -82,7 +82,7 @@ def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
             raise ConfigError("submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
-        raise InputError.at(file, why="would be replaced, but is no submission of ours")
+        raise InputError.at(file, why="would be replaced, but is not a submission of this program")
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:

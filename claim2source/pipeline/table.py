@@ -110,8 +110,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             cutoff(metric)
         for form in self.claims:
             require_one_of("claims", form, get_args(ClaimForm))
-        one = len(self.checkpoint) == 1
-        require(one or not self.routes, "routes", self.routes, "none without one --checkpoint")
+        is_one = len(self.checkpoint) == 1
+        require(is_one or not self.routes, "routes", self.routes, "none without one --checkpoint")
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
         both = self.styles is not None and self.rewrites is not None

@@ -259,8 +259,10 @@ class BM25Index:
         for start in range(0, len(claims), block):
             rows = slice(start, start + block)
             part = claims[rows]
-            asked = terms.part(start, start + len(part))
-            positions[rows], scores[rows] = _top(built.postings, built.ids, part, asked, depth)
+            terms_of_block = terms.part(start, start + len(part))
+            positions[rows], scores[rows] = _top(
+                built.postings, built.ids, part, terms_of_block, depth
+            )
         return positions, scores
 
     def save(self, folder: str | Path) -> None:

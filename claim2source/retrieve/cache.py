@@ -57,8 +57,8 @@ def read_or_search(
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
-        said, details = about.get("notes", {}), about.get("details", {})
-        return Result(stored.run, said, failures, cost, True, notes, details)
+        texts, details = about.get("notes", {}), about.get("details", {})
+        return Result(stored.run, texts, failures, cost, True, notes, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result

@@ -118,15 +118,15 @@ class VectorIndex:
             if claim.candidates is None and claim.excluded and depth:
                 left_out = self.ids.excluded(claim)
                 deeper = min(depth + len(left_out), len(self.ids))
-                (places,), (own,) = self._top(vectors[row : row + 1], deeper)
-                allowed = np.flatnonzero((places >= 0) & ~np.isin(places, left_out))[:depth]
+                (located,), (own,) = self._top(vectors[row : row + 1], deeper)
+                allowed = np.flatnonzero((located >= 0) & ~np.isin(located, left_out))[:depth]
                 positions[row, : len(allowed)], scores[row, : len(allowed)] = (
-                    places[allowed],
+                    located[allowed],
                     own[allowed],
                 )
             elif claim.candidates is not None:
-                places = self.ids.candidates(claim)
-                positions[row], scores[row] = self._best_of(places, vectors[row], depth)
+                located = self.ids.candidates(claim)
+                positions[row], scores[row] = self._best_of(located, vectors[row], depth)
         return self.ids.run(claims, positions, scores)
 
     def notes(self, claims: Sequence[Claim], vectors: np.ndarray, run: Run) -> IndexNotes:

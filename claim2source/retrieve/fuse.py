@@ -82,7 +82,7 @@ def fuse(
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
         config = replace(config, depth=max(config.depth, k))
-    more = [one.run if isinstance(one, Result) else one for one in scored or ()]
+    more = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
     lacked = (more[0], more[1]) if more else None
     if isinstance(first, Run) and isinstance(second, Run):
         return Fusion(first, second, config, lacked).run(config.alpha, k)
@@ -91,7 +91,7 @@ def fuse(
     # A claim that one part could not rank is ranked by the other: only both failing fails.
     failed = {failure.claim_id for failure in second.failures}
     results: list[Result] = [first, second]
-    results += (one for one in scored or () if isinstance(one, Result))
+    results += (ranking for ranking in scored or () if isinstance(ranking, Result))
     cost = first.cost
     for result in results[1:]:
         cost = cost.over_same(result.cost)

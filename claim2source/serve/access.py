@@ -127,13 +127,13 @@ class Access:
         host = headers.get("host", "")
         if self.settings.hosts is not None and _without_port(host) not in self.settings.hosts:
             return self.refusal(421, "this host is not served here", scope, close)
-        free = any(_is_under(path, one) for one in FREE)
+        free = any(_is_under(path, prefix) for prefix in FREE)
         if self._rate is not None and not free:
             address = scope["client"][0] if scope.get("client") else ""
             if seconds := self._rate.wait(address):
                 why = f"too many requests; try again in {seconds} s"
                 return self.refusal(429, why, scope, close | {"retry-after": str(seconds)})
-        is_open = any(_is_under(path, one) for one in OPEN)
+        is_open = any(_is_under(path, prefix) for prefix in OPEN)
         if self.settings.token is not None and not is_open and not self._knows(headers):
             return self.refusal(
                 401, "a token is needed", scope, close | {"www-authenticate": "Bearer"}

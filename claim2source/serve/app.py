@@ -39,12 +39,12 @@ ABOUT = (
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": what}
     for status, what in {
-        400: "the body is no JSON",
+        400: "the body is not JSON",
         401: "a token is needed",
-        403: "another site's page asked",
+        403: "the request is of another site's page",
         408: "the request arrived too slowly",
         413: "the body is too large",
-        421: "another host was asked for",
+        421: "the request names another host",
         422: "a value is not allowed",
         429: "too many requests; Retry-After says when to try again",
         500: "the search failed",
@@ -105,7 +105,7 @@ def make_app(service: Service) -> ASGIApp:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
         if first["type"] == "json_invalid":
-            return problem(400, f"the body is no JSON: {first['ctx']['error']}")
+            return problem(400, f"the body is not JSON: {first['ctx']['error']}")
         name = ".".join(path[1:] or path)
         return problem(422, first["msg"].removeprefix("Value error, "), name)
 

@@ -281,4 +281,4 @@ class Problem(BaseModel):
     """Define the answer in place of a result: the reason."""
 
     error: str
-    field: Annotated[str | None, Field(description="what of the request is wrong")] = None
+    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None

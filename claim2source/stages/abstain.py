@@ -310,7 +310,7 @@ def tenths_of(shares: np.ndarray, here: np.ndarray, first: np.ndarray) -> tuple[
     for number in range(10):
         rows = tenth == number
         mean = float(shares[rows].mean()) if rows.any() else 0.0
-        counts = (int(one[rows].sum()) for one in (here, first))
+        counts = (int(flags[rows].sum()) for flags in (here, first))
         tenths.append(Tenth(int(rows.sum()), mean, *counts))
     return tuple(tenths)
 

@@ -69,8 +69,8 @@ class VersionedScores(LLMScores):
     @property
     def samples(self) -> range:
         """Number the versions that are asked for, from 0."""
-        one = self.version
-        return range(self.versions) if one is None else range(one - 1, one)
+        version = self.version
+        return range(self.versions) if version is None else range(version - 1, version)
 
     def each_version(self) -> Iterator[Self]:
         """Yield the stages that rank by one version alone; none where there is one only."""
@@ -292,7 +292,7 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
         number = int(entry["document"])
         if 1 <= number <= count:
             held[number - 1] |= _plain(entry["entities"]) & wanted
-    return np.array([len(one) for one in held], dtype=np.float64)
+    return np.array([len(entities) for entities in held], dtype=np.float64)
 
 
 def _plain(texts: object) -> set[str]:

@@ -72,8 +72,8 @@ class Jina(LocalReranker):
     def _rerank(self, claim: str, texts: list[str]) -> np.ndarray:
         scores = np.full(len(texts), np.nan, dtype=np.float32)
         try:
-            for one in self.network.rerank(claim, texts):
-                scores[int(one["index"])] = float(one["relevance_score"])
+            for result in self.network.rerank(claim, texts):
+                scores[int(result["index"])] = float(result["relevance_score"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(f"model {self.model}: rerank: {one_line(error)}") from None
         return scores

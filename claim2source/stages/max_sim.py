@@ -129,8 +129,8 @@ class MaxSim(EncoderReranker):
         read = 0
         for rows, vectors_of, tokens in self.encoder.token_vectors(claims, "claim"):
             read += tokens
-            for row, one in zip(rows, vectors_of, strict=True):
-                vectors[row] = one
+            for row, vector in zip(rows, vectors_of, strict=True):
+                vectors[row] = vector
         asking: dict[str, list[int]] = {}
         for number_of, pair in enumerate(pairs):
             asking.setdefault(pair.source, []).append(number_of)

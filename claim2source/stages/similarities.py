@@ -275,7 +275,7 @@ class Scorer:
     ) -> list[np.ndarray]:
         resolved = self.resolved(view)
         rendering = resolved.rendering or Rendering(view.claims, view.sources)
-        ids = list(dict.fromkeys(source for one in candidates for source in one))
+        ids = list(dict.fromkeys(source for ids_of_claim in candidates for source in ids_of_claim))
         parts = [_only(self._sources[source], view.part) for source in ids]
         texts = dict(zip(ids, texts_of(parts, rendering), strict=True))
         store = self.models.runtime.store
@@ -285,11 +285,14 @@ class Scorer:
         claim_texts = rendering.claim_texts(claims)
         own = self._encoded(resolved, claim_texts, "claim", None if fresh else store)
         cosines = []
-        for text, one in zip(claim_texts, candidates, strict=True):
-            lengths = [len(texts[source]) for source in one]
-            every = sources.of([t for source in one for t in texts[source]]) @ own.of([text])[0]
-            starts = np.cumsum([0, *lengths[:-1]]) if one else np.empty(0, np.int64)
-            cosines.append(np.maximum.reduceat(every, starts) if one else every)
+        for text, ids_of_claim in zip(claim_texts, candidates, strict=True):
+            lengths = [len(texts[source]) for source in ids_of_claim]
+            every = (
+                sources.of([t for source in ids_of_claim for t in texts[source]])
+                @ own.of([text])[0]
+            )
+            starts = np.cumsum([0, *lengths[:-1]]) if ids_of_claim else np.empty(0, np.int64)
+            cosines.append(np.maximum.reduceat(every, starts) if ids_of_claim else every)
         return [scores.astype(np.float64) for scores in cosines]
 
     @staticmethod

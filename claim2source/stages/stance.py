@@ -268,14 +268,14 @@ def mean_stance(
 
     NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
     """
-    own, given = np.array(stances, np.float64), np.array(scores, np.float64)
-    own, given = own[~np.isnan(own)], given[~np.isnan(own)]
+    own, shares = np.array(stances, np.float64), np.array(scores, np.float64)
+    own, shares = own[~np.isnan(own)], shares[~np.isnan(own)]
     if weights == "equal":
-        given = np.ones_like(given)
-    elif weights == "min_max" and len(given):
-        low, high = given.min(), given.max()
-        given = (given - low) / (high - low) if high > low else np.ones_like(given)
+        shares = np.ones_like(shares)
+    elif weights == "min_max" and len(shares):
+        low, high = shares.min(), shares.max()
+        shares = (shares - low) / (high - low) if high > low else np.ones_like(shares)
     elif weights == "positive":
-        given = np.maximum(given, 0.0)
-    total = given.sum()
-    return float(own @ given / total) if total else None
+        shares = np.maximum(shares, 0.0)
+    total = shares.sum()
+    return float(own @ shares / total) if total else None

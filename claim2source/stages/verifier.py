@@ -306,16 +306,16 @@ class Verifier(LLMStage):
         if len(poll.ids) < 2:
             return order, "nothing to choose"
         if not poll.good:
-            return order, "no good answer: ranking left as it is"
+            return order, "no usable answer: ranking unchanged"
         leader, _ = poll.lead()
         if leader == poll.none:
-            return order, f"none of the first {len(poll.ids)} fits: ranking left as it is"
+            return order, f"none of the first {len(poll.ids)} fits: ranking unchanged"
         if self.ranks_all:
             rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
             moved = sum(row != rank for rank, row in enumerate(rows))
             return _reordered(order, rows), f"{moved} of the first {len(rows)} have another rank"
         if leader is None:
-            return order, "the vote is a tie: ranking left as it is"
+            return order, "the vote is a tie: ranking unchanged"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
         reason = shortened(printable_line(poll.reasons.get(leader, "")), _LONGEST_REASON)
         why = f": {reason}" if reason else ""

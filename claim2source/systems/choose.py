@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -48,26 +49,33 @@ FIELDED_GRID: Grid = (
     ("b", (0.75, 0.3, 0.5, 1.0)),
     ("boost", (1.1, 0.0, 0.5, 1.0, 1.5, 2.0)),
 )
-FUSION_GRID = tuple(
-    replace(fusion, depth=depth)
-    for depth in (100, 1000)
-    for fusion in (
-        FusionConfig("linear"),
-        FusionConfig("linear", scale="z-score"),
-        FusionConfig("linear", scale="none"),
-        FusionConfig("rrf", rrf_k=60),
-        FusionConfig("rrf", rrf_k=10),
-    )
-)
-# The same with the other system's own score for what a list lacks.
-FUSION_GRID += tuple(
-    replace(fusion, missing="scored") for fusion in FUSION_GRID if fusion.method == "linear"
-)
+FUSION_DEPTHS = (100, 1000)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 
 Setting = TypeVar("Setting")
+
+
+@cache
+def fusion_grid() -> tuple[FusionConfig, ...]:
+    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
+    grid = [
+        replace(fusion, depth=depth)
+        for depth in FUSION_DEPTHS
+        for fusion in (
+            FusionConfig("linear"),
+            FusionConfig("linear", scale="z-score"),
+            FusionConfig("linear", scale="none"),
+            FusionConfig("rrf", rrf_k=60),
+            FusionConfig("rrf", rrf_k=10),
+        )
+    ]
+    linear = [fusion for fusion in grid if fusion.method == "linear"]
+    # The same with the other system's own score for what a list lacks.
+    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
+
+
 SEEN, UNSEEN = "seen", "unseen"
 
 
@@ -138,15 +146,15 @@ def weigh(
     mixed = seen_share is not None and of_seen.any() and not of_seen.all()
     require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
     masks = language_masks(on.claims, claims)
-    named = masks if language == MACRO else {language: masks[language]}
+    masks_of_part = masks if language == MACRO else {language: masks[language]}
     weights = np.zeros(len(claims))
-    for name in named:
+    for name in masks_of_part:
         mask, parts = masks[name], [(masks[name], 1.0)]
         if mixed and (mask & of_seen).any() and (mask & ~of_seen).any():
             assert seen_share is not None
             parts = [(mask & of_seen, seen_share), (mask & ~of_seen, 1 - seen_share)]
         for part, mix in parts:
-            weights[part] = mix / (len(named) * part.sum())
+            weights[part] = mix / (len(masks_of_part) * part.sum())
     groups = gold_groups(on.qrels, claims)
     return Weighing(on, claims, weights, groups, of_seen, seen_share if mixed else None, metric)
 
@@ -300,11 +308,13 @@ def settle(
     better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
     chosen, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
     trials = []
-    for (_, one), verdict in zip(parts, verdicts, strict=True):
-        (trial,) = (t for t in one.tried if t.settings.items() <= one.settings.items())
+    for (_, choice_of_part), verdict in zip(parts, verdicts, strict=True):
+        (trial,) = (
+            t for t in choice_of_part.tried if t.settings.items() <= choice_of_part.settings.items()
+        )
         trials.append(replace(trial, verdict=verdict))
     note = "an analysis that is not given is taken only where a paired test calls it better"
-    compared = sum(one.compared for _, one in parts)
+    compared = sum(choice_of_part.compared for _, choice_of_part in parts)
     return chosen, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
 
@@ -402,13 +412,13 @@ def choose_fusion(
     sparse: Run,
     dense: Run,
     data: Dataset,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
+    grid: Sequence[FusionConfig] | None = None,
     note: str = "",
     scored: tuple[Run, Run] | None = None,
     weighing: Weighing | None = None,
     rule: Rule = "one_se",
 ) -> tuple[FusionConfig, Choice]:
-    """Choose a fusion of two runs, and its alpha, from a grid.
+    """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
 
     The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
     it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
@@ -432,10 +442,11 @@ def try_fusion(
     sparse: Run,
     dense: Run,
     weighing: Weighing,
-    grid: Sequence[FusionConfig] = FUSION_GRID,
+    grid: Sequence[FusionConfig] | None,
     scored: tuple[Run, Run] | None = None,
 ) -> dict[FusionConfig, np.ndarray]:
     """Score every fusion of a grid at every alpha; `scored` as for `choose_fusion`."""
+    grid = fusion_grid() if grid is None else grid
     if scored is None:
         grid = [config for config in grid if config.missing == "lowest"]
     sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))

@@ -19,7 +19,7 @@ from claim2source.retrieve.fuse import score_missing
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.choose import (
     CUT,
-    FUSION_GRID,
+    FUSION_DEPTHS,
     Grid,
     choose,
     choose_bm25,
@@ -39,7 +39,7 @@ CHECKPOINT = "checkpoint"
 NO_CHECKPOINT = (
     f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
 )
-_DEEPEST_FUSION = max(fusion.depth for fusion in FUSION_GRID)
+_DEEPEST_FUSION = max(FUSION_DEPTHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -518,7 +518,7 @@ class _RouteIndex(Unwritten):
             index = part.index(self.sources, self.runtime, self.form)
             routed = [claim for claim in claims if claim.lang in mine]
             parts.append((part.display_name, index.search(routed, k)))
-        return replace(join_results([one for _, one in parts], claims), parts=tuple(parts))
+        return replace(join_results([result for _, result in parts], claims), parts=tuple(parts))
 
 
 AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode

@@ -304,8 +304,8 @@ class _Reader:
         make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
         if make_node is not None:
             return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
-        for name, one in beside.items():
-            raise ConfigError(f"{key}.{name}", one, "none here")
+        for name, entry in beside.items():
+            raise ConfigError(f"{key}.{name}", entry, "none here")
         return replace(_leaf_node(kind, given[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared_node(self, name: str, key: str) -> AnyNode:
@@ -376,8 +376,8 @@ def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Mad
             raise ConfigError(f"{key}.{name}", list(values), "one or more values")
     settings |= {name: values[0] for name, values in lists.items()}
     for name, values in lists.items():
-        for one in values:
-            make(kind, {**settings, name: one}, f"{key}.")
+        for option in values:
+            make(kind, {**settings, name: option}, f"{key}.")
     order = [name for name, _ in usual]
     names = sorted(lists, key=lambda name: order.index(name) if name in order else -1)
     return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)

@@ -460,16 +460,16 @@ def label_of_stage(name: str, stage: Any) -> str:
         return f"{label_of_stage(name, stage.stage)} when {label_of_stage('', stage.when)}"
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
-        for one in dataclasses.fields(config):
-            value = getattr(config, one.name)
-            made = one.default_factory
-            default = one.default if made is dataclasses.MISSING else made()
-            if one.name == "model" and value:
+        for spec in dataclasses.fields(config):
+            value = getattr(config, spec.name)
+            made = spec.default_factory
+            default = spec.default if made is dataclasses.MISSING else made()
+            if spec.name == "model" and value:
                 yield f"{front}model={Path(value).name}"
             elif dataclasses.is_dataclass(value):
-                yield from changed(value, f"{front}{one.name}.")
-            elif one.name not in _RUNTIME and value != default:
-                yield f"{front}{one.name}={value}"
+                yield from changed(value, f"{front}{spec.name}.")
+            elif spec.name not in _RUNTIME and value != default:
+                yield f"{front}{spec.name}={value}"
 
     return f"{name}({', '.join(changed(stage))})"
 

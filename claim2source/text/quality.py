@@ -66,7 +66,7 @@ def lost_facts(original: str, text: str) -> list[str]:
     facts = [f"the number {number} is gone" for number in before if number not in numbers_written]
     for number, percent in before.items():
         if percent and number in after and not after[number]:
-            facts.append(f"{number} is no percentage any more")
+            facts.append(f"{number} is no longer a percentage")
     numbers_known = before.keys() | spelt(original)
     facts += [f"the number {number} is new" for number in after if number not in numbers_known]
     tags_kept = {tag.lower() for tag in tags(text)}

@@ -236,9 +236,9 @@ def refuse_other_folder(folder: Path) -> None:
     names = {INFO, *(f"{name}.jsonl" for name in STYLES)}
     for path in sorted(folder.iterdir()):
         if path.name not in names and not path.name.startswith("."):
-            raise UserError(f"{folder}: holds {path.name!r}, so it is no folder of styles")
+            raise UserError(f"{folder}: holds {path.name!r}, so it is not a folder of styles")
     if not (folder / INFO).is_file():
-        raise UserError(f"{folder}: has no {INFO}, so it is no folder of styles")
+        raise UserError(f"{folder}: has no {INFO}, so it is not a folder of styles")
 
 
 def read_style(
@@ -257,13 +257,15 @@ def read_style(
     rewrites: dict[tuple[str, int], Rewrite] = {}
     lines: dict[tuple[str, int], int] = {}
     for row in JsonLines(path, problems).records():
-        one = _rewrite(row, made.versions, style)
-        if one is None:
+        rewrite = _rewrite(row, made.versions, style)
+        if rewrite is None:
             continue
-        key = (one.id, one.version)
+        key = (rewrite.id, rewrite.version)
         if key in rewrites:
-            row.complain("_id", f"{one.id!r} version {one.version} is already on line {lines[key]}")
-        rewrites.setdefault(key, one)
+            row.complain(
+                "_id", f"{rewrite.id!r} version {rewrite.version} is already on line {lines[key]}"
+            )
+        rewrites.setdefault(key, rewrite)
         lines.setdefault(key, row.line)
     problems.raise_if_any()
     if texts is None:
@@ -271,15 +273,15 @@ def read_style(
     versions = []
     for original in texts:
         for version in range(1, made.versions + 1):
-            one = rewrites.get((original.id, version))
-            if one is None:
+            rewrite = rewrites.get((original.id, version))
+            if rewrite is None:
                 problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")
-            elif one.of not in (None, original.sign):
+            elif rewrite.of not in (None, original.sign):
                 line = lines[original.id, version]
                 why = f"{original.id!r} was another text when it was rewritten"
                 problems.add(path, line, "of", why)
             else:
-                versions.append(one)
+                versions.append(rewrite)
     problems.raise_if_any()
     return versions
 

@@ -75,15 +75,19 @@ def check_after(config: FinetuneConfig) -> None:
         raise InputError.at(str(config.after), None, error.key, error.why) from None
 
 
-def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
-    """Evaluate the kept checkpoints with FILE's systems, stages and styles; write the page.
+def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:
+    """Evaluate the kept checkpoints as FILE says, and name the next commands.
 
-    Everything goes to the run's folder `evaluation`; what was written is returned. A failure is
-    logged and skipped: the run is finished, and stays so.
+    Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
+    is finished, and stays so.
     """
-    if config.after is None:
-        return ()
-    file, folder = config.after, config.out / FOLDER
+    written = [] if config.after is None else _evaluated(config, config.after)
+    say(next_steps(config, chosen, trained, written))
+
+
+def _evaluated(config: FinetuneConfig, file: Path) -> list[Path]:
+    """Return the written evaluation: the folder, and its page."""
+    folder = config.out / FOLDER
 
     def evaluated() -> str:
         return evaluate_table(read_after(config, file), config.data.train_split)
@@ -100,8 +104,8 @@ def evaluate_after(config: FinetuneConfig) -> tuple[Path, ...]:
         )
 
     if not _print_result("the evaluation", evaluated):
-        return ()
-    return (folder, folder / PAGE) if _print_result("the page", page) else (folder,)
+        return []
+    return [folder, folder / PAGE] if _print_result("the page", page) else [folder]
 
 
 def _print_result(what: str, work: Callable[[], str]) -> bool:

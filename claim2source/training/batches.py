@@ -202,6 +202,10 @@ class BatchSampler:
             )
         self._used = epoch + 1, used
 
+    def loader(self, make: Callable[[BatchPlan], Made]) -> BatchLoader[Made]:
+        """Load the batches that `make` builds from the plans."""
+        return BatchLoader(self, make)
+
     def _used_before(self, epoch: int) -> np.ndarray:
         used = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
@@ -236,7 +240,7 @@ class BatchLoader(Generic[Made]):
         self.make = make
         # Lightning looks for `sampler` and tells it the epoch.
         self.sampler = self
-        self._plans = sampler
+        self.plans = sampler
         self._epoch = self._first = self._given = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -253,12 +257,12 @@ class BatchLoader(Generic[Made]):
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
-        return self._plans.whole
+        return self.plans.whole
 
     def __iter__(self) -> Iterator[Made]:
         """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
         first, self._first = self._first, 0
-        plans = self._plans.plans(self._epoch, first)
+        plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
             ahead = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))

@@ -136,10 +136,10 @@ class WandbTables(pl.Callback):
 
     def _show(self, module: pl.LightningModule) -> None:
         assert isinstance(module, TrainingModule)
-        if self.session.run.mined == self._shown or not module.shown_rows:
+        if self.session.run.mined == self._shown or not module.pairs.negatives:
             return
         self._shown = self.session.run.mined
-        table = negatives_table(module.shown_rows, self.train, self.seed)
+        table = negatives_table(module.pairs.rows, self.train, self.seed)
         self.session.logs.table("mined negatives", table)
 
 

@@ -56,16 +56,16 @@ def score_on_val(
 ) -> ValScores:
     """Score a model on val; `repeats` bootstrap draws give intervals, 0 none."""
     settings = Scoring(METRICS, repeats, 0, data.seen_golds)
-    one = score_encoder(encoder, data.val, rendering, settings, store=store, progress=True)
-    values = data.weighing.of(one.run)
+    scored = score_encoder(encoder, data.val, rendering, settings, store=store, progress=True)
+    values = data.weighing.of(scored.run)
     # Without claims of seen papers there are no parts to tell apart.
-    parts = one.report.slices if all(one.report.slices.values()) else {}
+    parts = scored.report.slices if all(scored.report.slices.values()) else {}
     return ValScores(
-        one.report.table,
+        scored.report.table,
         parts,
         data.weighing.score(values),
         dict(zip(data.weighing.claim_ids, values.tolist(), strict=True)),
-        one.report.intervals,
+        scored.report.intervals,
     )
 
 

@@ -176,8 +176,8 @@ class OptimisationConfig(StepsConfig):
 
     def check(self) -> None:
         group = "optimisation"
-        one = self.chunk_size is None or self.chunk_tokens is None
-        require(one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
+        is_one = self.chunk_size is None or self.chunk_tokens is None
+        require(is_one, f"{group}.chunk_tokens", self.chunk_tokens, f"none with {group}.chunk_size")
 
 
 @dataclass(frozen=True)
@@ -431,5 +431,7 @@ def _files_of(after: Path | None) -> list[tuple[str, str]]:
         return []
     keys = values if isinstance(values, dict) else {}
     entries = [(key, keys.get(key)) for key in ("systems", "stages", "models", "rewrites")]
-    listed = [(key, one if isinstance(one, list) else [one]) for key, one in entries if one]
+    listed = [
+        (key, value if isinstance(value, list) else [value]) for key, value in entries if value
+    ]
     return [(f"after: {key}", str(file)) for key, files in listed for file in files]

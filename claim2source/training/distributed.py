@@ -185,7 +185,7 @@ def lost_connection(error: Exception) -> str | None:
     reason = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0].partition(". ")[0].rstrip(".")
     return (
         f"the connection to another process was lost ({reason}): see what that process, or its "
-        "machine, says, and start all again (a training goes on with --resume)"
+        "machine, says, and start all of them again (a training continues with --resume)"
     )
 
 

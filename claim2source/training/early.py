@@ -1,4 +1,4 @@
-"""Check, before torch is imported, what a training can fail at and what is seen without it."""
+"""Check a training's settings for failures that can be seen before torch is imported."""
 
 from __future__ import annotations
 

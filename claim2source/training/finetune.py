@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,9 @@ import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
+from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
-from claim2source.training.callbacks import EvaluateOnVal, GatherWeights, Remine
+from claim2source.training.callbacks import EvaluateOnVal, Remine
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
@@ -22,7 +22,7 @@ from claim2source.training.fit import (
     lightning_trainer,
     limit_batches,
     provenance,
-    shards,
+    trained_encoder,
 )
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first, restore_mined
@@ -49,10 +49,12 @@ class Setup:
 
 
 def finetune(config: FinetuneConfig) -> Report | None:
-    """Fine-tune as the config says; return the report (None on later ranks).
+    """Fine-tune, run the evaluation that `after` names, and print the next commands.
 
-    Raises `UserError` for anything the user can correct.
+    Returns the training's report (None on later ranks). Raises `UserError` for anything the user
+    can correct.
     """
+    check_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -138,13 +140,7 @@ def train(
     )
     sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
     steps = limit_batches(sampler, trainer)
-    trained = encoder
-    if shards(trainer):
-        # What is sharded cannot be scored and saved: that is done with a whole model.
-        trained = copy.copy(encoder)
-        trained.model = copy.deepcopy(encoder.model)
-        encoder.model.to("cpu")  # type: ignore[arg-type]
-        trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    trained = trained_encoder(trainer, encoder)
     module = RetrieverModule(trained, pairs, optimisation, config.losses, steps, session.stop)
     summary = [
         *([str(base.plan)] if base.plan.auto else []),
@@ -155,7 +151,8 @@ def train(
         *([] if data.teacher is None else data.teacher.sentences()),
         *pairs.taught_sentences(),
     ]
-    return fit(session, trainer, module, sampler, setup.state, summary)
+    loader = sampler.loader(module.collate)
+    return fit(session, trainer, module, loader, setup.state, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
@@ -168,5 +165,8 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
 def report(
     setup: Setup, session: Session, losses: Sequence[float], epoch: int, choice: Choice
 ) -> Report:
-    """Score epoch 0 and the chosen one from disk, and write the report."""
-    return report_run(session, setup.config, setup.data, epoch, choice, losses)
+    """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
+    found = report_run(session, setup.config, setup.data, epoch, choice, losses)
+    # The folder is still locked: the evaluation reads its checkpoints.
+    evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import warnings
@@ -15,10 +16,11 @@ from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError
 from claim2source.core.provenance import git_state, versions
 from claim2source.core.terminal import say
-from claim2source.models import DataRecord
+from claim2source.models import DataRecord, Encoder
 from claim2source.training.batches import BatchLoader, BatchSampler
 from claim2source.training.callbacks import (
     DropCheckpoints,
+    GatherWeights,
     KeepState,
     StateFile,
     Throughput,
@@ -120,13 +122,13 @@ def fit(
     session: Session,
     trainer: pl.Trainer,
     module: TrainingModule,
-    sampler: BatchSampler,
+    loader: BatchLoader[Any],
     state: TrainingState | None,
     summary: Sequence[str],
 ) -> list[float]:
     """Train all remaining epochs, and score one that was left open; return every step's loss."""
-    run, first = session.run, session.world.is_first
-    (keep,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
+    run, first, sampler = session.run, session.world.is_first, loader.plans
+    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
     keep.random = random_state()
@@ -144,7 +146,6 @@ def fit(
             session.logs.scores(run.history[0], 0)
         trainer.loggers = session.logs.loggers
     module.model.train()
-    loader: BatchLoader[Any] = BatchLoader(sampler, module.collate)
     with session.stop.after_step():
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
@@ -163,9 +164,18 @@ def free_device(model: torch.nn.Module) -> None:
     torch.cuda.empty_cache()
 
 
-def shards(trainer: pl.Trainer) -> bool:
-    """Tell whether the weights are sharded over the processes."""
-    return isinstance(trainer.strategy, Sharded)
+def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
+    """Return the encoder to train: where weights are sharded, a copy of it.
+
+    What is sharded cannot be scored and saved: that is done with the whole model.
+    """
+    if not isinstance(trainer.strategy, Sharded):
+        return encoder
+    trained = copy.copy(encoder)
+    trained.model = copy.deepcopy(encoder.model)
+    encoder.model.to("cpu")  # type: ignore[arg-type]
+    trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
+    return trained
 
 
 def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:

@@ -77,19 +77,19 @@ def make_lists(
 
     A view's scale is the root of its mean variance among a claim's candidates; 1 where it has none.
     """
-    lengths = [len(one) for one in gold]
+    lengths = [len(values) for values in gold]
     shape = (len(gold), max(lengths, default=0))
     features = np.zeros((*shape, len(columns)), np.float32)
     is_listed, golds = np.zeros(shape, bool), np.zeros(shape, bool)
     scale = np.ones(len(columns))
-    for row, one in enumerate(gold):
-        is_listed[row, : len(one)], golds[row, : len(one)] = True, one
+    for row, values in enumerate(gold):
+        is_listed[row, : len(values)], golds[row, : len(values)] = True, values
     for number, column in enumerate(columns):
-        scores = [known(one) for one in column]
+        scores = [known(values) for values in column]
         spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
         scale[number] = spread if spread > 1e-9 else 1.0
-        for row, one in enumerate(scores):
-            features[row, : len(one), number] = one / scale[number]
+        for row, values in enumerate(scores):
+            features[row, : len(values), number] = values / scale[number]
     return Lists(features, is_listed, golds, weights, groups, scale)
 
 
@@ -155,7 +155,7 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     shuffled = np.random.default_rng(seed).permutation(len(papers))
     load, fold_of = np.zeros(folds), np.empty(len(papers), np.int64)
     # The largest first; papers of as many claims come in random order.
-    for paper in sorted(shuffled.tolist(), key=lambda one: -counts[one]):
+    for paper in sorted(shuffled.tolist(), key=lambda number: -counts[number]):
         fold_of[paper] = fold = int(load.argmin())
         load[fold] += counts[paper]
     dealt: np.ndarray = fold_of[np.searchsorted(papers, groups)]
@@ -341,7 +341,7 @@ def score_views(
     candidates = [run.sources(claim.id) for claim in data.claims]
     columns, seconds = {}, {}
     # Views of one encoder follow one another, so that it is loaded once.
-    for name in sorted(views, key=lambda one: str(views[one].model)):
+    for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
         started = time.process_time()
         columns[name] = scorer.scores(views[name], data.claims, candidates)
         seconds[name] = time.process_time() - started
@@ -421,7 +421,7 @@ class Fitting:
             weighing,
             settings=self._settings,
             # Fewer views are nearer to the base; a penalty is less than a view.
-            distance=lambda one: len(one.views) + position[one.penalty] / len(PENALTIES),
+            distance=lambda recipe: len(recipe.views) + position[recipe.penalty] / len(PENALTIES),
             rule=self.rule,
             tables=none,
             trials=True,

@@ -86,6 +86,14 @@ def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
     return Forward(loss_of(_in_order(vectors, chunks)), encode, again, after)
 
 
+def halved(chunks: Chunks, times: int) -> Chunks:
+    """Divide every chunk in two, so many times; a single text stays whole."""
+    for _ in range(times):
+        cut = [(chunk, len(chunk) // 2) for chunk in chunks]
+        chunks = [part for chunk, half in cut for part in (chunk[:half], chunk[half:]) if part]
+    return chunks
+
+
 def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
     """Group positions of texts into chunks of `size` by length, shortest first.
 

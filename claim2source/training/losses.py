@@ -123,13 +123,10 @@ class KeepBaseConfig(Settings):
         weight: of this term in the sum; 0 leaves it out.
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
             0. Empty: every language 1.
-        temperature: cosines are divided by it on both sides; none:
-            `optimisation.temperature`.
     """
 
     weight: Amount = 0.0
     languages: dict[str, Amount] = field(default_factory=dict)
-    temperature: Positive | None = None
 
     def check(self) -> None:
         key = "losses.keep_base"
@@ -332,7 +329,7 @@ def combined(
             inputs.base_claims,
             inputs.base_sources,
             inputs.keep_weights,
-            temperature if config.keep_base.temperature is None else config.keep_base.temperature,
+            temperature,
         )
         weights["keep_base"] = config.keep_base.weight
     if inputs.owners is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from claim2source.core.errors import EXIT_CODE, UserError
-from claim2source.mining import MinedRow
 from claim2source.models import Encoder, Tokens
 from claim2source.models.packed import PackedBatch
 from claim2source.models.tokens import TokenBatch, changed
@@ -33,8 +32,12 @@ from claim2source.training.distributed import (
     shard,
 )
 from claim2source.training.gradcache import (
+    Chunks,
+    Encode,
     Forward,
+    LossOf,
     chunked_forward,
+    halved,
     length_chunks,
     token_chunks,
     whole_forward,
@@ -51,6 +54,9 @@ from claim2source.training.resume import (
     trainable_weights,
 )
 
+if TYPE_CHECKING:
+    from claim2source.training.reranker_data import RerankerPairs
+
 log = logging.getLogger(__name__)
 
 # Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
@@ -61,13 +67,15 @@ _STOP, _SPOILT = "stop", "spoilt"
 class TrainingModule(pl.LightningModule):
     """Hold the optimizer, and take the steps of any training in planned batches.
 
-    A subclass has `collate`, `loss_of_batch` and `halve_chunks`. Lightning accumulates, counts
-    epochs and steps, and calls the callbacks. `optimizer_steps` is how many the learning rate
-    falls over. `losses` has the loss of every optimizer step so far, NaN where it was skipped.
-    `measures` are terms that are counted, and no part of the loss.
+    The training step is that of the retriever, or of the re-ranker, below it. Lightning
+    accumulates, counts epochs and steps, and calls the callbacks. `optimizer_steps` is how many the
+    learning rate falls over. `losses` has the loss of every optimizer step so far, NaN where it was
+    skipped. `measures` are terms that are counted, and no part of the loss. `pairs` are trained on.
+    Chunks are halved `halvings` times, once for every time that the device's memory was too small.
     """
 
     measures: frozenset[str] = frozenset()
+    pairs: TrainingPairs | RerankerPairs
 
     def __init__(
         self,
@@ -89,14 +97,9 @@ class TrainingModule(pl.LightningModule):
         self.steps_done = 0
         self.losses: list[float] = []
         self.window, self.step = Window(), Step()
-        self._forward_pass: Forward | None = None
-        self._start: StepStart | None = None
+        self.halvings = 0
+        self._passed: tuple[Forward, BatchStart] | None = None
         self.sharded = False
-
-    @property
-    def shown_rows(self) -> Sequence[MinedRow]:
-        """List the pairs whose negatives a reader may see; none where none are trained on."""
-        return ()
 
     @property
     def epochs_done(self) -> int:
@@ -149,39 +152,62 @@ class TrainingModule(pl.LightningModule):
         if self.window.closed:
             self.window = Window()
 
-    def collate(self, plan: BatchPlan) -> Any:
-        """Make the tensors of a planned batch, before its step and in another thread."""
-        raise NotImplementedError
+    def run_chunks(
+        self, chunks: Chunks, encode: Encode, loss_of: LossOf, *, whole: bool
+    ) -> tuple[Forward, BatchStart]:
+        """Compute the loss of a batch, at once where it is `whole`, else chunk by chunk.
 
-    def loss_of_batch(self, collated: Any) -> tuple[Forward, BatchPlan]:
-        """Compute the loss of one batch, and count its claims and tokens."""
-        raise NotImplementedError
+        Where the device's memory is too small, it is computed again in chunks half as large.
+        """
+        earlier = {}
+        # A CPU is not out of memory: nothing is copied there.
+        if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
+            trained = trainable_weights(self.model).items()
+            earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
+        start = BatchStart(chunks, encode, loss_of, whole, random_state(), earlier)
+        return self._run_again(start), start
 
-    def halve_chunks(self, collated: Any) -> bool:
-        """Make the chunks of later batches half as large as this one's; false where none can be."""
-        raise NotImplementedError
+    def _run_again(self, start: BatchStart) -> Forward:
+        while True:
+            run = whole_forward if start.whole and not self.halvings else chunked_forward
+            try:
+                return run(halved(start.chunks, self.halvings), start.encode, start.loss_of)
+            except torch.OutOfMemoryError as error:
+                why = str(error)
+            self._halve_chunks(start, why)
 
-    def training_step(self, collated: Any, batch_idx: int) -> Tensor:
-        """Compute the loss of one batch."""
-        self._start = StepStart.of(self, collated)
-        with without_copies(self.model):
-            passed, plan = self._forward(collated)
-        self._forward_pass = passed
+    def _halve_chunks(self, start: BatchStart, why: str) -> None:
+        """Go back to where a batch began, with smaller chunks. Raises `UserError` for none."""
+        if self.trainer.world_size > 1:
+            self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
+        if max(map(len, halved(start.chunks, self.halvings))) < 2:
+            self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
+        torch.cuda.empty_cache()
+        log.warning("out of memory: the step is repeated in chunks half as large")
+        self.halvings += 1
+        restore_random_state(start.random)
+        for name, weight in trainable_weights(self.model).items():
+            earlier = start.gradients.get(name)
+            weight.grad = None if earlier is None else earlier.clone()
+
+    def share_of_step(self, passed: tuple[Forward, BatchStart], plan: BatchPlan) -> Tensor:
+        """Count a batch whose loss is computed, and return the loss to go backward from."""
+        self._passed, loss = passed, passed[0].loss
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
         if plan.window == accumulation:
-            return passed.loss
+            return loss
         # Lightning divides by the accumulation, also where an epoch's last window has fewer.
-        return passed.loss * (accumulation / plan.window)
+        return loss * (accumulation / plan.window)
 
     def backward(self, loss: Tensor) -> None:  # type: ignore[override]
         """Add the gradients of the batch; in chunks these are several backward passes.
 
         Where the device's memory is too small they begin again, in smaller chunks.
         """
-        passed, self._forward_pass = self._forward_pass, None
-        assert passed is not None and self._start is not None
-        start, share = self._start, loss.detach() / passed.loss.detach()
+        assert self._passed is not None
+        (passed, start), self._passed = self._passed, None
+        share = loss.detach() / passed.loss.detach()
         # Chunks are encoded again, in the precision of the step.
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             while True:
@@ -191,31 +217,9 @@ class TrainingModule(pl.LightningModule):
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
                 del passed, loss
-                start = self._retry_smaller(start, why)
-                passed, _ = self._forward(start.collated)
+                self._halve_chunks(start, why)
+                passed = self._run_again(start)
                 loss = passed.loss * share
-
-    def _forward(self, collated: Any) -> tuple[Forward, BatchPlan]:
-        """Compute the loss, in smaller chunks where the device's memory is too small."""
-        assert self._start is not None
-        while True:
-            try:
-                return self.loss_of_batch(collated)
-            except torch.OutOfMemoryError as error:
-                why = str(error)
-            self._start = self._retry_smaller(self._start, why)
-            collated = self._start.collated
-
-    def _retry_smaller(self, start: StepStart, why: str) -> StepStart:
-        """Return to the start of a step, with smaller chunks; `UserError` for none smaller."""
-        if self.trainer.world_size > 1:
-            self.give_up(f"out of memory: set optimisation.chunk_size lower ({why})")
-        if not self.halve_chunks(start.collated):
-            self.give_up(f"out of memory with one text at a time: shorten texts ({why})")
-        torch.cuda.empty_cache()
-        log.warning("out of memory: the step is repeated in chunks half as large")
-        start.restore(self)
-        return replace(start, collated=self.collate(start.collated.plan))
 
     def configure_gradient_clipping(
         self,
@@ -341,33 +345,15 @@ class Window:
 
 
 @dataclass(frozen=True)
-class StepStart:
-    """Hold the start of a batch's step: its tensors, RNG state, counts, earlier gradients."""
+class BatchStart:
+    """Hold the inputs of a batch's loss, the RNG state then, and earlier gradients."""
 
-    collated: Any
+    chunks: Chunks
+    encode: Encode
+    loss_of: LossOf
+    whole: bool
     random: RandomState
-    window: Window
     gradients: Mapping[str, Tensor]
-
-    @classmethod
-    def of(cls, module: TrainingModule, collated: Any) -> StepStart:
-        """Copy the start of a step; no gradients on a CPU, which does not run out of memory."""
-        earlier = {}
-        if module.device.type == "cuda" and module.trainer.accumulate_grad_batches > 1:
-            trained = trainable_weights(module.model).items()
-            earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
-        counted = module.window
-        window = replace(counted, terms=[*counted.terms], taught=[*counted.taught])
-        return cls(collated, random_state(), window, earlier)
-
-    def restore(self, module: TrainingModule) -> None:
-        """Set the RNG state, the counts and the gradients as they were."""
-        restore_random_state(self.random)
-        window = self.window
-        module.window = replace(window, terms=[*window.terms], taught=[*window.taught])
-        for name, weight in trainable_weights(module.model).items():
-            earlier = self.gradients.get(name)
-            weight.grad = None if earlier is None else earlier.clone()
 
 
 @dataclass(frozen=True)
@@ -425,6 +411,7 @@ class RetrieverModule(TrainingModule):
     """Train an `Encoder` contrastively: the step and its losses."""
 
     config: OptimisationConfig
+    pairs: TrainingPairs
 
     def __init__(
         self,
@@ -449,18 +436,17 @@ class RetrieverModule(TrainingModule):
         with torch.cuda.device(self.device):
             return batch.pin_memory()
 
-    @property
-    def shown_rows(self) -> Sequence[MinedRow]:
-        """List the pairs, where negatives are used."""
-        return self.pairs.rows if self.pairs.negatives else ()
-
-    def loss_of_batch(self, collated: CollatedBatch) -> tuple[Forward, BatchPlan]:
+    def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
-        passed, batch = self.forward_pass(collated), collated.batch
-        self.window.claims += len(batch.claims)
+        with without_copies(self.model):
+            passed = self.forward_pass(collated)
+        window, batch = self.window, collated.batch
+        window.claims += len(batch.claims)
+        window.real += sum(part.real_tokens for part in collated.parts)
+        window.padded += sum(part.padded_tokens for part in collated.parts)
         if batch.teacher is not None:
-            self.window.taught.append(taught(batch.teacher))
-        return passed, batch.plan
+            window.taught.append(taught(batch.teacher))
+        return self.share_of_step(passed, collated.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """Compare the first step's loss with chance."""
@@ -471,20 +457,10 @@ class RetrieverModule(TrainingModule):
             for line in first_loss_sentences(loss, self.candidates, temperature):
                 log.warning("%s", line)
 
-    def halve_chunks(self, collated: CollatedBatch) -> bool:
-        """Make the chunks of later batches half as large as this one's; false for single texts."""
-        if max(map(len, collated.chunks)) < 2:
-            return False
-        half = max(part.padded_tokens for part in collated.parts) // 2
-        known = self.config.chunk_tokens
-        budget = half if known is None or known == "auto" else min(half, known)
-        self.config = replace(self.config, chunk_size=None, chunk_tokens=max(8, budget))
-        return True
-
-    def forward_pass(self, collated: CollatedBatch) -> Forward:
+    def forward_pass(self, collated: CollatedBatch) -> tuple[Forward, BatchStart]:
         """Compute the loss of one batch, and note its terms."""
-        chunks = collated.chunks
-        part_of = {rows[0]: part for rows, part in zip(chunks, collated.parts, strict=True)}
+        chunks, terms = collated.chunks, dict[str, Tensor]()
+        part_of = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
 
         def loss_of(vectors: Tensor) -> Tensor:
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
@@ -493,21 +469,21 @@ class RetrieverModule(TrainingModule):
                 inputs = self._inputs(collated.batch, vectors[place])
                 self.candidates = len(inputs.sources)
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
-            self.window.terms.append({**parts, "loss": loss.detach()})
+            terms.update(parts, loss=loss.detach())
             return loss
 
         def encode(rows: Sequence[int]) -> Tensor:
-            # A chunk without texts keeps step with other processes: its vectors are dropped.
-            part = part_of[rows[0]] if rows else self.encoder.batch(collated.distinct[:1])
-            if torch.is_grad_enabled():
-                self.window.real += part.real_tokens
-                self.window.padded += part.padded_tokens
+            part = part_of.get(tuple(rows))
+            if part is None:
+                # A chunk without texts keeps step with other processes: its vectors are dropped.
+                part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
             return self.encoder.vectors(part.to(self.device, non_blocking=True))[: len(rows)]
 
         missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
         whole = self.config.chunk_size is None and self.config.chunk_tokens is None
-        run = whole_forward if whole else chunked_forward
-        return run([*[[]] * missing, *chunks], encode, loss_of)
+        passed = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, whole=whole)
+        self.window.terms.append(terms)
+        return passed
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where configured."""
@@ -544,7 +520,7 @@ class RetrieverModule(TrainingModule):
                 "equally many"
             )
         if pairs.short_rows:
-            lines.append(f"{pairs.short_rows} pairs have fewer negatives than asked")
+            lines.append(f"{pairs.short_rows} pairs have fewer negatives than configured")
         if config.batches.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
             lines.append(f"pairs an epoch by language: {quotas}")

@@ -91,7 +91,7 @@ def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[Mi
             with atomic_path(run.mined) as temporary:
                 temporary.write_bytes(content)
         elif run.mined.read_bytes() != content:
-            raise UserError(f"{run.mined} is not what the run was trained on")
+            raise UserError(f"{run.mined} is not the file that the run was trained on")
     return mined_rows(session, train)
 
 
@@ -129,14 +129,14 @@ def mine_first(
         else:
             rows = [MinedRow(claim.id, gold, ()) for claim in train.claims for gold in claim.golds]
         write_mined(rows, run.mined)
-    said = [] if counts is None else counts.sentences()
+    lines = [] if counts is None else counts.sentences()
     if world.is_first:
         baseline = None if counts is None else counts.baseline
         if baseline is None:
             seed, store = config.mining.seed, session.store
             baseline = sampled_baseline(train, encoder, config.rendering, store, seed)
-        said += temperature_sentences(baseline, config.optimisation.temperature)
-    return mined_rows(session, train), said
+        lines += temperature_sentences(baseline, config.optimisation.temperature)
+    return mined_rows(session, train), lines
 
 
 def mine_again(

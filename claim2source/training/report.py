@@ -75,7 +75,6 @@ def training_report(
         history=tuple(replace(entry, claims={}) for entry in run.history),
         choose=config.choose,
         chosen_epoch=epoch,
-        chosen_scale=1.0,
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
         choice=choice,
         skipped_steps=skipped_steps(losses),

@@ -20,11 +20,8 @@ from claim2source.training.data import TrainingData, load_splits
 from claim2source.training.distributed import gather_values
 from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
 from claim2source.training.negatives import mined_rows, restore_mined
-from claim2source.training.reranker_config import TAUGHT, RerankerConfig
-from claim2source.training.reranker_data import (
-    FirstStage,
-    RerankerPairs,
-)
+from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.reranker_data import FirstStage, RerankerPairs
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
 from claim2source.training.reranker_module import (
     PipelineOnVal,
@@ -83,8 +80,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     run, world = session.run, session.world
     config = run.with_seen_share(config)
     data = load_splits(config)
-    if config.loss.kind in TAUGHT:
-        assert config.loss.scores is not None
+    if config.loss.scores is not None:
         teacher = read_teacher(config.loss.scores, data.train, key="loss.scores")
         data = replace(data, teacher=teacher)
     # As deep as the report's recall of the first stage.
@@ -165,7 +161,8 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> list[floa
     sampler, steps = plan_groups(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
-    return fit(session, setup.trainer, module, sampler, setup.state, summary)
+    loader = sampler.loader(module.collate)
+    return fit(session, setup.trainer, module, loader, setup.state, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:

@@ -19,9 +19,7 @@ from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig
 
-Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse", "mse"]
-# Losses that need a teacher's scores.
-TAUGHT = ("margin_mse", "mse")
+Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse"]
 # What val can choose by: all are better where they are higher.
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5")
 
@@ -58,10 +56,10 @@ class RerankerModelConfig(Settings):
 
     def check(self) -> None:
         require(bool(self.name.strip()), "model.name", self.name, "a folder or a model's name")
-        one = self.labels == 1 or self.kind == "cross_encoder"
-        require(one, "model.labels", self.labels, "1: only a cross_encoder has two")
-        told = self.instruction is None or bool(self.instruction.strip())
-        require(told, "model.instruction", self.instruction, "a text, or none")
+        is_one = self.labels == 1 or self.kind == "cross_encoder"
+        require(is_one, "model.labels", self.labels, "1: only a cross_encoder has two")
+        has_words = self.instruction is None or bool(self.instruction.strip())
+        require(has_words, "model.instruction", self.instruction, "a text, or none")
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,9 @@ class RerankerLossConfig(Settings):
         kind: `listwise`: cross-entropy of the softmax over the group; `lambda`: LambdaLoss
             (NDCG-Loss2++) of the first 5; `bce`: binary cross-entropy of every pair;
             `cross_entropy`: of two logits, of irrelevant and relevant; `margin_mse`: the teacher's
-            margins between the gold and each negative; `mse`: the teacher's scores.
+            margins between the gold and each negative.
         scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
-            folder of them; of margin_mse and mse. Candidates that it does not score are left out.
+            folder of them; of margin_mse. Candidates that it does not score are left out.
             They are divided by the mean standard deviation of a claim's scores.
     """
 
@@ -115,7 +113,7 @@ class RerankerLossConfig(Settings):
     scores: Path | None = None
 
     def check(self) -> None:
-        taught = self.kind in TAUGHT
+        taught = self.kind == "margin_mse"
         allowed = "a run file with the teacher's scores" if taught else f"none with {self.kind}"
         require(taught == (self.scores is not None), "loss.scores", self.scores, allowed)
 

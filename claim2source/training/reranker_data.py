@@ -42,9 +42,9 @@ def system_hash(system: System, folder: Path | None = None) -> str:
         models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
         weights = [_weights_hash(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        named = list(_texts_in(list(system.stages)))
-        files = [file_hash(value) for value in named if Path(value).is_file()]
-        behind = [one for one in map(_weights_hash, named) if one is not None]
+        names_in_stages = list(_texts_in(list(system.stages)))
+        files = [file_hash(value) for value in names_in_stages if Path(value).is_file()]
+        behind = [one for one in map(_weights_hash, names_in_stages) if one is not None]
         # Of a checkpoint the weights say more than its place.
         names = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
         settings = repr(system)
@@ -68,8 +68,8 @@ def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts_in(one)
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(part)
 
 
 class FirstStage:

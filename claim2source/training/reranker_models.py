@@ -135,8 +135,8 @@ class TrainedReranker(ABC):
             if not base or self.needs_weights:
                 every = self.model.named_parameters()
                 full = base or kind == "full"
-                named = {name: p.detach() for name, p in every if full or p.requires_grad}
-                require_finite_weights(named, folder)
+                tensors = {name: p.detach() for name, p in every if full or p.requires_grad}
+                require_finite_weights(tensors, folder)
                 if full:
                     self.write_full(temporary)
                     files = "model.safetensors", "config.json"

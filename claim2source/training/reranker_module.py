@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +15,17 @@ from torch import Tensor, nn
 from claim2source.core.run import Result, Run, join_results
 from claim2source.core.terminal import say
 from claim2source.metrics.metrics import evaluate
-from claim2source.mining import MinedRow
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.callbacks import record_epoch
+from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, gather_values
 from claim2source.training.fit import is_overfitting, limit_batches
-from claim2source.training.gradcache import Forward, chunked_forward, whole_forward
 from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
@@ -93,7 +91,6 @@ class GroupLoss:
             "bce": lambda: losses.BinaryCrossEntropyLoss(self.given, raw),
             "cross_entropy": lambda: losses.CrossEntropyLoss(self.given, raw),
             "margin_mse": lambda: losses.MarginMSELoss(self.given, raw),
-            "mse": lambda: losses.MSELoss(self.given, raw),
         }
         self.loss = kinds[config.kind]()
 
@@ -105,34 +102,27 @@ class GroupLoss:
         `logits` [pairs, labels] come group after group, each of the next of `sizes` pairs; `golds`
         [pairs] tells which are golds. `teacher` [pairs] are its scores.
         """
-        self.given.logits = logits
+        self.given.logits, kind = logits, self.config.kind
         ends = torch.tensor(sizes).cumsum(0).tolist()
-        rows = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-        kind = self.config.kind
-        if kind in ("listwise", "lambda"):
-            parts = golds.split(list(sizes))
-            if kind == "listwise":
-                # Its targets are a softmax: these give the golds all of it.
-                wanted = [torch.where(part, 0.0, -math.inf) for part in parts]
-            else:
-                wanted = [part.float() for part in parts]
-            loss: Tensor = self.loss([[""] * len(rows), [list(part) for part in rows]], wanted)
-            return loss
-        if kind == "margin_mse":
+        rows = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+        found: Tensor
+        if kind in ("bce", "cross_entropy"):
+            target = golds.float() if kind == "bce" else golds.long()
+            found = self.loss([[""] * len(logits), sum(rows, [])], target)
+        elif kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
             single = [
-                self.loss([[""], *([row] for row in part)], teacher[None, part.start : part.stop])
-                for part in rows
+                self.loss([[""], *([row] for row in part)], teacher[None, part]) for part in rows
             ]
-            return torch.stack(single).mean()
-        every = list(range(len(logits)))
-        if kind == "cross_entropy":
-            target = golds.long()
+            found = torch.stack(single).mean()
         else:
-            target = golds.float() if teacher is None else teacher
-        loss = self.loss([[""] * len(every), every], target)
-        return loss
+            targets = [part.float() for part in golds.split(list(sizes))]
+            if kind == "listwise":
+                # Its targets are a softmax: these give the golds all of it.
+                targets = [part.log() for part in targets]
+            found = self.loss([[""] * len(rows), rows], targets)
+        return found
 
 
 log = logging.getLogger(__name__)
@@ -158,11 +148,13 @@ def are_alike(scores: Tensor) -> bool:
 class ReadyGroups:
     """Hold a batch as its step takes it: groups of pairs, in chunks of tensors, on the CPU.
 
-    `sizes` are those of the groups, one after another; `golds` [pairs] tells which pairs have a
-    gold, `teacher` [pairs] has its scores. `chunks` are the numbers of pairs, chunk by chunk.
+    `texts` are the pairs, `sizes` those of the groups, one after another; `golds` [pairs] tells
+    which pairs have a gold, `teacher` [pairs] has its scores. `chunks` are the numbers of pairs,
+    chunk by chunk.
     """
 
     plan: BatchPlan
+    texts: Sequence[Pair]
     sizes: Sequence[int]
     golds: Tensor
     teacher: Tensor | None
@@ -174,6 +166,7 @@ class RerankerModule(TrainingModule):
     """Train a re-ranker on groups: a claim's gold and its negatives."""
 
     measures = frozenset({ALIKE})
+    pairs: RerankerPairs
 
     def __init__(
         self,
@@ -188,11 +181,6 @@ class RerankerModule(TrainingModule):
         self.chunk_size = config.optimisation.chunk_size
         self.loss_of_groups = [GroupLoss(config.loss, reranker.labels)]  # no part of the model
         self._alike = 0
-
-    @property
-    def shown_rows(self) -> Sequence[MinedRow]:
-        """List the pairs that are trained on."""
-        return self.pairs.rows
 
     def collate(self, plan: BatchPlan) -> ReadyGroups:
         """Make the tensors of a planned batch's groups."""
@@ -215,22 +203,17 @@ class RerankerModule(TrainingModule):
         chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
         parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
-        return ReadyGroups(plan, sizes, torch.tensor(golds), teacher, chunks, parts)
+        return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
 
-    def halve_chunks(self, ready: ReadyGroups) -> bool:
-        """Make the chunks of later batches half as large as this one's; false for single pairs."""
-        largest = max(map(len, ready.chunks))
-        self.chunk_size = max(1, min(largest // 2, self.chunk_size or largest))
-        return largest > 1
-
-    def loss_of_batch(self, ready: ReadyGroups) -> tuple[Forward, BatchPlan]:
+    def training_step(self, ready: ReadyGroups, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
-        part_of = {chunk[0]: part for chunk, part in zip(ready.chunks, ready.parts, strict=True)}
+        chunks, terms = ready.chunks, dict[str, Tensor]()
+        part_of = {tuple(rows): part for rows, part in zip(chunks, ready.parts, strict=True)}
 
         def encode(rows: Sequence[int]) -> Tensor:
-            part = part_of[rows[0]]
-            if torch.is_grad_enabled():
-                self._count_tokens(part)
+            part = part_of.get(tuple(rows))
+            if part is None:
+                part = self.reranker.features([ready.texts[row] for row in rows])
             return self.reranker.logits(_moved(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
@@ -243,17 +226,18 @@ class RerankerModule(TrainingModule):
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
             alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
             share = torch.tensor(sum(alike) / len(alike), device=loss.device)
-            self.window.terms.append({"loss": loss.detach(), ALIKE: share})
+            terms.update({"loss": loss.detach(), ALIKE: share})
             return loss
 
+        with without_copies(self.model):
+            passed = self.run_chunks(chunks, encode, loss_of, whole=self.chunk_size is None)
+        self.window.terms.append(terms)
         self.window.claims += len(ready.sizes)
-        run = whole_forward if self.chunk_size is None else chunked_forward
-        return run(ready.chunks, encode, loss_of), ready.plan
-
-    def _count_tokens(self, part: Features) -> None:
-        masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
-        self.window.real += sum(int(mask.sum()) for mask in masks)
-        self.window.padded += sum(mask.numel() for mask in masks)
+        for part in ready.parts:
+            masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
+            self.window.real += sum(int(mask.sum()) for mask in masks)
+            self.window.padded += sum(mask.numel() for mask in masks)
+        return self.share_of_step(passed, ready.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **more: Any) -> None:
         """Clip the gradients, and stop where the scores have been alike for many steps.

@@ -97,7 +97,7 @@ def report_pipeline(
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
-    families = [Family("The re-ranker against what was there before", pairs)]
+    families = [Family("The re-ranker against the baselines before it", pairs)]
     report = add_tests(report, scored, families, reported, _REPEATS, 0)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
@@ -140,8 +140,8 @@ def difference_lines(report: Report) -> list[str]:
     lines = []
     for one in report.tests[0].comparisons if report.tests else ():
         around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"
-        said = f"{one.system} against {one.baseline} on {report.split}"
-        lines.append(f"{said}: {one.difference:+.4f} ({around}): {one.verdict}")
+        line = f"{one.system} against {one.baseline} on {report.split}"
+        lines.append(f"{line}: {one.difference:+.4f} ({around}): {one.verdict}")
     return lines
 
 

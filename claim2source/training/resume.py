@@ -112,8 +112,8 @@ class TrainingState(RunState):
         except FileNotFoundError:
             raise InputError.at(path, why="no saved state here: nothing to resume") from None
         except Exception as error:  # torch raises many types for a file that is no state
-            said = str(error).splitlines() or ["it is empty or cut"]
-            why = f"not a saved state: {said[0]}"
+            lines = str(error).splitlines() or ["it is empty or cut"]
+            why = f"not a saved state: {lines[0]}"
             raise InputError.at(path, why=why) from None
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
             why = f"this version reads format {STATE_FORMAT}"

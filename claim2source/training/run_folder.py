@@ -154,9 +154,9 @@ class RunFolder:
     def stopped_text(self) -> str:
         """Describe where a run was stopped, and how to resume it."""
         if self.saved_steps is not None:
-            return f"stopped at step {self.saved_steps}; go on with --resume"
+            return f"stopped at step {self.saved_steps}; continue with --resume"
         if self.history:
-            return "stopped before the first step was saved; go on with --resume"
+            return "stopped before the first step was saved; continue with --resume"
         return "stopped before anything was scored; run it again"
 
     def release(self) -> None:
@@ -265,7 +265,7 @@ def read_history(path: Path) -> list[Epoch]:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        why = "is missing: without its history no epoch can be chosen, so the run cannot go on"
+        why = "is missing: without its history no epoch can be chosen, so the run cannot be resumed"
         raise InputError.at(file, why=why) from None
     except UnicodeDecodeError:
         raise InputError.at(file, why="not UTF-8") from None
@@ -301,7 +301,7 @@ def _refuse_inputs_within(folder: Path, config: RunConfig) -> None:
 def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
     if _NEWEST not in _flattened(_begun_settings(file)):
-        why = "is of an earlier version, whose runs cannot go on; begin again with --overwrite"
+        why = "is of an earlier version, whose runs cannot be resumed; begin again with --overwrite"
         raise InputError.at(file, why=why)
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
@@ -311,7 +311,7 @@ def _begun_settings(file: Path) -> dict[str, object]:
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError.at(file, why="is missing: the run cannot go on without it") from None
+        raise InputError.at(file, why="is missing: the run cannot be resumed without it") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError.at(file, why=f"not YAML: {why}") from None

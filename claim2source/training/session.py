@@ -92,5 +92,5 @@ def saved_state(
         )
     for what, sha256 in begun_with.items():
         if state.begun_with[what] != sha256:
-            raise UserError(f"the {what} is not what the run was begun with")
+            raise UserError(f"the {what} is not the one that the run began with")
     return state

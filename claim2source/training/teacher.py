@@ -58,10 +58,10 @@ class Teacher:
 
     def sentences(self) -> list[str]:
         """Describe how many training claims are scored, and the divisor of the scores."""
-        said = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
+        sentence = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
         if self.spread is not None:
-            said += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
-        return [said]
+            sentence += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
+        return [sentence]
 
 
 def run_files(path: Path, key: str = _KEY) -> list[Path]:

@@ -31,7 +31,7 @@ REFUSED = {
     "log_every_n_steps": "the run logs every step",
     "logger": "the run logs to CSV, and to W&B by the key `wandb.mode`",
     "default_root_dir": "the key `out` says it",
-    "enable_checkpointing": "a run cannot go on, nor choose, without its checkpoints",
+    "enable_checkpointing": "a run can neither be resumed nor choose without its checkpoints",
     "enable_progress_bar": "the run shows its own progress",
     "barebones": "a run needs its logs and callbacks",
     "use_distributed_sampler": "batches are dealt to processes so that no paper meets itself",
@@ -52,9 +52,9 @@ _BACK_DOORS = {
     "LearningRateFinder": "the key `optimisation.learning_rate` says it",
     "StochasticWeightAveraging": _EPOCHS,
     "WeightAveraging": _EPOCHS,
-    "BaseFinetuning": "the keys `tuning` and `optimisation.train_layers` say what is trained",
+    "BaseFinetuning": "the keys `tuning` and `optimisation.train_layers` set the trained weights",
     "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
-    "Checkpoint": "the keys `keep` and `optimisation.save_every` say what is saved",
+    "Checkpoint": "the keys `keep` and `optimisation.save_every` set the saved checkpoints",
     "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
     "ThroughputMonitor": "the run logs them at every step",
     "ProgressBar": REFUSED["enable_progress_bar"],
@@ -95,8 +95,8 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
             TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
         except (AttributeError, ImportError, TypeError, ValueError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
-            said = " ".join((first["msg"] if first else str(error)).split())
-            raise ConfigError(f"trainer.{name}", value, f"what pl.Trainer takes: {said}") from None
+            reason = " ".join((first["msg"] if first else str(error)).split())
+            raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {reason}") from None
     for name in ("callbacks", "plugins"):
         parts = made.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
@@ -139,5 +139,5 @@ def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
     try:
         return pl.Trainer(**arguments)
     except (MisconfigurationException, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError("trainer", "these arguments", f"what Lightning takes: {said}") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None

@@ -42,6 +42,31 @@ class Bench(Settings):
     clock: Clock = "wall"
 
 
+@dataclass(frozen=True)
+class DataBench(Bench):
+    """Settings of a case on texts of a data set.
+
+    Args:
+        dataset: name or folder of a data set.
+        split: split whose claims are read.
+    """
+
+    dataset: str = "ct25"
+    split: str = "train"
+
+    def texts(self, documents: int, claims: int) -> list[list[str]]:
+        """Draw distinct texts of documents and of claims; the seed fixes them."""
+        data, rendering, drawn = load(self.dataset, self.split), Rendering(), []
+        for key, wanted, texts in (
+            ("documents", documents, rendering.source_texts(data.sources)),
+            ("claims", claims, rendering.claim_texts(data.claims)),
+        ):
+            whole, draw = sorted(set(texts)), np.random.default_rng([self.seed, wanted])
+            require(wanted <= len(whole), key, wanted, f"at most {len(whole)} of {self.dataset}")
+            drawn.append([whole[i] for i in draw.choice(len(whole), size=wanted, replace=False)])
+        return drawn
+
+
 def seconds_by(clock: Clock) -> float:
     return time.perf_counter() if clock == "wall" else time.process_time()
 
@@ -128,16 +153,3 @@ def abstracts_and_posts(
     words = [*common, *(f"w{i:x}" for i in range(60_000 - len(common)))]
     papers = zipf_texts(draw, words, draw.integers(120, 281, abstracts))
     return papers, zipf_texts(draw, words, draw.integers(15, 36, posts))
-
-
-def drawn_texts(name: str, split: str, seed: int, documents: int, claims: int) -> list[list[str]]:
-    """Draw distinct texts of documents and of claims of a data set; the seed fixes them."""
-    data, rendering, drawn = load(name, split), Rendering(), []
-    for key, wanted, texts in (
-        ("documents", documents, rendering.source_texts(data.sources)),
-        ("claims", claims, rendering.claim_texts(data.claims)),
-    ):
-        whole, draw = sorted(set(texts)), np.random.default_rng([seed, wanted])
-        require(wanted <= len(whole), key, wanted, f"at most {len(whole)}, the texts of {name}")
-        drawn.append([whole[i] for i in draw.choice(len(whole), size=wanted, replace=False)])
-    return drawn

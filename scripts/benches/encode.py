@@ -17,24 +17,19 @@ import numpy as np
 from claim2source.core.config import Number
 from claim2source.models import ModelConfig, Side, resolve
 from scripts.benches import common
-from scripts.benches.common import Bench, Measured, Watch
+from scripts.benches.common import DataBench, Measured, Watch
 
 
 @dataclass(frozen=True)
-class Config(Bench):
+class Config(DataBench):
     """Settings of `scripts/bench.py encode`.
 
     Args:
-        dataset: name or folder of a data set.
-        split: split whose claims are encoded.
         model: a model's name or folder, on both sides without prefixes; mean, length 1.
         max_length: tokens per text.
-        documents: number of sources drawn.
-        claims: number of claims drawn.
+        documents: sources drawn, beside the `claims`.
     """
 
-    dataset: str = "ct25"
-    split: str = "train"
     model: str = common.MINILM
     max_length: Number = 256
     documents: Number = 240
@@ -44,9 +39,8 @@ class Config(Bench):
 def run(config: Config) -> Measured:
     from sentence_transformers import SentenceTransformer
 
-    counts = config.documents, config.claims
-    drawn = common.drawn_texts(config.dataset, config.split, config.seed, *counts)
-    texts: dict[Side, list[str]] = {"source": drawn[0], "claim": drawn[1]}
+    documents, claims = config.texts(config.documents, config.claims)
+    texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
     alike: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
     resolved = resolve(ModelConfig(config.model, max_length=config.max_length, **alike), "cpu")
     encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")

@@ -22,15 +22,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.benchmark import Timer
 from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausalLM
 
 from claim2source.core.config import Number, flag
@@ -41,54 +40,41 @@ from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
 from claim2source.training.checkpoint import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
-from claim2source.training.data import TrainingPairs
-from claim2source.training.losses import LossesConfig
-from claim2source.training.memory_plan import (
-    ModelShape,
-    Tuning,
-    plan_memory_here,
-)
-from claim2source.training.module import RetrieverModule
+from claim2source.training.memory_plan import ModelShape, plan_memory_here
 from scripts.benches import training
-from scripts.benches.common import MINILM, Bench, Measured, drawn_texts
+from scripts.benches.common import MINILM, DataBench, Measured
 from scripts.plan import peak_flops
 
-SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
+KINDS: dict[str, tuple[Any, Any]] = {
+    "mistral": (MistralConfig, MistralModel),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
 # Of a test, and of the run that is killed and resumed: 1.2 billion weights. Where no size is
 # given, transformers' Mistral is the one of 7 billion.
-TINY = dict(zip(SIZES, (32, 64, 2, 4, 2), strict=True))
-MIDDLE = dict(zip(SIZES, (2048, 7168, 20, 16, 4), strict=True))
+TINY = dict(zip(SIZES.split(), (32, 64, 2, 4, 2), strict=True))
+MIDDLE = dict(zip(SIZES.split(), (2048, 7168, 20, 16, 4), strict=True))
 QWEN = {
-    "Qwen3-Reranker-0.6B": dict(zip(SIZES, (1024, 3072, 28, 16, 8), strict=True)),
-    "Qwen3-Reranker-8B": dict(zip(SIZES, (4096, 12_288, 36, 32, 8), strict=True)),
+    "Qwen3-Reranker-0.6B": dict(zip(SIZES.split(), (1024, 3072, 28, 16, 8), strict=True)),
+    "Qwen3-Reranker-8B": dict(zip(SIZES.split(), (4096, 12_288, 36, 32, 8), strict=True)),
 }
 LORA = LoraConfig(r=16, dropout=0.0)
 POSTS = ["new study: masks cut outbreaks", "sleep"]
-Chunk = int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
-class Config(Bench):
+class Config(DataBench):
     """Settings of `scripts/bench.py gpu`; `repeats` are the timed steps, after one that is not.
 
     Args:
-        dataset: name or folder of a data set with a train split.
         tokens: the most tokens of a text.
     """
 
-    dataset: str = "ct25"
     tokens: Number = 256
     tiny: bool = flag("run on a CPU with a model of two layers and a few texts, as a test")
 
     @property
     def device(self) -> str:
-        """Name the device that is measured."""
         return "cpu" if self.tiny else "cuda"
 
 
@@ -98,26 +84,19 @@ def run(config: Config) -> Measured:
         return {"ratio": None, "device": None}
     device = "CPU, tiny model" if config.tiny else torch.cuda.get_device_name()
     peak = peak_flops(device)
-    # Claims a step with every text's activations, claims and texts at once in chunks, documents.
-    whole, batch, chunk, documents = (2, 4, 4, 9) if config.tiny else (16, 64, 32, 2000)
+    claims, documents = (4, 9) if config.tiny else (64, 2000)
     parts: dict[str, Callable[[], Measured]] = {
         "attention, both ways": partial(attend, config, False),
         "attention, causal": partial(attend, config, True),
         "run": partial(whole_run, config),
     }
-    settings: list[tuple[int, Chunk]] = [(whole, None), (batch, chunk), (batch, "auto")]
-    for (claims, size), again in product(settings, (False, True)):
-        name = f"training, {claims} claims, chunk {size}, checkpointing {again}"
-        parts[name] = partial(train, config, peak, claims, size, again)
-    kinds: tuple[Tuning, ...] = ("full", "lora")
-    parts |= {f"encoding, {kind}": partial(encode, config, peak, kind, documents) for kind in kinds}
+    for again in (False, True):
+        parts[f"training, checkpointing {again}"] = partial(train, config, peak, claims, again)
+    parts["encoding"] = partial(encode, config, peak, documents)
     parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
     results = {name: measured(name, part) for name, part in parts.items()}
-    shares = [row["share"] for name, row in results.items() if "share" in row and name[0] == "t"]
-    size = 256 if config.tiny else 8192
-    both = [torch.randn(size, size, device=config.device, dtype=torch.bfloat16) for _ in range(2)]
-    limit = 2 * size**3 / Timer("torch.mm(*both)", globals={"both": both}).timeit(5).median
-    return {"ratio": max(shares, default=None), "device": device, "matmul_flops": limit, **results}
+    shares = [row["share"] for row in results.values() if "loss" in row]
+    return {"ratio": max(shares, default=None), "device": device, **results}
 
 
 def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
@@ -132,38 +111,30 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     return result
 
 
-def random_model(
-    config: Config, device: str, settings: type, network: Any, sizes: Mapping[str, Any]
-) -> Any:
-    """Make a model of random weights in bf16, and MiniLM's tokenizer for it."""
+def random_model(kind: str, config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
+    """Make a Mistral or a Qwen3 of random weights in bf16, and MiniLM's tokenizer for it."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    shape = settings(vocab_size=len(tokenizer), use_cache=False, **sizes)
+    settings, network = KINDS[kind]
+    shape = settings(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
     torch.manual_seed(config.seed)
     with torch.device(device):
         return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
 
 
-def random_mistral(config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
-    """Make a Mistral without a sliding window, and its tokenizer."""
-    sizes = {**sizes, "sliding_window": None}
-    return random_model(config, device, MistralConfig, MistralModel, sizes)
-
-
 def make_encoder(config: Config) -> Encoder:
     """Make an untrained bidirectional Mistral in bf16."""
-    model, tokenizer = random_mistral(config, config.device, TINY if config.tiny else {})
+    model, tokenizer = random_model("mistral", config, config.device, TINY if config.tiny else {})
     model.config.is_causal = False
     settings = EncoderSettings(max_length=config.tokens, dtype="bfloat16")
     return Encoder(model, tokenizer, settings, None)
 
 
-def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing: bool) -> Measured:
-    """Train some steps and measure them."""
-    encoder, auto = make_encoder(config), chunk == "auto"
+def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Measured:
+    """Train some steps in chunks that fit the memory, and measure them."""
+    encoder = make_encoder(config)
     optimisation = OptimisationConfig(
         batch_size=claims,
-        chunk_size=chunk if isinstance(chunk, int) else None,
-        chunk_tokens="auto" if auto else None,
+        chunk_tokens="auto",
         negatives=0,
         dropout=0.0,
         gradient_checkpointing=checkpointing,
@@ -175,46 +146,42 @@ def train(config: Config, peak: float, claims: int, chunk: Chunk, checkpointing:
     planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
     adapt(encoder, planned.config)
     recipe, _ = planned.calibrate(encoder)
-    drawn = training.Config(batch_size=claims, steps=config.repeats, seed=config.seed)
-    cell = training.Cell(drawn, config.dataset, "lora", "plain")
-    data, rows, texts = cell.pairs()
-    pairs = TrainingPairs(data, rows, encoder, training.RENDERING, 0)
-    sampler = training.sampler_of(cell, rows)
-    steps = sampler.optimizer_steps
-    module = RetrieverModule(encoder, pairs, recipe.optimisation, LossesConfig(), steps)
+    drawn = training.Config(
+        texts=config.dataset, batch_size=claims, steps=config.repeats, seed=config.seed
+    )
+    _, rows, texts = pairs = training.draw_pairs(drawn)
     if not config.tiny:
         torch.cuda.reset_peak_memory_stats()
-    seconds = statistics.median(training.fit(module, sampler, "bf16-mixed")[1:])
+    steps = training.train(encoder, recipe.optimisation, pairs, "bf16-mixed")
+    seconds = statistics.median(steps.seconds)
     share = claims / len(rows) / seconds
-    figures = rates(encoder, [text for pair in texts for text in pair], "lora", share, peak)
+    figures = rates(encoder, [text for pair in texts for text in pair], share, peak, trained=True)
     return figures | {
         "chunk_tokens": recipe.optimisation.chunk_tokens,
-        "loss": module.losses[-1],
+        "loss": steps.losses[-1],
         "seconds": round(seconds, 4),
         "peak_mb": round(peak_memory(gpu=not config.tiny) / 2**20),
         "predicted_mb": round(planned.memory.total / 2**20),
     }
 
 
-def encode(config: Config, peak: float, kind: Tuning, documents: int) -> Measured:
-    """Encode documents with plain weights, or with adapters beside them."""
+def encode(config: Config, peak: float, documents: int) -> Measured:
+    """Encode documents."""
     encoder = make_encoder(config)
-    if kind == "lora":
-        adapt(encoder, FinetuneConfig(tuning=kind, lora=LORA))
-    texts, _ = drawn_texts(config.dataset, "train", config.seed, documents, 1)
+    texts, _ = config.texts(documents, 1)
     encoder.encode(texts[: max(1, len(texts) // 8)], "source")
     seconds = encoder.encode(texts, "source")[1].seconds
-    figures = rates(encoder, texts, None, 1 / seconds, peak)
+    figures = rates(encoder, texts, 1 / seconds, peak)
     return figures | {"documents_per_second": round(len(texts) / seconds, 2)}
 
 
 def rates(
-    encoder: Encoder, texts: Sequence[str], trained: Tuning | None, times: float, peak: float
+    encoder: Encoder, texts: Sequence[str], times: float, peak: float, trained: bool = False
 ) -> Measured:
     """Compute tokens and FLOPs a second, where the texts are read `times` a second."""
     lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
     flops = ModelShape.of(encoder.model)
-    needed = flops.training(lengths, trained) if trained else flops.forward(lengths)
+    needed = flops.training(lengths, "lora") if trained else flops.forward(lengths)
     share = round(needed * times / peak, 4)
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
 
@@ -261,7 +228,7 @@ def whole_run(config: Config) -> Measured:
     figures: Measured = {}
     with TemporaryDirectory() as folder:
         base, run, out = Path(folder, "base"), Path(folder, "run"), Path(folder, "out")
-        for part in random_mistral(config, "cpu", TINY if config.tiny else MIDDLE):
+        for part in random_model("mistral", config, "cpu", TINY if config.tiny else MIDDLE):
             part.save_pretrained(base)
         words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
         words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
@@ -303,12 +270,8 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     some["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = random_model(
-        config, config.device, Qwen3Config, Qwen3ForCausalLM, some
-    )
-    sources, claims = drawn_texts(
-        config.dataset, "train", config.seed, *((5, 2) if config.tiny else (100, 20))
-    )
+    stage.__dict__["network"] = random_model("qwen3", config, config.device, some)
+    sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
     pairs = [Pair(claim, source) for claim in claims for source in sources]
     list(stage.score(pairs[:4]))
     started = time.perf_counter()

@@ -49,45 +49,53 @@ class Config(Bench):
     dimensions: Number = 384
 
 
-@dataclass(frozen=True)
 class Inputs:
-    """Hold a data set with the vectors of its claims and sources: [n, dimensions] each."""
+    """Hold a data set and vectors, as an encoder and as a sentence-transformers model would.
 
-    dataset: Dataset
-    claims: np.ndarray
-    sources: np.ndarray
+    The most frequent words are stop words. A claim's vector is its gold's plus noise, so that
+    most golds rank first, not all.
+    """
 
-
-class Precomputed:
-    """Look up vectors, as an encoder and as a sentence-transformers model."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        import torch
+    def __init__(self, config: Config) -> None:
         from sentence_transformers.util import dot_score, pairwise_dot_score
 
-        self.device = torch.device("cpu")
+        draw, count = np.random.default_rng(config.seed), config.documents
+        abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
+        sources = draw.normal(size=(count, config.dimensions))
+        golds = draw.integers(0, count, config.claims)
+        noise = draw.normal(size=(config.claims, config.dimensions))
+        self.sources = normalized(sources)
+        self.claims = normalized(self.sources[golds] + 2 * noise / config.dimensions**0.5)
+        # The number makes every text distinct: the peer merges equal ones.
+        pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
+        named = enumerate(zip(posts, golds, strict=True))
+        claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in named)
+        self.dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
+        self.row = {claim.text: row for row, claim in enumerate(self.dataset.claims)}
+        self.device = "cpu"
         # Dot products: vectors have length 1, and the peer's cosine costs more.
         self.similarity, self.similarity_pairwise = dot_score, pairwise_dot_score
-        self.encode_document = lambda texts, **_: inputs.sources
-        self.encode_query = lambda texts, **_: inputs.claims
-        self._inputs = inputs
-        self._row = {claim.text: row for row, claim in enumerate(inputs.dataset.claims)}
+        self.encode_document = lambda texts, **_: self.sources
+        self.encode_query = lambda texts, **_: self.claims
 
     def encode(self, texts: Sequence[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
         """Look up all sources, or these claims, for ours."""
         if side == "source":
-            return self._inputs.sources, Cost()
-        return self._inputs.claims[[self._row[text] for text in texts]], Cost()
+            return self.sources, Cost()
+        return self.claims[[self.row[text] for text in texts]], Cost()
+
+
+def normalized(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def run(config: Config) -> Measured:
-    """Check that negatives agree, and time both sides."""
-    inputs = made_up(config)
-    check_same(inputs)  # warms up, too
-    watch = Watch(config.clock)
+    """Check that negatives agree on few claims, and time both sides."""
+    check_same(replace(config, claims=min(config.claims, CHECKED)))  # warms up, too
+    inputs, watch = Inputs(config), Watch(config.clock)
     sides = {
-        "hybrid": partial(write_ours, inputs, HYBRID),
-        "dense": partial(write_ours, inputs, DENSE),
+        "hybrid": partial(mine_ours, inputs, HYBRID),
+        "dense": partial(mine_ours, inputs, DENSE),
         "peer": partial(mine_peer, inputs),
     }
     watch.take_turns(sides, config.repeats)
@@ -95,42 +103,15 @@ def run(config: Config) -> Measured:
     return watch.ratio("peer", "hybrid") | dense | {"seconds": watch.medians}
 
 
-def made_up(config: Config) -> Inputs:
-    """Make texts as long as abstracts and tweets, and vectors.
-
-    The most frequent words are stop words. A claim's vector is its gold's plus noise, so that
-    most golds rank first, not all.
-    """
-    draw, count = np.random.default_rng(config.seed), config.documents
-    abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
-
-    def unit(vectors: np.ndarray) -> np.ndarray:
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-    sources = unit(draw.normal(size=(count, config.dimensions)))
-    golds = draw.integers(0, count, config.claims)
-    noise = draw.normal(size=(config.claims, config.dimensions)) / config.dimensions**0.5
-    # The number makes every text distinct: the peer merges equal ones.
-    pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
-    named = enumerate(zip(posts, golds, strict=True))
-    claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in named)
-    dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
-    return Inputs(dataset, unit(sources[golds] + 2 * noise), sources)
-
-
-def mine_ours(inputs: Inputs, config: MiningConfig) -> list[MinedRow]:
-    """Mine from texts and vectors."""
-    precomputed: Any = Precomputed(inputs)
-    return list(Miner(inputs.dataset, precomputed, Rendering(), config).mine())
-
-
-def write_ours(inputs: Inputs, config: MiningConfig) -> None:
-    """Mine, and write the file that training reads."""
+def mine_ours(inputs: Any, config: MiningConfig) -> list[MinedRow]:
+    """Mine from texts and vectors, and write the file that training reads."""
     with tempfile.TemporaryDirectory() as folder:
-        write_mined(mine_ours(inputs, config), Path(folder) / "mined.jsonl")
+        rows = list(Miner(inputs.dataset, inputs, Rendering(), config).mine())
+        write_mined(rows, Path(folder) / "mined.jsonl")
+    return rows
 
 
-def mine_peer(inputs: Inputs) -> Any:
+def mine_peer(inputs: Any) -> Any:
     """Mine with sentence-transformers: a data set of claim, source and negatives."""
     from datasets import Dataset as Columns
     from sentence_transformers.util import mine_hard_negatives
@@ -141,7 +122,7 @@ def mine_peer(inputs: Inputs) -> Any:
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
-            Precomputed(inputs),  # type: ignore[arg-type]
+            inputs,
             corpus=list(abstract.values()),
             range_max=DEPTH - 1,
             relative_margin=1 - SHARE,
@@ -151,18 +132,16 @@ def mine_peer(inputs: Inputs) -> Any:
         )
 
 
-def check_same(inputs: Inputs) -> None:
+def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
-    few = inputs.dataset.with_claims(inputs.dataset.claims[:CHECKED])
-    some = replace(inputs, dataset=few, claims=inputs.claims[:CHECKED])
-    text_of = {source.id: source.abstract for source in few.sources} | {
-        c.id: c.text for c in few.claims
-    }
+    inputs = Inputs(config)
+    data = inputs.dataset
+    text_of = {one.id: one.abstract for one in data.sources} | {c.id: c.text for c in data.claims}
     ours = {
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
-        for row in mine_ours(some, DENSE)
+        for row in mine_ours(inputs, DENSE)
     }
-    if not len(negatives := mine_peer(some)):
+    if not len(negatives := mine_peer(inputs)):
         raise UserError("the peer found too few negatives for every claim checked")
     for row in negatives:
         if ours[row["claim"]] != [row[f"negative_{i}"] for i in range(1, HYBRID.hard + 1)]:

@@ -22,24 +22,20 @@ from claim2source.models import ModelConfig, resolve
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.pairs import Pair, Reranker
 from scripts.benches import common
-from scripts.benches.common import Bench, Measured, Watch
+from scripts.benches.common import DataBench, Measured, Watch
 
 DEFAULT_BATCH, BATCHES = 32, (1, 8, 32)
 
 
 @dataclass(frozen=True)
-class Config(Bench):
+class Config(DataBench):
     """Settings of `scripts/bench.py rerank`.
 
     Args:
-        dataset: name or folder of a data set.
-        split: split whose claims are scored.
         claims: number of claims drawn.
         sources: number of sources drawn for each claim.
     """
 
-    dataset: str = "ct25"
-    split: str = "dev"
     claims: Number = 8
     sources: Number = 32
 
@@ -47,9 +43,7 @@ class Config(Bench):
 def run(config: Config) -> Measured:
     from sentence_transformers import CrossEncoder as Peer
 
-    count = config.claims * config.sources
-    where = config.dataset, config.split, config.seed
-    sources, claims = common.drawn_texts(*where, count, config.claims)
+    sources, claims = config.texts(config.claims * config.sources, config.claims)
     pairs = [Pair(claims[i // config.sources], text) for i, text in enumerate(sources)]
     with tempfile.TemporaryDirectory() as made:
         base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)

@@ -219,7 +219,7 @@ def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
         (["--out", "a", "b"], "config: out: ['a', 'b'] is not allowed; allowed: a path"),
         (["--langs"], "config: langs: true is not allowed; allowed: a list"),
         (["--config"], "config: no such key"),
-        (["--config", "/dev/null"], "/dev/null: is no regular file"),
+        (["--config", "/dev/null"], "/dev/null: is not a regular file"),
         (["--group.steps", "9" * 5000], "config: group.steps: "),
         (["--group.steps", "[" * 5000], "config: group.steps: '[["),
     ],
@@ -334,7 +334,7 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
         with pytest.raises(UserError) as caught:
             read(*given, kind=Asking)
         assert said in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="--server.depth: is no flag; write it in a YAML file"):
+    with pytest.raises(UserError, match="--server.depth: is not a flag; write it in a YAML file"):
         read("--server.depth", "4", kind=Asking)
 
 

@@ -232,7 +232,7 @@ def test_what_cannot_be_written_is_said_before_the_work_and_nothing_is_made(plac
         ("file", "loop/x", f"loop/x: cannot be written: {LOOP}"),
         ("file", "broken/x", "broken/x: cannot be written: no such file or directory"),
         ("file", "x" * 250, "cannot be written: file name too long"),
-        ("file", "/dev/null", "/dev/null: is no regular file"),
+        ("file", "/dev/null", "/dev/null: is not a regular file"),
         ("folder", "file", "file: is a file, not a folder"),
         ("folder", "/proc", "/proc: cannot be written: no such file or directory"),
     ]:
@@ -251,7 +251,7 @@ def test_what_cannot_be_read_is_said_as_it_is(places):
         "link": "is a folder, not a file",
         "loop": LOOP,
         "broken": "a link to a file that is not there",
-        "pipe": "is no regular file",
+        "pipe": "is not a regular file",
         "a\0b": "no such file",
         "file/x": "not a directory",
     }.items():

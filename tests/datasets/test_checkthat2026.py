@@ -247,7 +247,7 @@ def test_translations_by_id_or_by_index_language_and_split(tmp_path: Path) -> No
     [
         (
             {"id": "dev-de-0", "lang": "fr", "split": "dev", "translation": "x"},
-            ":2: id: 'dev-fr-dev-de-0' is no claim",
+            ":2: id: 'dev-fr-dev-de-0' is not a claim",
         ),
         ({"id": "train-de-0", "translation": "x"}, ":2: id: 'train-de-0' is already on line 1"),
     ],

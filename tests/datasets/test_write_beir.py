@@ -112,8 +112,8 @@ def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
     train, one = small("train", "q2"), small()
     for parts, said in [
         ([], "no split to write"),
-        ([one, small("dev", "q2")], "there twice"),
-        ([small("../up")], "is no file name"),
+        ([one, small("dev", "q2")], "is repeated"),
+        ([small("../up")], "is not a file name"),
         ([one, replace(train, sources=(Source("p1", "T"),))], "has other sources"),
         ([replace(one, qrels=Qrels())], "differ from its"),
         ([replace(one, qrels=Qrels({"q1": {"p1": 1}, "q2": {"p1": 1}}))], "does not have"),

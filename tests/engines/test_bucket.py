@@ -120,7 +120,7 @@ def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
 
 def test_addresses_of_no_bucket_are_refused_without_their_password() -> None:
     for url in ("s3://", "ftp://me:secret@host/x", "s3://me:secret@bucket/x", "https://host/x"):
-        with pytest.raises(UserError, match="is no folder or bucket") as found:
+        with pytest.raises(UserError, match="is not a folder or bucket") as found:
             open_index(url)
         assert "secret" not in str(found.value)
 

@@ -196,10 +196,10 @@ def test_what_older_versions_wrote_is_opened_or_refused(tmp_path: Path, corpus: 
     file.write_text(json.dumps({"index": "lancedb", **values, "copying": ""}))
     assert open_index(tmp_path / "idx").stats().papers == 5
     file.write_text(json.dumps({**values, "copying": "abc"}))
-    with pytest.raises(InputError, match="a copy that was not finished: copy the folder again"):
+    with pytest.raises(InputError, match="an unfinished copy: copy the folder again"):
         open_index(tmp_path / "idx")
     for use in (open_index, is_engine):
-        with pytest.raises(UserError, match="is no folder or bucket; allowed: s3://") as caught:
+        with pytest.raises(UserError, match="is not a folder or bucket; allowed: s3://") as caught:
             use("qdrants://me:secret@host/papers")
         assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 

@@ -200,7 +200,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
     for make in makers:
         victim.write_text("precious")
         make(copy / LOCK_FILE)
-        with pytest.raises(UserError, match="is no lock of this program"):
+        with pytest.raises(UserError, match="is another file, not a lock of this program"):
             open_index(copy).delete(["p1"])
         assert victim.read_text() == "precious"
         (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
@@ -221,7 +221,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
     (path, *_) = (copy / "papers.lance/_versions").glob(name)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{path.name}: is no regular file"):
+    with pytest.raises(InputError, match=f"{path.name}: is not a regular file"):
         open_index(copy)
 
 

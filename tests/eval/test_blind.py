@@ -281,7 +281,7 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
         ("stages", "--submit={}/mine.tsv", "ends in .zip"),
         ("stages", "--submit={}/data", "ends in .zip"),
         ("vary", "--submit={}/mine.zip", "one system and claim form"),
-        ("stages", "--submit={}/other.zip", "no submission of ours"),
+        ("stages", "--submit={}/other.zip", "not a submission of this program"),
         ("stages", "--submit={}/systems.yaml/mine.zip", "not a folder"),
     ],
 )

@@ -526,7 +526,7 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
     assert again[0] == first
     dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
     assert dated[0]["index"]["settings"]["until"] == "2021"
-    with pytest.raises(UserError, match="there is no such version"):
+    with pytest.raises(UserError, match="no such version"):
         ask(POST, "--at", "99")
 
 

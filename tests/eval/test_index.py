@@ -211,5 +211,5 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     with pytest.raises(UserError, match=why):
         main([*words, "--out", "idx"])
     assert not (tmp_path / "idx" / "papers.lance").exists()
-    with pytest.raises(UserError, match="qdrant://..: is no folder or bucket"):
+    with pytest.raises(UserError, match="qdrant://..: is not a folder or bucket"):
         main(["demo", "--out", "qdrant://localhost:1/x"])

@@ -296,7 +296,7 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
             "choices": (fusion,),
             "runs": "runs",
         }
-        training = TrainingReport((), "best", 1, 1.0, "checkpoints/epoch-1", choice=choice)
+        training = TrainingReport((), "best", 1, "checkpoints/epoch-1", choice=choice)
         folder = tmp_path / name
         write_report(folder, {f"epoch-{i}": found}, str(tmp_path / "data"), training=training)
         for lang in ("en", "de"):

@@ -177,7 +177,7 @@ def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Pat
     said = "2024 Task 5" in (text := (tmp_path / "out" / "report.md").read_text(encoding="utf-8"))
     assert said and "3 rumours, 3 of them without a verdict" in text
     file.write_text("mine")
-    with pytest.raises(UserError, match="is no submission of ours"):
+    with pytest.raises(UserError, match="is not a submission of this program"):
         run(tmp_path / "out", path, f"--submit={file}", systems=PLAIN)
 
 

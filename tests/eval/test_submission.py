@@ -171,7 +171,7 @@ def test_a_2025_submission_has_one_file_and_is_filled_up_where_the_ranking_is_sh
 
 def test_a_submission_that_the_lab_would_refuse_is_not_written(tmp_path: Path) -> None:
     run = Run.from_lists({"test-1": [(f"x{i}", -float(i)) for i in range(6)]})
-    with pytest.raises(InputError, match="'x0' is no source"):
+    with pytest.raises(InputError, match="'x0' is not a source"):
         submit(tmp_path / "a.zip", run, dataset("test-1"))
     assert not list(tmp_path.iterdir())
 
@@ -180,12 +180,12 @@ def test_a_submission_that_the_lab_would_refuse_is_not_written(tmp_path: Path) -
     ("text", "match"),
     [
         ("index\tpreds\n1\t{five}\n", "'2' is missing"),
-        ("index\tpreds\n1\t{five}\n2\t{five}\n3\t{five}\n", "'3' is no claim"),
+        ("index\tpreds\n1\t{five}\n2\t{five}\n3\t{five}\n", "'3' is not a claim"),
         ("index\tpreds\n1\t{five}\n1\t{five}\n2\t{five}\n", "already on line 2"),
         ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3']\n", "4 distinct sources, not 5"),
         ("index\tpreds\n1\t{five}\n2\t['p0','p0','p1','p2','p3']\n", "4 distinct sources, not 5"),
         ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3','p4','p5']\n", "6 distinct"),
-        ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3','q']\n", "'q' is no source"),
+        ("index\tpreds\n1\t{five}\n2\t['p0','p1','p2','p3','q']\n", "'q' is not a source"),
         ("index\tpreds\n1\t{five}\n2\tp0 p1\n", "not a list of ids"),
         ("post_id\tpreds\n1\t{five}\n2\t{five}\n", "the header must be index <tab> preds"),
         ("", "header|missing"),
@@ -216,5 +216,5 @@ def test_what_is_wrong_with_the_data_is_known_at_once(tmp_path: Path) -> None:
             require_submittable(file, dataset("test-1"), wrong, "choose")
     with zipfile.ZipFile(file, "w") as packed:
         packed.writestr("thesis.tex", "a user's own")
-    with pytest.raises(InputError, match="no submission of ours"):
+    with pytest.raises(InputError, match="not a submission of this program"):
         require_submittable(file, dataset("test-1"), rows)

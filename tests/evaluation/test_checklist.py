@@ -124,14 +124,14 @@ def test_what_a_report_does_not_say_is_not_invented(
 
 
 def test_trainings_and_made_texts_are_asked_for_too() -> None:
-    training = TrainingReport((), "best", 2, 1.0, "checkpoints/epoch-2")
+    training = TrainingReport((), "best", 2, "checkpoints/epoch-2")
     settings = {"optimisation": {"learning_rate": 2e-5, "seed": 42}, "data": {"val_seed": 13}}
     systems = {"a|b": SystemReport("a|b", "m", "a|b", claims="bilingual")}
     unknown = checklist({"r": Report("d", "dev", systems, training=training)})
     assert ["training", NOT_RECORDED] in sections(unknown)["Seeds"]
     assert sections(unknown)["Prompts"][0][:2] == ["a\\|b", "translations of claims"]
     assert answers(unknown)["Training"] == "recorded in part"
-    known = TrainingReport((), "best", 2, 1.0, "checkpoints/epoch-2", settings=settings)
+    known = TrainingReport((), "best", 2, "checkpoints/epoch-2", settings=settings)
     found = sections(checklist({"r": Report("d", "dev", {}, training=known)}))
     assert ["training: optimisation.seed", "42"] in found["Seeds"]
     assert ["optimisation.learning_rate", "2e-05"] in found["Training"]

@@ -18,6 +18,7 @@ from claim2source.core.report import (
     Report,
     SystemCost,
     SystemReport,
+    TrainingReport,
 )
 from claim2source.core.run import Run
 from claim2source.evaluation.reports import (
@@ -58,7 +59,7 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
     plain = json.loads((save(tmp_path / "own") / "report.json").read_text())
     save(tmp_path / "outside")
     system = plain["systems"]["model"]
-    training = {"history": [], "choose": "val", "chosen_epoch": 1, "chosen_scale": 1.0}
+    training = {"history": [], "choose": "val", "chosen_epoch": 1}
     for text in OUTSIDE:
         changed: list[dict[str, Any]] = [
             {"systems": {text: {**system, "name": text}}},
@@ -70,7 +71,7 @@ def test_a_report_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
         ]
         for more in filter(None, changed):
             (tmp_path / "own" / "report.json").write_text(json.dumps({**plain, **more}))
-            with pytest.raises(InputError, match="is no place within the report's folder") as it:
+            with pytest.raises(InputError, match="is not a place within the report's folder") as it:
                 read_reports([tmp_path / "own"])
             assert "\n" not in str(it.value)
 
@@ -206,6 +207,22 @@ def test_a_report_of_version_2_is_read_with_published_numbers_in_their_rows(tmp_
     raw["provenance"]["data_sha256"] = raw["provenance"].pop("data")["dev"]
     (tmp_path / "report.json").write_text(json.dumps(raw))
     assert Report.read(tmp_path) == report
+
+
+def test_a_training_that_chose_a_scale_is_of_an_older_version(tmp_path: Path) -> None:
+    """What chose an epoch is read: an older report names a scale of 1 and no mean of epochs."""
+    training = TrainingReport((), "best", 2, "checkpoints/epoch-2")
+    report = replace(Report.read(save(tmp_path)), training=training)
+    raw = report.to_json()
+    older = {"chosen_scale": 1.0, "scales": [], "scaled_epoch": 2, "chosen_soup": []}
+    for more, good in (({}, True), ({"chosen_scale": 0.5}, False), ({"chosen_soup": [1]}, False)):
+        raw["training"] = {**report.to_json()["training"], **older, **more}
+        (tmp_path / "report.json").write_text(json.dumps(raw))
+        if good:
+            assert Report.read(tmp_path) == report
+        else:
+            with pytest.raises(InputError, match=r"training\.chosen_.*of version 0\.2"):
+                Report.read(tmp_path)
 
 
 def test_headline_scores_stand_at_the_top_and_are_read_back(tmp_path: Path) -> None:

@@ -173,12 +173,12 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("http://mastodon.social/@ada/110", "no plain https://"),
-        ("https://me:secret@mastodon.social/@ada/110", "no plain https://"),
+        ("http://mastodon.social/@ada/110", "not a plain https://"),
+        ("https://me:secret@mastodon.social/@ada/110", "not a plain https://"),
         ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
         ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
         ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
-        ("https://[bad", "is no address"),
+        ("https://[bad", "is not an address"),
     ],
 )
 def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -> None:
@@ -186,7 +186,7 @@ def test_other_addresses_are_not_asked(server: Server, address: str, why: str) -
         fetcher(server).post(address)
     assert server.asked == []
     assert is_address(f" {address}\n") and not is_address(f"see {address}")
-    with pytest.raises(UserError, match="instances: 'https://a.b' is no host's name"):
+    with pytest.raises(UserError, match="instances: 'https://a.b' is not a host"):
         Fetcher(("https://a.b",))
 
 
@@ -220,7 +220,7 @@ def test_what_a_server_must_not_do(server: Server) -> None:
     bluesky = "https://bsky.app/profile/ada.org/post/3k"
     for answer in ({}, {"posts": []}, {"posts": [None]}, {"posts": [{"record": "x"}]}):
         server.say("/xrpc/app.bsky.feed.getPosts", answer)
-        with pytest.raises(UserError, match="there is no such post"):
+        with pytest.raises(UserError, match="no such post"):
             fetcher(server).post(bluesky)
     odd = {"text": "t", "facets": [{"features": [5]}], "langs": "en", "createdAt": 5, "embed": []}
     server.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"record": odd}]})

@@ -62,7 +62,7 @@ def refused(path: Path) -> bool:
     except InputError as error:
         said = str(error)
         assert said.startswith(f"{path}: ") and "\n" not in said
-        assert "move it away" in said or "is no store of answers of this version" in said
+        assert "move it away" in said or "is not a store of answers of this version" in said
         return True
     return False
 

@@ -144,7 +144,7 @@ def test_a_budget_of_requests_stops_cleanly(
         why = "not asked: the budget of 7 requests (llm.max_requests) is spent"
         assert {a.failure for a in answers} == {None, why}
         assert f"posts: {12 - len(good)} of 12 failed: {12 - len(good)} {why}" in caplog.text
-        with pytest.raises(UserError, match="the same command goes on from there"):
+        with pytest.raises(UserError, match="the same command continues from there"):
             require_answers(answers)
         # The same budget again, and then none.
         assert llm.answer(requests, what="posts")[0].failure in (None, why)

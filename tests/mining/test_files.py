@@ -84,7 +84,7 @@ def negative(**fields: Any) -> dict[str, Any]:
     ("record", "field", "why"),
     [
         (changed(claim=...), "claim", "missing"),
-        (changed(claim="c9"), "claim", "'c9' is no training claim"),
+        (changed(claim="c9"), "claim", "'c9' is not a training claim"),
         (changed(positive="g2"), "positive", "'g2' is not gold"),
         (changed(negatives=None), "negatives", "not a list"),
         (changed(negatives=["n1"]), "negatives[0]", "not a JSON object"),
@@ -96,7 +96,7 @@ def negative(**fields: Any) -> dict[str, Any]:
         (
             negative(origin="luck"),
             "negatives[1].origin",
-            "'luck' is none of bm25, dense, both, random",
+            "'luck' is not one of bm25, dense, both, random",
         ),
     ],
 )

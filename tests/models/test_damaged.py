@@ -50,5 +50,5 @@ def test_a_pipe_among_the_files_is_no_reason_to_wait(
     (model / file).parent.mkdir(exist_ok=True)
     (model / file).unlink(missing_ok=True)
     os.mkfifo(model / file)
-    with pytest.raises(UserError, match=f"{file}: is no regular file"):
+    with pytest.raises(UserError, match=f"{file}: is not a regular file"):
         resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu")

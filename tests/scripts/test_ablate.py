@@ -56,7 +56,7 @@ def test_a_row_begun_with_other_settings_begins_again(
     def train(command: list[str], check: bool) -> Any:
         started.append(command[2:])
         score = {"macro": {"mrr@5": 0.5}}
-        training = TrainingReport((Epoch(1, score),), "best", 1, 1.0, "checkpoints/epoch-1")
+        training = TrainingReport((Epoch(1, score),), "best", 1, "checkpoints/epoch-1")
         folder.mkdir(exist_ok=True)
         Report("d", "dev", {}, training=training).write(folder)
         return SimpleNamespace(returncode=0)

@@ -121,7 +121,7 @@ def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -
     # Ten votes show every paper first once: no paper leads, and the ranking stays.
     voted = verified(only_first, votes=10)
     assert mrr(voted) == pytest.approx(BEFORE)
-    assert voted.notes["c0"] == "the vote is a tie: ranking left as it is"
+    assert voted.notes["c0"] == "the vote is a tie: ranking unchanged"
     assert all(one["asks"] == 10 for one in voted.details.values())
 
     # It knows the paper, but sees it in the upper half only: ranks 7 and 10 are lost in one vote.
@@ -181,7 +181,7 @@ def test_letters_give_a_probability_for_every_paper_and_none(llm_server: Start) 
     assert found.details["c3"]["share"] == pytest.approx(0.8)
     assert found.details["c3"]["none"] == pytest.approx(0.02)
     assert found.details["c9"]["none"] == pytest.approx(0.8)
-    assert found.notes["c9"] == "none of the first 10 fits: ranking left as it is"
+    assert found.notes["c9"] == "none of the first 10 fits: ranking unchanged"
     assert found.run.scored("c9") == RUN.scored("c9")
     body = server.bodies[-1]
     assert body["structured_outputs"] == {"choice": list("ABCDEFGHIJK")}
@@ -269,7 +269,7 @@ def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> 
     assert mrr(found) == pytest.approx(PERFECT - (1 / 2 + 1 / 2 + 2 / 3) / 10)
     assert {f.claim_id for f in found.failures} == {"c3", "c4", "c5"}
     assert [*found.run.scored("c4").items()] == [*RUN.scored("c4").items()]
-    assert found.notes["c4"] == "no good answer: ranking left as it is"
+    assert found.notes["c4"] == "no usable answer: ranking unchanged"
     # A server with faults of the wire that pass, and votes of which some fail: nothing is lost.
     shaky = llm_server(rule, faults=0.3, kinds=("500", "cut", "not json"))
     assert mrr(verified(shaky, llm={"retries": 6})) == pytest.approx(PERFECT)

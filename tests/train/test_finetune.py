@@ -147,7 +147,7 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     _kill_after_saves(command, cut, 2)
     done, steps = _stop_after_saves([*command, "--resume"], cut, 1, signal.SIGTERM)
     assert done.returncode != 0
-    assert done.stderr.count(f"stopped at step {steps}; go on with --resume") == 1
+    assert done.stderr.count(f"stopped at step {steps}; continue with --resume") == 1
     done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
@@ -336,7 +336,7 @@ def test_a_signal_saves_and_resuming_goes_on(
     for command, number in (([*ONE, *words], signal.SIGTERM), (plain, signal.SIGINT)):
         done, steps = _stop_after_saves(command, cut, 1, number)
         stops.append(steps)
-        assert f"stopped at step {steps}; go on with --resume" in done.stderr
+        assert f"stopped at step {steps}; continue with --resume" in done.stderr
         assert done.returncode != 0
     assert done.returncode == 130 and "Traceback" not in done.stderr
     main([*words, "--resume"])

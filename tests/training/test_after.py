@@ -17,6 +17,7 @@ from claim2source.core.report import Report
 from claim2source.io.trec import read_run
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.training import after
+from claim2source.training.finetune import finetune
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.report_files import without_costs
@@ -24,7 +25,6 @@ from tests.train.test_finetune import TWO
 from tests.train.test_finetune import run as launched
 from tests.training.small import arguments, small_config
 from tests.wandb_runs import offline_runs
-from train.finetune import run as finetune
 
 Start = Callable[..., LLMServer]
 SYSTEMS = """

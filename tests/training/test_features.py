@@ -123,7 +123,7 @@ def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_p
     finetune(small_config(*setup, out, optimisation__epochs=1))
     lines = (out / "mined.jsonl").read_text().splitlines()
     (out / "mined.jsonl").write_text("\n".join(lines[1:]) + "\n")
-    with pytest.raises(UserError, match=r"mined\.jsonl is not what"):
+    with pytest.raises(UserError, match=r"mined\.jsonl is not the file"):
         finetune(small_config(*setup, out, optimisation__epochs=1, resume=True))
 
 
@@ -181,7 +181,7 @@ def test_texts_that_repeat_are_encoded_once(
         return vectors
 
     monkeypatch.setattr(Encoder, "vectors", remember)
-    passed = module.forward_pass(module.collate(batch.plan))
+    passed, _ = module.forward_pass(module.collate(batch.plan))
     passed.backward(passed.loss)
     assert len(texts) == 9 and sum(encoded) == len(set(texts)) == 7
     assert passed.loss.item() == pytest.approx(plain.item(), rel=1e-5) and plain.item() > 0.1

@@ -215,7 +215,7 @@ def test_resuming_gives_the_same_losses_and_weights(
         finetune(small_config(*setup, tmp_path / "cut", **more))
     if raised is not None:
         assert raised.value.signal == signal.Signals[cut]
-        assert str(raised.value) == f"stopped at step {saves[-1]}; go on with --resume"
+        assert str(raised.value) == f"stopped at step {saves[-1]}; continue with --resume"
         # Written while the next step is taken, or the one after it.
         assert saves[-1] > saves[-2], "no later step was saved"
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -340,7 +340,7 @@ def test_a_run_is_not_resumed_on_something_else(
         text = file.read_text(encoding="utf-8")
         assert text.count(f'"{old}"') == 1
         file.write_text(text.replace(f'"{old}"', f'"{new}"'), encoding="utf-8")
-    with pytest.raises(UserError, match=f"^the {what} is not what the run was begun with"):
+    with pytest.raises(UserError, match=f"^the {what} is not the one that the run began with"):
         finetune(small_config(model, data, tmp_path / "run", resume=True, **more))
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
 

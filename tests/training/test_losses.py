@@ -206,18 +206,6 @@ def test_the_sum_is_weighted_and_every_term_is_named() -> None:
     assert float(terms["matryoshka"]) == pytest.approx(sum(short) / 2, rel=1e-5)
 
 
-def test_keep_base_is_at_the_losses_temperature_unless_it_has_its_own() -> None:
-    given = inputs()
-    assert given.base_claims is not None and given.base_sources is not None
-    assert given.keep_weights is not None
-
-    def term(own: float | None, temperature: float) -> float:
-        config = LossesConfig(keep_base=KeepBaseConfig(1.0, temperature=own))
-        return float(combined(given, config, temperature)[1]["keep_base"])
-
-    assert term(None, 0.05) == term(0.05, 0.3) != term(None, 0.3) == term(0.3, 0.05)
-
-
 def test_distillation_needs_scores() -> None:
     with pytest.raises(ConfigError, match=r"losses\.distillation\.scores"):
         DistillationConfig(weight=1.0)

@@ -54,7 +54,7 @@ def test_a_step_takes_the_mean_of_its_batches(chunk_size: int | None, tmp_path: 
     assert [plan.window for plan in plans] == [3, 3, 3, 2, 2]
     alone = []
     for plan in plans:
-        passed = module.forward_pass(module.collate(replace(plan, window=1)))
+        passed, _ = module.forward_pass(module.collate(replace(plan, window=1)))
         passed.backward(passed.loss)
         alone.append({n: p.grad for n, p in weights.items() if p.grad is not None})
         encoder.model.zero_grad(set_to_none=True)
@@ -148,7 +148,7 @@ def test_out_of_memory_the_step_is_repeated_in_smaller_chunks(
     assert module.window.claims == expected.window.claims
     assert module.window.real == expected.window.real
     assert len(module.window.terms) == 1
-    assert module.config.chunk_tokens is not None and module.config.chunk_tokens <= trained
+    assert module.halvings > 0
     for step, wanted in zip(again.steps, plain.steps, strict=True):
         size = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
         gap = sum(float((g - wanted[n]).square().sum()) for n, g in step.items()) ** 0.5

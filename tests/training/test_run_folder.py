@@ -16,11 +16,11 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import is_run, is_unbegun
 from claim2source.core.report import Epoch
 from claim2source.training.config import FinetuneConfig
+from claim2source.training.finetune import finetune
 from claim2source.training.losses import DistillationConfig
 from claim2source.training.run_folder import RunFolder
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config
-from train.finetune import run as finetune
 
 OLD = REPOSITORY / "tests" / "fixtures_010"
 SCORES = {"macro": {"mrr@5": 0.5}}
@@ -151,7 +151,7 @@ def test_what_has_the_copys_name_and_is_no_run_stays(kind: str, make: Make, tmp_
     else:
         kept.write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"run\.replaced: is no training run of ours"):
+    with pytest.raises(UserError, match=r"run\.replaced: is not a training run of this program"):
         begin(make(overwrite=True))
     assert contents(tmp_path) == before
 

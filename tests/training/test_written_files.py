@@ -46,7 +46,7 @@ def test_a_runs_files_have_the_umask_and_its_checkpoints_no_paths(
     # Apart from its run the user's cache knows the base; then it may lie beside it.
     name = "epoch-1" if tuning == "lora" else "epoch-0"
     alone = Path(shutil.copytree(moved / "checkpoints" / name, tmp_path / "alone" / name))
-    with pytest.raises(InputError, match=r"no such folder is known here: 'model'"):
+    with pytest.raises(InputError, match=r"no such folder on this machine: 'model'"):
         resolve(alone)
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path / "store"))
     resolve(alone)

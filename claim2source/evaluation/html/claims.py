@@ -71,14 +71,14 @@ def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]
 def _entries(
     runs: Mapping[str, Run],
     dataset: Dataset,
-    places: Mapping[str, int],
+    rows: Mapping[str, int],
     top: int,
     arrows: bool = False,
 ) -> list[ClaimEntry]:
     sources = {source.id: source for source in dataset.sources}
     claims = {claim.id: claim for claim in dataset.claims}
     entries = []
-    for name, place in places.items():
+    for name, row in rows.items():
         orders = [run.sources(name) for run in runs.values()]
         ranks = [{source: rank for rank, source in enumerate(order, 1)} for order in orders]
         golds = dataset.qrels.golds(name)
@@ -93,7 +93,7 @@ def _entries(
                 f"{new or '-'}{_arrow(old, new)}" for old, new in zip(before, mine, strict=True)
             ]
             candidates.append(Candidate(_source_title(source, sources), source in golds, texts))
-        entries.append(ClaimEntry(place, claims[name], first, candidates))
+        entries.append(ClaimEntry(row, claims[name], first, candidates))
     return entries
 
 

@@ -263,11 +263,11 @@ def line_plot(
     else:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
 
-    def draw(name: str, place: int | None) -> Any:
+    def draw(name: str, rank: int | None) -> Any:
         points = lines[name]
         tip = f"{name}: {', '.join(f'{up:.4f} at {at:g}' for at, up in points)}"
         across, up = zip(*points, strict=True)
-        return drawing.mark(axes, place, tip, across, up)
+        return drawing.mark(axes, rank, tip, across, up)
 
     return _draw_systems(drawing, lines, highlighted, draw, room)
 
@@ -285,10 +285,10 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _whole(value)))
 
-    def draw(name: str, place: int | None) -> Any:
+    def draw(name: str, rank: int | None) -> Any:
         at, bar, _ = spots[name]
         tip = f"{name}: {bar.value:.4f}, {at:g} {x}"
-        return drawing.dot(axes, place, tip, at, bar.value, bar, upright=True)
+        return drawing.dot(axes, rank, tip, at, bar.value, bar, upright=True)
 
     return _draw_systems(drawing, spots, highlighted, draw, room)
 

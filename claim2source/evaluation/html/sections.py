@@ -215,7 +215,9 @@ def _learning_curve(compared: Compared) -> Section:
 
 def _chosen(compared: Compared) -> Section:
     trainings = [(name, report.training) for name, report in compared.reports.items()]
-    trained = [(name, one.choice) for name, one in trainings if one and one.choice]
+    trained = [
+        (name, training.choice) for name, training in trainings if training and training.choice
+    ]
     systems = {name: system.report for name, system in compared.systems.items()}
     of_systems = [(name, choice) for name, system in systems.items() for choice in system.choices]
     tables = {
@@ -264,7 +266,7 @@ def _recall(compared: Compared) -> Section:
 
 def _changes(compared: Compared) -> Section:
     baseline, ranks = compared.scored.baseline, compared.scored.ranks
-    place = {name: i for i, name in enumerate(ranks)}
+    row_of = {name: i for i, name in enumerate(ranks)}
     limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
     spans = {name: f"{low}:{high:.0f}" for name, (low, high) in limits.items()}
     shaded = []
@@ -276,7 +278,7 @@ def _changes(compared: Compared) -> Section:
         counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
         differing = [
             [
-                f"{place[baseline]}:{spans[first]} {place[name]}:{spans[second]}" if count else ""
+                f"{row_of[baseline]}:{spans[first]} {row_of[name]}:{spans[second]}" if count else ""
                 for second, count in row.items()
             ]
             for first, row in changes.items()

@@ -64,12 +64,14 @@ def _beaten(own: Sequence[Comparison]) -> str:
     if not better:
         return "has the highest score"
     if len(better) <= _NAMED:
-        parts = (f"{one.baseline} by {one.difference:.3f}, {p_text(one.p_holm)}" for one in better)
+        parts = (
+            f"{test.baseline} by {test.difference:.3f}, {p_text(test.p_holm)}" for test in better
+        )
         return f"beats {'; '.join(parts)}"
     whom = f"all {len(own)}" if len(better) == len(own) else f"{len(better)} of the {len(own)}"
     worst = max(pair.p_holm for pair in better)
     most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
-    return f"beats {whom} others by {min(one.difference for one in better):.3f} or more, {most}"
+    return f"beats {whom} others by {min(test.difference for test in better):.3f} or more, {most}"
 
 
 def _open(own: Sequence[Comparison]) -> str:

@@ -77,7 +77,7 @@ def write_card(
     kind = RERANKER if isinstance(manifest, RerankerManifest) else RETRIEVER
     base = base_record(manifest.base.name)
     languages = list(manifest.data.languages or ())
-    languages = languages or [one.language for one in card.scores() if one.language != MACRO]
+    languages = languages or [score.language for score in card.scores() if score.language != MACRO]
     metadata = ModelCardData(
         # A base that is no name of the hub is named in the text alone.
         base_model=base if re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) else None,
@@ -103,15 +103,15 @@ def _results(card: Card) -> list[EvalResult]:
             task_type="text-retrieval",
             dataset_type=Path(report.dataset).name,
             dataset_name=Path(report.dataset).name,
-            dataset_config=one.language,
+            dataset_config=score.language,
             dataset_split=report.split,
             metric_type=MAIN_METRIC,
-            metric_value=round(one.value, 4),
-            metric_args={"interval_95": [round(end, 4) for end in one.interval]}
-            if one.interval
+            metric_value=round(score.value, 4),
+            metric_args={"interval_95": [round(end, 4) for end in score.interval]}
+            if score.interval
             else None,
         )
-        for one in card.scores()
+        for score in card.scores()
     ]
 
 
@@ -143,6 +143,11 @@ def _sections(
             lines.append(f"| {score.language} | {score.claims} | {score.value:.4f} | {ends} |")
         where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
         sections += ["## Results", where, "\n".join(lines)]
+    else:
+        sections += [
+            "## Results",
+            "None: it was not evaluated, so its quality is unknown.",
+        ]
     plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
     return [*sections, "## What was checked", "\n".join(f"- {line}" for line in plain)]
 

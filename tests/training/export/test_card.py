@@ -158,6 +158,7 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     assert said["library_name"] == "sentence-transformers" and said["language"] == ["de", "en"]
     assert "license" not in said
     assert str(tmp_path) not in text
+    assert "no verdict" in text and "not evaluated" not in text
     results = card.data.eval_results
     assert {one.dataset_config for one in results} == {"en", "de", "macro"}
     assert all(one.metric_type == "mrr@5" for one in results)
@@ -184,7 +185,10 @@ def test_the_card_names_what_the_export_reads_otherwise(tmp_path: Path, point: P
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "the name of a special token in a source is special" in card
     merge(MergeConfig([str(point)], tmp_path / "plain"))
-    assert "special token" not in (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
+    plain = (tmp_path / "plain" / "README.md").read_text(encoding="utf-8")
+    assert "special token" not in plain
+    # Nothing was scored, and so nothing is claimed.
+    assert "no verdict" in plain and "not evaluated" in plain
 
 
 @pytest.mark.slow
