@@ -353,8 +353,7 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         words = words or json.dumps(settings, sort_keys=True)
         what = ("chosen", part["what"]) if "what" in part else ("tried",)
         facts[*what, words, f"score {score:.6f}"] = "there"
-    chosen = ("chosen_epoch", "chosen_scale")
-    return facts | {("training", key): part[key] for key in chosen if key in part}
+    return facts | {("training", k): v for k, v in part.items() if k == "chosen_epoch"}
 
 
 def scores_in(system: str, table: Mapping[str, Mapping[str, Any]]) -> Facts:

@@ -26,7 +26,7 @@ def settings_text(settings: Settings) -> str:
 def choice_notes(choice: Choice) -> list[str]:
     """Explain a choice: its mix, the reason not to take the best, and its note."""
     mix = choice.seen_share
-    chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
+    chosen_for = [] if mix is None else [f"claims of seen papers count for {100 * mix:.0f} %"]
     return [*chosen_for, *filter(None, (choice.why, choice.note))]
 
 

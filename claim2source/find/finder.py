@@ -152,6 +152,9 @@ class Finder:
                 for name, stage in pipeline.loaded_stages()
             ]
             self._depth = max(DEEPEST, pipeline.first_depth(0))
+        judges = self.abstain is not None or any(name == _ABSTAIN for name, _ in self.stages)
+        allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
+        require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
         if unbuilt or engine.manifest.stale:
             log.warning(
@@ -216,7 +219,10 @@ class Finder:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
         results = self.engine.find(claims, max(k, self._depth), where)
-        papers = self.engine.fetch(_ids(results, claims))
+        runs = [part.run for part in (results.lexical, results.dense, results.fused)]
+        wanted, depth = (runs[2:], k) if self.system is None else (runs, None)
+        ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, depth)]
+        papers = self.engine.fetch(list(dict.fromkeys(ids)))
         stages = self._staged(claims, results, papers)
         present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
@@ -428,13 +434,6 @@ class Finder:
             for key, texts in missing.items():
                 vectors[key] = made[[row[text] for text in texts]]
         return vectors
-
-
-def _ids(results: Found, claims: Sequence[Claim]) -> list[str]:
-    runs = [part.run for part in (results.lexical, results.dense, results.fused)]
-    return list(
-        dict.fromkeys(source for run in runs for c in claims for source in run.sources(c.id))
-    )
 
 
 def _verifier_notes(stages: _Stages, claim: Claim) -> str:

@@ -29,31 +29,36 @@ class MatchingWords:
         distinct = list({word for words in self._words.values() for word in words})
         self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
         self._papers = {paper.source.id: paper for paper in papers}
-        self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]]]] = {}
+        self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]], set[str]]] = {}
 
     def of(self, claim: Claim, paper: str) -> Words:
         """List the words of a claim, and of a paper, that match, each once in text order."""
         if claim not in self._claims:
             self._claims[claim] = self._analyse(claim)
-        words, sought, own = self._claims[claim]
+        words, sought, own, possible = self._claims[claim]
         theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
         terms_of_paper = {term for word in theirs for term in self._terms[word]}
         source = self._papers[paper].source
-        names = {*name_terms(claim.text)} & {*names_of(source)}
+        names = possible & {*names_of(source)}
         named = [word for text in (*source.authors, source.venue) for word in WORD.findall(text)]
-        theirs += [word for word in named if names & {*plain_words(word)} and word not in theirs]
+        theirs += [word for word in named if _holds(word, names) and word not in theirs]
         mine = [
             word
             for word, terms in zip(words, own, strict=True)
-            if terms & terms_of_paper or names & {*plain_words(word)}
+            if terms & terms_of_paper or _holds(word, names)
         ]
         return _distinct_words(mine), _distinct_words(theirs)
 
-    def _analyse(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]]]:
+    def _analyse(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]], set[str]]:
         texts = [claim.text, claim.translation or ""]
         words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
         sought = set(self._analyser.claim(claim))
-        return words, sought, [sought & {*terms} for terms in self._analyser.texts(words)]
+        own = [sought & {*terms} for terms in self._analyser.texts(words)]
+        return words, sought, own, {*name_terms(claim.text)}
+
+
+def _holds(word: str, names: set[str]) -> bool:
+    return bool(names) and not names.isdisjoint(plain_words(word))
 
 
 def _distinct_words(words: list[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import logging
 import netrc
 import os
 import re
+import shlex
 import sys
 import threading
 import urllib.error
@@ -130,6 +131,7 @@ class Tracker:
         named |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
         self._settings = {**named, "dir": folder, **settings}
         self._run: Any = None
+        self._said = False  # where an offline run lies
         if asked != "off":
             self._start(asked)
 
@@ -149,6 +151,9 @@ class Tracker:
         run, self._run = self._run, None
         try:
             run.finish()
+            if run.offline and not self._said:
+                offline = printable_line(shlex.quote(str(Path(run.dir).parent)))
+                print(f"wandb: offline; `wandb sync {offline}` uploads it", file=sys.stderr)
         except Exception as error:
             self._say(error, "the rest that is not uploaded")
 
@@ -210,8 +215,10 @@ class Tracker:
             self._fall_back(False, again)
 
     def _say(self, why: Exception | str, what: str) -> None:
-        offline = printable_line(str(self._folder / "wandb"))
-        log.warning("wandb: %s; %s is in %s (`wandb sync` uploads it)", _reason(why), what, offline)
+        self._said = True
+        offline = printable_line(shlex.quote(str(self._folder / "wandb")))
+        upload = f"`wandb sync {offline}/offline-run-*` uploads it"
+        log.warning("wandb: %s; %s is kept offline: %s", _reason(why), what, upload)
 
 
 def _reason(error: Exception | str) -> str:

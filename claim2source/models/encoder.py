@@ -369,7 +369,8 @@ class Encoder:
             extra, budget = _EXTRA_FORWARD, _FORWARD_TOKENS
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
         was_training = self.model.training
-        self.model.eval()
+        if was_training:  # both walk through all modules
+            self.model.eval()
         try:
             # An epoch of a mixed-precision run must be scored as its checkpoint will be.
             with torch.autocast(self.device.type, enabled=False):
@@ -378,7 +379,8 @@ class Encoder:
                     out[rows] = self.vectors(batch).float().cpu().numpy()
                     bar.update(len(rows))
         finally:
-            self.model.train(was_training)
+            if was_training:
+                self.model.train()
         if not np.isfinite(out).all():
             raise UserError(
                 f"the model gave a vector that is not finite (dtype {self.settings.dtype})"

@@ -75,11 +75,9 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        papers = finder.engine.stats().papers
         stages = [] if finder.system is None else [name for name, _ in finder.stages]
         self._about: dict[str, Any] = {
             "version": __version__,
-            "papers": papers,
             "stages": [SEARCH, *stages, SENTENCES],
             "languages": LANGUAGES,
             "characters": CHARACTERS,
@@ -221,7 +219,8 @@ class Page:
         return HTMLResponse(self._text(template, **values), status, dict(headers or {}))
 
     def _text(self, template: str, **values: Any) -> str:
-        text = self._templates.get_template(template).render(**self._about, **values)
+        papers = self.finder.engine.manifest.papers  # as the last search saw it
+        text = self._templates.get_template(template).render(**self._about, papers=papers, **values)
         return text.encode("utf-8", "replace").decode("utf-8")
 
 

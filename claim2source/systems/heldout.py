@@ -251,14 +251,21 @@ class HeldOut:
         if trained and data.val_sha256 != selection.val.fingerprint:
             known = _claims_of(data, _Training(self.dataset, train.split))
             if known is not None:
-                return self._without(train, known)
+                return self._without(train, known, data.seen_share_expected)
             note = "the val carved here is not the one training held out: the data differ"
+            if data.dataset is not None:
+                note += f", and {data.dataset}, which it was trained on, is not here"
         if not selection.val.golds:
             raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
         return replace(selection, train=train, note=note)
 
-    def _without(self, train: Dataset, trained: Sequence[Claim]) -> SelectionData:
-        """Return the claims of train that a training on other data did not see, by their text."""
+    def _without(
+        self, train: Dataset, trained: Sequence[Claim], seen_share: float | None
+    ) -> SelectionData:
+        """Return the claims of train that a training on other data did not see, by their text.
+
+        Those of a paper with a claim that it saw are weighed as `seen_share` says.
+        """
         texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):
@@ -266,7 +273,9 @@ class HeldOut:
         val = self._with_golds(train.with_claims(unknown, "val"))
         trained_on = len(train.claims) - len(unknown)
         note = f"without the {trained_on} claims of {train.split} that training on other data saw"
-        return SelectionData(train, val, note)
+        papers = {gold for c in train.claims if plain_text(c.text) in texts for gold in c.golds}
+        seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))
+        return SelectionData(train, val, note, seen, seen_share)
 
     def carved(self, data: DataRecord) -> SelectionData:
         """Carve val out of train as a training did; the usual settings fill gaps of its manifest.

@@ -27,8 +27,7 @@ class Config(DataBench):
     Args:
         model: a model's name or folder, on both sides without prefixes; mean, length 1.
         max_length: tokens per text.
-        documents: number of sources drawn.
-        claims: number of claims drawn.
+        documents: sources drawn, beside the `claims`.
     """
 
     model: str = common.MINILM

@@ -45,20 +45,18 @@ from scripts.benches import training
 from scripts.benches.common import MINILM, DataBench, Measured
 from scripts.plan import peak_flops
 
-SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
+KINDS: dict[str, tuple[Any, Any]] = {
+    "mistral": (MistralConfig, MistralModel),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
 # Of a test, and of the run that is killed and resumed: 1.2 billion weights. Where no size is
 # given, transformers' Mistral is the one of 7 billion.
-TINY = dict(zip(SIZES, (32, 64, 2, 4, 2), strict=True))
-MIDDLE = dict(zip(SIZES, (2048, 7168, 20, 16, 4), strict=True))
+TINY = dict(zip(SIZES.split(), (32, 64, 2, 4, 2), strict=True))
+MIDDLE = dict(zip(SIZES.split(), (2048, 7168, 20, 16, 4), strict=True))
 QWEN = {
-    "Qwen3-Reranker-0.6B": dict(zip(SIZES, (1024, 3072, 28, 16, 8), strict=True)),
-    "Qwen3-Reranker-8B": dict(zip(SIZES, (4096, 12_288, 36, 32, 8), strict=True)),
+    "Qwen3-Reranker-0.6B": dict(zip(SIZES.split(), (1024, 3072, 28, 16, 8), strict=True)),
+    "Qwen3-Reranker-8B": dict(zip(SIZES.split(), (4096, 12_288, 36, 32, 8), strict=True)),
 }
 LORA = LoraConfig(r=16, dropout=0.0)
 POSTS = ["new study: masks cut outbreaks", "sleep"]
@@ -77,7 +75,6 @@ class Config(DataBench):
 
     @property
     def device(self) -> str:
-        """Name the device that is measured."""
         return "cpu" if self.tiny else "cuda"
 
 
@@ -97,9 +94,9 @@ def run(config: Config) -> Measured:
         parts[f"training, checkpointing {again}"] = partial(train, config, peak, claims, again)
     parts["encoding"] = partial(encode, config, peak, documents)
     parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
-    found = {name: measured(name, part) for name, part in parts.items()}
-    shares = [row["share"] for name, row in found.items() if "loss" in row]
-    return {"ratio": max(shares, default=None), "device": device, **found}
+    results = {name: measured(name, part) for name, part in parts.items()}
+    shares = [row["share"] for row in results.values() if "loss" in row]
+    return {"ratio": max(shares, default=None), "device": device, **results}
 
 
 def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
@@ -114,26 +111,19 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     return result
 
 
-def random_model(
-    config: Config, device: str, settings: type, network: Any, sizes: Mapping[str, Any]
-) -> Any:
-    """Make a model of random weights in bf16, and MiniLM's tokenizer for it."""
+def random_model(kind: str, config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
+    """Make a Mistral or a Qwen3 of random weights in bf16, and MiniLM's tokenizer for it."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    shape = settings(vocab_size=len(tokenizer), use_cache=False, **sizes)
+    settings, network = KINDS[kind]
+    shape = settings(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
     torch.manual_seed(config.seed)
     with torch.device(device):
         return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
 
 
-def random_mistral(config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
-    """Make a Mistral without a sliding window, and its tokenizer."""
-    sizes = {**sizes, "sliding_window": None}
-    return random_model(config, device, MistralConfig, MistralModel, sizes)
-
-
 def make_encoder(config: Config) -> Encoder:
     """Make an untrained bidirectional Mistral in bf16."""
-    model, tokenizer = random_mistral(config, config.device, TINY if config.tiny else {})
+    model, tokenizer = random_model("mistral", config, config.device, TINY if config.tiny else {})
     model.config.is_causal = False
     settings = EncoderSettings(max_length=config.tokens, dtype="bfloat16")
     return Encoder(model, tokenizer, settings, None)
@@ -238,7 +228,7 @@ def whole_run(config: Config) -> Measured:
     figures: Measured = {}
     with TemporaryDirectory() as folder:
         base, run, out = Path(folder, "base"), Path(folder, "run"), Path(folder, "out")
-        for part in random_mistral(config, "cpu", TINY if config.tiny else MIDDLE):
+        for part in random_model("mistral", config, "cpu", TINY if config.tiny else MIDDLE):
             part.save_pretrained(base)
         words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
         words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
@@ -280,9 +270,7 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     some["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = random_model(
-        config, config.device, Qwen3Config, Qwen3ForCausalLM, some
-    )
+    stage.__dict__["network"] = random_model("qwen3", config, config.device, some)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
     pairs = [Pair(claim, source) for claim in claims for source in sources]
     list(stage.score(pairs[:4]))

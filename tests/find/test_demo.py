@@ -25,6 +25,8 @@ def test_one_post_is_the_example_everywhere() -> None:
         assert "masks cut outbreaks 3.7x" in text
         asked = re.findall(r'claim2source find "([^"]+)"', text)
         assert all(one in (EXAMPLE, GERMAN) for one in asked), path
+    # The post that `make demo` ends with.
+    assert f'"{GERMAN}"' in (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

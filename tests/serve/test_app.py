@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from claim2source.engines import Where, open_index
+from claim2source.core.records import Source
+from claim2source.datasets.papers import Paper
+from claim2source.engines import Where, grow, open_index
+from claim2source.engines.growing import re_encode
 from claim2source.find.answers import as_bibtex, plain
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
+from claim2source.models import ModelConfig
+from claim2source.retrieve import Dense
 from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.schemas import CHARACTERS, POSTS
 from tests.eval.test_find import NASTY, POST, index  # noqa: F401  the fixture
@@ -195,6 +202,42 @@ def test_hostile_text_is_shown_as_text(client: httpx.Client) -> None:
     assert "img" not in tags and tags.count("script") == 1 and tags.count("textarea") == 1
     text = client.get("/", params={"post": NASTY, "k": "13"}).text
     assert "=HYPERLINK(&#34;http://x&#34;)" in text
+
+
+def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
+    index: str,  # noqa: F811
+    tmp_path: Path,
+    save_tiny: Callable[..., Path],
+) -> None:
+    copy = shutil.copytree(index, tmp_path / "copy")
+    old = open_index(index).manifest.model
+    assert old is not None
+    new = ModelConfig(name=str(save_tiny(tmp_path / "new", seed=1)), pooling="mean", max_length=32)
+
+    def asked(client: httpx.Client) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = client.post("/api/v1/find", json={"post": "zebras"}).json()[
+            "papers"
+        ]
+        return found
+
+    with (
+        serving(Finder(open_index(copy))) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        before = asked(client)
+        writer = open_index(copy)
+        added = [Paper(Source("z", "zebras sleep", "Zebras sleep at noon."))]
+        grow(writer, added, Dense(old, rendering=writer.manifest.rendering, device="cpu"))
+        grown = asked(client)
+        assert grown[0]["id"] == "z" and "z" not in {one["id"] for one in before}
+        assert grown[0]["index"]["version"] > before[0]["index"]["version"]
+        assert "compared with 14 papers" in client.get("/").text
+        re_encode(writer, Dense(new, rendering=writer.manifest.rendering, device="cpu"))
+        writer.close()
+        other = asked(client)
+    assert other[0]["index"]["model"] != grown[0]["index"]["model"] == before[0]["index"]["model"]
+    expected = plain(Finder(open_index(copy)).find([Post("0", "zebras")])[0])
+    assert close(other, expected)
 
 
 def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -> None:

@@ -271,8 +271,9 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     far = data_of([other, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
     write_beir(far, tmp_path / "far")
     mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
-    model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
-    _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
+    shares = {"val_seen_share": 0.2, "seen_share_expected": 0.0}
+    model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"), **shares)
+    rest, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5, seen_share=0.2)
     held_out = {claim.text for claim in val.claims}
     found = selected(folder, model)
     assert 0 < len(found.val.claims) < len(found.train.claims) == 48
@@ -280,6 +281,12 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
         c.id for c in found.train.claims if c.text in held_out
     }
     assert f"without the {48 - len(found.val.claims)} claims" in found.note
+    # Claims of papers that training saw do not count where none are expected.
+    papers = {gold.split("/", 1)[1] for gold in rest.golds}
+    seen = {claim.id for claim in found.val.claims if papers & set(claim.golds)}
+    assert found.seen == seen and 0 < len(seen) < len(found.val.claims)
+    weighing = found.weighing()
+    assert set(weighing.weights[weighing.seen]) == {0.0} and weighing.weights.sum() == 1
     # Trained on other claims alone, all of these are new to it.
     apart = load(folder, "train")
     claims = [replace(claim, text=f"news: {claim.text}") for claim in apart.claims]
