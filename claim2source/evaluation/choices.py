@@ -20,7 +20,7 @@ def choice_text(choice: Choice) -> str:
 
 def settings_text(settings: Settings) -> str:
     """Write settings in one line: `epoch 2, scale 0.5`."""
-    return ", ".join(f"{key} {_shown(value)}" for key, value in settings.items())
+    return ", ".join(f"{key} {_value_text(value)}" for key, value in settings.items())
 
 
 def choice_notes(choice: Choice) -> list[str]:
@@ -73,5 +73,5 @@ def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
     return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

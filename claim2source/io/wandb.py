@@ -34,7 +34,7 @@ TRAINING_FILE = "wandb.json"
 # A server that takes longer to answer is not waited for.
 ANSWER_SECONDS = 4.0
 # Server -> why it cannot be used, empty where it can: asked, and said, once in a process.
-_failed: dict[str, str] = {}
+_failures: dict[str, str] = {}
 
 
 def wandb_mode(asked: str) -> Tracking:
@@ -162,11 +162,11 @@ class Tracker:
 
         # Its lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
-        if asked == "online" and host not in _failed:
-            _failed[host] = why_not_reached(host)
-            if _failed[host]:
-                self._say(_failed[host], "the run")
-        online = asked == "online" and not _failed[host]
+        if asked == "online" and host not in _failures:
+            _failures[host] = why_not_reached(host)
+            if _failures[host]:
+                self._say(_failures[host], "the run")
+        online = asked == "online" and not _failures[host]
         try:
             self._run = self._begun("online" if online else "offline")
             if online:
@@ -206,7 +206,7 @@ class Tracker:
         if not online:
             log.warning("wandb: %s; nothing is logged there", _reason(error))
             return
-        _failed[wandb.setup().settings.base_url] = _reason(error)
+        _failures[wandb.setup().settings.base_url] = _reason(error)
         self._say(error, "the run")
         self._settings.pop("id", None)  # still taken by the run that failed
         try:
