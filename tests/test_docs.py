@@ -145,8 +145,11 @@ def shown(default: Any) -> str:
     return f"`{text}`" if text else '`""`'
 
 
-def settings_table(kind: type) -> str:
-    """The keys of a config with default and meaning, as its program's --help has them."""
+def settings_table(kind: type, above: set[str]) -> str:
+    """The keys of a config with default and meaning, as its program's --help has them.
+
+    A row that a table `above` has, by its whole key or without its group, is not repeated.
+    """
     rows = ["| key | default | what |", "|---|---|---|"]
     options = {key: option for key, option in options_of(kind).items() if option.is_flag}
     # A group that may be absent is one row: its keys are those of a table elsewhere.
@@ -156,7 +159,10 @@ def settings_table(kind: type) -> str:
             continue
         text = option.help.replace("|", "\\|").replace("<", "&lt;")
         default = "" if option.default is MISSING else shown(option.default)
-        rows.append(f"| `{key}` | {default} | {text} |")
+        row = f"| `{key}` | {default} | {text} |"
+        if row not in above:
+            rows.append(row)
+        above |= {row, f"| `{key.partition('.')[2]}` | {default} | {text} |"}
     return "\n".join(rows)
 
 
@@ -164,9 +170,10 @@ def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None
     """The texts are those of --help when UPDATE_DOCS=1 last wrote the page."""
     page = DOCS / "settings.md"
     text = page.read_text(encoding="utf-8")
+    above: set[str] = set()
     for name, kind in TABLES.items():
         part = re.compile(rf"(<!-- table: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-        wanted = settings_table(kind)
+        wanted = settings_table(kind, above)
         if os.environ.get("UPDATE_DOCS"):
             text = part.sub(lambda m, table=wanted: f"{m[1]}\n{table}\n\n{m[3]}", text)
         ((_, table, _),) = part.findall(text)
