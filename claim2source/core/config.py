@@ -341,7 +341,7 @@ def _value(key: str, option: Option, value: Any) -> Any:
         texts = [getattr(text, "text", text) for text in texts]
         value = texts if isinstance(value, list) else texts[0]
         if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            raise ConfigError(key, value, "a name or path; the current folder is .")
+            raise ConfigError(key, value, "a name or path (. for this folder)")
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic

@@ -107,7 +107,8 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        self.why = why or f"{shown(value)} is not allowed; allowed: {allowed}"
+        given = "is missing; wanted" if value is None else f"{shown(value)} is not allowed; allowed"
+        self.why = why or f"{given}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
     def at(self, place: tuple[str, int] | None) -> UserError:

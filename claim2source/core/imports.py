@@ -20,7 +20,7 @@ def chosen_paths() -> Iterator[None]:
     from it to be edited.
     """
     before = list(sys.path)
-    sys.path[:] = _chosen(before)
+    sys.path[:] = _chosen_folders(before)
     try:
         yield
     finally:
@@ -44,7 +44,7 @@ def import_named(module: str) -> ModuleType:
     raise ModuleNotFoundError(why, name=own)
 
 
-def _chosen(paths: list[str]) -> list[str]:
+def _chosen_folders(paths: list[str]) -> list[str]:
     here = os.path.realpath(os.curdir)
     variable = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
     if any(part and os.path.realpath(part) == here for part in variable.split(os.pathsep)):

@@ -57,12 +57,12 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_FILE
-        self._file = self._taken()
+        self._file = self._try_lock()
         self._done = threading.Event()
         # Daemon: it must not keep a program alive.
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
-    def _taken(self) -> int:
+    def _try_lock(self) -> int:
         own = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
         while True:
             # Neither a link nor a pipe, which somebody may have put there, is followed.
@@ -80,7 +80,7 @@ class FolderLock:
                 alone = _flock(file)
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
                 if alone is False:
-                    raise self._held(holder or Holder())
+                    raise self._error_of(holder or Holder())
                 if not self._is(file):  # released, and so removed, since it was opened
                     os.close(file)
                     continue
@@ -103,7 +103,7 @@ class FolderLock:
     def _no_file(self) -> UserError:
         return UserError(f"{self.path}: is another file, not a lock of this program; remove it")
 
-    def _held(self, holder: Holder) -> UserError:
+    def _error_of(self, holder: Holder) -> UserError:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, file: int, holder: Holder) -> None:
@@ -118,7 +118,7 @@ class FolderLock:
         while time.monotonic() < end:
             time.sleep(min(1.0, TOUCH, max(end - time.monotonic(), 0)))
             if not self._is(file) or self.path.stat().st_mtime != touched:
-                raise self._held(holder)
+                raise self._error_of(holder)
 
     def _is(self, file: int) -> bool:
         try:

@@ -51,7 +51,9 @@ class Progress(AbstractContextManager["Progress"]):
         elif self.name is not None and self._is_due():
             self._said, self._said_at = self.done, time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
-            line = ", ".join(filter(None, (f"{self.name}: {self.done}{of}", self._left(), note)))
+            line = ", ".join(
+                filter(None, (f"{self.name}: {self.done}{of}", self._time_left(), note))
+            )
             print(printable_line(line), file=sys.stderr, flush=True)
 
     def part(self, share: int, total: int) -> Progress:
@@ -65,7 +67,7 @@ class Progress(AbstractContextManager["Progress"]):
         step |= self._said == self._before  # the first line comes soon
         return waited >= LONGEST or step and waited >= self.quiet
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         done = self.done - self._before
         if self.total is None or not 0 < done < self.total - self._before:
             return ""

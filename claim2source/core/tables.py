@@ -38,7 +38,7 @@ def render(parts: Iterable[Part], style: Literal["plain", "markdown", "html"] = 
             f"<p>{escape(printable(part))}</p>" if isinstance(part, str) else _html(part)
             for part in parts
         )
-    draw = _plain if style == "plain" else _markdown
+    draw = _plain_text if style == "plain" else _markdown
     return "\n\n".join(printable(p) if isinstance(p, str) else draw(p) for p in parts)
 
 
@@ -49,7 +49,7 @@ def text_of(cell: Cell, digits: int = 4) -> str:
     return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
 
 
-def _plain(table: TextTable) -> str:
+def _plain_text(table: TextTable) -> str:
     lines, right = _texts(table)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -37,7 +37,7 @@ def parsed_json(data: bytes, path: Path, *, ours: bool = True) -> object:
         text = data.decode()
         if not ours:
             return json.loads(text)
-        return json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+        return json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except json.JSONDecodeError as error:
         raise InputError.at(path, error.lineno, why=f"not JSON: {error.msg}") from None
     except UnicodeDecodeError:
@@ -48,7 +48,7 @@ def parsed_json(data: bytes, path: Path, *, ours: bool = True) -> object:
         raise InputError.at(path, why=f"not JSON that can be read: {error}") from None
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     if len(text) > 19:
         raise ValueError(f"the number {text[:40]} is too long")
     return int(text)
@@ -75,10 +75,10 @@ def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in ((place,) if place else ()) + first["loc"])
-        raise InputError.at(path, field=field, why=_why(first)) from None
+        raise InputError.at(path, field=field, why=_reason(first)) from None
 
 
-def _why(error: ErrorDetails) -> str:
+def _reason(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return "is missing"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):

@@ -30,7 +30,7 @@ _NO_COMMA = re.compile(r"(?<=['\"])\s+(?=['\"])")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _AND = re.compile(r"\s*,?\s+(?:and|&)\s+|\s*&\s*(?=[^\W\d_]+,)", re.IGNORECASE)
 _AND_FIRST = re.compile(r"and\s+|&\s+(?=\S+,)", re.IGNORECASE)
-_OTHERS = re.compile(r"[\s,;&]{1,4}(?:and\s+)?(?:others|et\.? al\.?)\s*$", re.IGNORECASE)
+_ET_AL = re.compile(r"[\s,;&]{1,4}(?:and\s+)?(?:others|et\.? al\.?)\s*$", re.IGNORECASE)
 # In the name of an institution, which "and" does not divide.
 _INSTITUTION = re.compile(
     r"\b(of|for|the|on|in|administration|agency|association|authority|board|bureau|commission|"
@@ -58,7 +58,7 @@ def author_names(text: str) -> tuple[str, ...]:
     `in_reading_order` does, as is one whose commas can only be within one entry. Else commas
     separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
-    text = _OTHERS.sub("", " ".join(text.replace("&amp;", "&").split()))
+    text = _ET_AL.sub("", " ".join(text.replace("&amp;", "&").split()))
     if text in _NO_NAMES:
         return ()
     if (listed := _listed(text)) is not None:
@@ -146,7 +146,7 @@ def turned_names(text: str) -> tuple[str, ...]:
     text behind its first comma is not a name, and keeps the comma, as an affiliation does.
     """
     entries = (_entry(entry.strip(" ,")) for entry in text.split(";"))
-    written = (_written(entry, turn=len(entry.name) == 2) for entry in entries)
+    written = (_write_name(entry, turn=len(entry.name) == 2) for entry in entries)
     return tuple(name for name in written if name)
 
 
@@ -163,7 +163,7 @@ def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
     # An entry without a comma, such as a consortium, does not show the form of the others.
     single = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
     surnames_first = 2 * sum(single) >= len(single)
-    written = (_written(entry, surnames_first and _is_turned(entry)) for entry in split)
+    written = (_write_name(entry, surnames_first and _is_turned(entry)) for entry in split)
     return tuple(name for name in written if name)
 
 
@@ -180,7 +180,7 @@ def _entry(text: str) -> _Entry:
     return _Entry(", ".join(parts), names, suffixes, rest[end:])
 
 
-def _written(entry: _Entry, turn: bool) -> str:
+def _write_name(entry: _Entry, turn: bool) -> str:
     if not turn:
         return entry.text
     surname, given_name = entry.name

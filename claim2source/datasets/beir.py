@@ -65,9 +65,9 @@ def folder_of(name: str | Path) -> Path:
     root = os.environ.get("CLAIM2SOURCE_DATA")
     if root and (Path(root) / folder).is_dir():
         return Path(root) / folder
-    nor = f", nor {Path(root) / folder}" if root else ""
-    why = f"{why_not_folder(folder)}{nor} (set CLAIM2SOURCE_DATA to the folder that holds it)"
-    raise InputError.at(folder, why=why)
+    here = "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
+    there = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
+    raise InputError.at(folder, why=f"{here}, {there}")
 
 
 def files_of(name: str | Path) -> list[Path]:

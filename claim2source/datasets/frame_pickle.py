@@ -296,7 +296,7 @@ class _Reader:
 
     def cell(self, value: Any) -> Cell:
         if type(value) in (str, int, float, bool) or value is None:
-            return _plain(value)
+            return _plain_value(value)
         if value is _KINDS["missing"]:
             return None
         _need(isinstance(value, Built), f"a cell is a {type(value).__name__}")
@@ -318,7 +318,7 @@ class _Reader:
             return date(year, *raw[2:]).isoformat()
         month, day, hour, minute, second = raw[2:7]
         micro = int.from_bytes(raw[7:], "big")
-        return _plain(datetime(year, month, day, hour, minute, second, micro))
+        return _plain_value(datetime(year, month, day, hour, minute, second, micro))
 
     def arrow(self, node: Any) -> list[Cell]:
         import pyarrow
@@ -347,10 +347,10 @@ def _cells(values: np.ndarray) -> list[Cell]:
         is_date = (years > 0) & (years < 10_000) | np.isnat(values)
         _need(bool(is_date.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
-    return [_plain(value) for value in values.tolist()]
+    return [_plain_value(value) for value in values.tolist()]
 
 
-def _plain(value: Any) -> Cell:
+def _plain_value(value: Any) -> Cell:
     if isinstance(value, datetime):
         midnight = value.time() == datetime.min.time()
         return value.date().isoformat() if midnight else value.isoformat()

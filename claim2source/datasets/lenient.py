@@ -19,7 +19,7 @@ Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal
 # Files, and tables, of sources and of claims.
 _SOURCES, _CLAIMS = ("corpus.jsonl", "papers"), ("queries.jsonl", "posts")
 _LONGEST = "repeated sources, of which the one with more text is read"
-_SAID = {
+_MESSAGES = {
     **{f"{EMPTY} {name}": "sources without title and text, left out" for name in _SOURCES},
     **{f"{EMPTY} {name}": "claims without text, left out" for name in _CLAIMS},
     **{f"{REPEATED} {name}": _LONGEST for name in _SOURCES},
@@ -97,4 +97,4 @@ class Traits(Counting):
         """Sum up omissions and changes in one line, with the first place of each kind."""
         if not self.counts:
             return ()
-        return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.counted(_SAID)}",)
+        return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.counted(_MESSAGES)}",)

@@ -118,7 +118,7 @@ def prepare(
         split: _posts(source / f"{split}.tsv", articles, filters, left, problems) for split in there
     }
     problems.raise_if_any()
-    notes += [f"{count} posts were left out: {_SAID[name]}" for name, count in left.items()]
+    notes += [f"{count} posts were left out: {_MESSAGES[name]}" for name, count in left.items()]
     notes += [f"no {split}.tsv" for split in SPLITS if split not in there]
     sources = (*articles.values(), *others)
     parts = []
@@ -129,7 +129,7 @@ def prepare(
     return Prepared(parts, [note for note in notes if note])
 
 
-_SAID: dict[str, str] = {
+_MESSAGES: dict[str, str] = {
     "retweets": "retweets",
     "outlets": "no outlet is named",
     "headlines": "they nearly repeat their headline",

@@ -41,7 +41,7 @@ _FORMATS: dict[str, Format] = {
     ".bibtex": "bibtex",
 }
 # How files of other kinds begin, and texts of ours whatever their names say.
-_OTHERS: dict[bytes, str] = {
+_OTHER_FORMATS: dict[bytes, str] = {
     rb"PK\x03\x04": "a zip archive, as Excel's and Word's files are",
     rb"\xd0\xcf\x11\xe0": "an old Excel or Word file",
     rb"%PDF": "PDF",
@@ -143,7 +143,7 @@ class PaperFiles:
             self.problems.count("files of other kinds", path)
         number = 0
         for path in self.files:
-            for paper in self._read(path):
+            for paper in self._read_file(path):
                 number += 1
                 if not self.lenient:
                     self.problems.raise_if_any()
@@ -181,7 +181,7 @@ class PaperFiles:
             parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
         return "; ".join(part for part in parts if part)
 
-    def _read(self, path: Path) -> Iterator[Paper | None]:
+    def _read_file(self, path: Path) -> Iterator[Paper | None]:
         kind = self.format
         if kind is None:
             kind, why = format_of(path)
@@ -223,7 +223,7 @@ def format_of(path: Path) -> tuple[Format, str]:
     if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         begin = begin.decode("utf-16", "ignore").encode()
     begin = begin.removeprefix(BOM_UTF8).lstrip()
-    for mark, why in _OTHERS.items():
+    for mark, why in _OTHER_FORMATS.items():
         if re.match(mark, begin):
             return by_name or "beir", f"is {_ZIPPED.get(_suffix(path), why)}; read are {READ}"
     kind = next((kind for mark, kind in _OURS.items() if re.match(mark, begin)), None)

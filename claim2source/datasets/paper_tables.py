@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("id", "title", "abstract", *OF_SOURCES)
 # The field of a record of corpus.jsonl that a field of a table becomes.
-_PLACE = {"id": "_id", "title": "title", "abstract": "text"}
+_FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
 # What pandas and R write for a value that is absent.
 _EMPTY = frozenset(
     "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
@@ -155,7 +155,7 @@ def _row(
     columns: Mapping[str, str],
     problems: Counting,
 ) -> Row:
-    labels = {_PLACE.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
+    labels = {_FIELD_OF.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 
     def complain(field: str, why: str, kind: str = "", /) -> None:
         problems.add(path, line, labels.get(field, field), why, kind)
@@ -177,5 +177,5 @@ def _row(
             value = ""
         if name in ("title", "abstract", "venue"):
             value = plain(str(value), path, line, problems)
-        (record if name in _PLACE else metadata)[_PLACE.get(name, name)] = value
+        (record if name in _FIELD_OF else metadata)[_FIELD_OF.get(name, name)] = value
     return Row({**record, "metadata": metadata}, line, complain)

@@ -40,7 +40,7 @@ _FOREIGN = {
 }
 # Elements that begin a line, and formulas that are there a second time.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
-_AGAIN = frozenset(("tex-math", "annotation", "annotation-xml"))
+_REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
 
 
 class _Record:
@@ -325,7 +325,7 @@ def _text(element: Element | None) -> str:
     if element is None:
         return ""
     for part in list(element.iter()):
-        if part is not element and part.tag in _AGAIN:
+        if part is not element and part.tag in _REPEATED_TAGS:
             tail = part.tail
             part.clear()
             part.tail = tail

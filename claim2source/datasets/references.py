@@ -61,7 +61,7 @@ _NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
 # Of LaTeX: what differs from text, formulas, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
 _MATH = re.compile(r"(?<!\\)\$(?=\S)(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # but not "$5 or $10"
-_BARE = re.compile(r"(?<!\\)([$%&#])")
+_UNESCAPED = re.compile(r"(?<!\\)([$%&#])")
 
 Values = Mapping[str, Sequence[str]]
 
@@ -73,7 +73,7 @@ def read_tagged(
     try:
         from rispy import RisParser
     except ImportError as error:
-        raise _needs(error) from None
+        raise _missing_library(error) from None
 
     class NbibParser(RisParser):
         START_TAG = "PMID"
@@ -176,7 +176,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
         from bibtexparser.model import DuplicateBlockKeyBlock, Entry, ParsingFailedBlock
         from pylatexenc.latex2text import LatexNodes2Text
     except ImportError as error:
-        raise _needs(error) from None
+        raise _missing_library(error) from None
     for name in ("bibtexparser", "pylatexenc"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is reported below
     decode = LatexNodes2Text(math_mode="text").latex_to_text
@@ -186,7 +186,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
             return latex
         plain = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
         try:
-            return str(decode(_BARE.sub(r"\\\1", plain)))
+            return str(decode(_UNESCAPED.sub(r"\\\1", plain)))
         except (ValueError, RecursionError, IndexError):
             problems.count("texts whose LaTeX cannot be read, as they are", path)
             return latex
@@ -225,7 +225,7 @@ def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
         problems.add(path, None, None, "holds no BibTeX entries")
 
 
-def _needs(error: ImportError) -> UserError:
+def _missing_library(error: ImportError) -> UserError:
     return UserError(
         f"references are read by {error.name}, which is not installed; "
         "pip install 'claim2source[index]'"

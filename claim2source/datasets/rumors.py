@@ -310,7 +310,9 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         elif label is None:
             silent.append(row)
         elif label not in LABELS:
-            row.complain("predicted_label", f"{_shown(label)} is not one of {', '.join(LABELS)}")
+            row.complain(
+                "predicted_label", f"{_value_text(label)} is not one of {', '.join(LABELS)}"
+            )
         labels[key] = cast("Label | None", label)
         evidence = row.record.get("predicted_evidence")
         if not isinstance(evidence, list):
@@ -324,7 +326,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
                 continue
             tweet, score = row.as_id(f"{where}.id", cells[1]), cells[3]
             if type(score) not in (int, float) or not math.isfinite(score):
-                row.complain(f"{where}.score", f"{_shown(score)} is not a number")
+                row.complain(f"{where}.score", f"{_value_text(score)} is not a number")
             elif tweet is not None:
                 ranked[key].append((tweet, float(score)))
     if any(label is not None for label in labels.values()):
@@ -340,7 +342,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     return labels, _checked(ranked, path, rumors, problems)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return repr(value[:40]) if isinstance(value, str) else json.dumps(value)[:40]
 
 

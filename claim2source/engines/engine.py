@@ -387,7 +387,7 @@ class Engine(PaperTable):
                 sample_rate=CENTRE_SAMPLE,
             )
             self._table.create_index("vector", config=config)
-        drawn = self._drawn(papers, MIXED * QUERIES, ["vector"])
+        drawn = self._draw(papers, MIXED * QUERIES, ["vector"])
         queries = sampled_queries(vectors_of(drawn["vector"]))
         best = best_scores(queries, self._vectors())
         chosen = chosen_probes(best, partitions, partial(self._probed, queries, best.shape[1]))

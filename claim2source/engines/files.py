@@ -160,7 +160,7 @@ class Bucket:
                 "pip install 'claim2source[index]'"
             ) from None
         options: Any = {"timeout": "60s", **self.options}
-        with self._named():
+        with self._named_errors():
             return from_url(self.uri, client_options=options, retry_config={"max_retries": 4})
 
     @property
@@ -171,7 +171,7 @@ class Bucket:
         return {"allow_http": "true"} if plain else {}
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         """Report the store's errors in one line, without secrets."""
         from obstore.exceptions import BaseError
 
@@ -189,26 +189,26 @@ class Bucket:
     def read(self, name: str) -> bytes | None:
         import obstore
 
-        with self._named(), suppress(FileNotFoundError):
+        with self._named_errors(), suppress(FileNotFoundError):
             return bytes(obstore.get(self.store, name).bytes())
         return None
 
     def write(self, name: str, data: bytes) -> None:
         import obstore
 
-        with self._named():
+        with self._named_errors():
             obstore.put(self.store, name, data)
 
     def remove(self, name: str) -> None:
         import obstore
 
-        with self._named(), suppress(FileNotFoundError):
+        with self._named_errors(), suppress(FileNotFoundError):
             obstore.delete(self.store, name)
 
     def stamp(self, name: str) -> str:
         import obstore
 
-        with self._named(), suppress(FileNotFoundError):
+        with self._named_errors(), suppress(FileNotFoundError):
             entry = obstore.head(self.store, name)
             return f"{entry['e_tag']}-{entry['last_modified']}"
         return ""
@@ -216,7 +216,7 @@ class Bucket:
     def listed(self, under: str = "") -> dict[str, tuple[int, str]]:
         import obstore
 
-        with self._named():
+        with self._named_errors():
             parts = obstore.list(self.store, prefix=under or None)
             return {
                 entry["path"]: (entry["size"], str(entry["e_tag"]))
@@ -249,7 +249,7 @@ class BucketLock:
         self._written = time.monotonic()
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
-    def _put(self, mode: Any) -> str:
+    def _write_lock(self, mode: Any) -> str:
         import obstore
 
         self._beat += 1  # two equal contents would have one tag
@@ -260,9 +260,9 @@ class BucketLock:
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError
 
-        with self.bucket._named():
+        with self.bucket._named_errors():
             try:
-                return self._put("create")
+                return self._write_lock("create")
             except AlreadyExistsError:
                 pass
             holder = Holder()
@@ -275,7 +275,7 @@ class BucketLock:
                 holder = Holder.read(text) or holder
                 if not (holder.host == _this_machine() and _is_gone(holder.pid)):
                     self._wait_until_stale(holder, tag)
-                made = self._put({"e_tag": tag})
+                made = self._write_lock({"e_tag": tag})
             except FileNotFoundError:  # released meanwhile
                 return self._acquire()
             except (PreconditionError, NotModifiedError):
@@ -302,7 +302,7 @@ class BucketLock:
 
         while not self._done.wait(TOUCH):
             try:
-                self._tag = self._put({"e_tag": self._tag})
+                self._tag = self._write_lock({"e_tag": self._tag})
                 self._written = time.monotonic()
             except (PreconditionError, FileNotFoundError):
                 self._lost = True

@@ -74,9 +74,9 @@ class PaperTable:
         """Draw some of the papers, always the same ones."""
         if not papers:
             return []
-        return [paper_of(row) for row in self._drawn(papers, count, self._paper).to_pylist()]
+        return [paper_of(row) for row in self._draw(papers, count, self._paper).to_pylist()]
 
-    def _drawn(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
+    def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
         rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
         with self._named():
             return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
@@ -164,14 +164,14 @@ class PaperTable:
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         """Read papers by id."""
-        rows = self._read(ids, self._paper)
+        rows = self._read_rows(ids, self._paper)
         return {row["id"]: paper_of(row) for row in rows}
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
         """Read the stamps of papers by id."""
-        return {row["id"]: row["stamp"] for row in self._read(ids, ("id", "stamp"))}
+        return {row["id"]: row["stamp"] for row in self._read_rows(ids, ("id", "stamp"))}
 
-    def _read(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+    def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if not ids:
             return []
         with self._named():
@@ -183,7 +183,7 @@ class PaperTable:
         """Read the stamps of papers by id, and the vectors of their sentences."""
         if not self.manifest.sentences:
             return {}
-        rows, width = self._read(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
+        rows, width = self._read_rows(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
         return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
@@ -209,6 +209,6 @@ class PaperTable:
             return {}
         return {
             row["id"]: row["retracted"]
-            for row in self._read(ids, ("id", "retracted"))
+            for row in self._read_rows(ids, ("id", "retracted"))
             if row["retracted"]
         }

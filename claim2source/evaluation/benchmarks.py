@@ -113,21 +113,21 @@ class Benchmarks:
         return validated(Words, json.dumps(read_yaml(path), default=str), path)
 
     @cached_property
-    def _read(self) -> dict[tuple[str, str], Figures]:
+    def _read_all(self) -> dict[tuple[str, str], Figures]:
         return {}
 
     def figures(self, name: str, metric: str = MAIN_METRIC) -> Figures:
         """Read `NAME.json`, an evaluation's report or figures of their own."""
-        if (name, metric) not in self._read:
+        if (name, metric) not in self._read_all:
             path = self.folder / f"{name}.json"
             raw = read_json(path)
             is_report = isinstance(raw, dict) and "systems" in raw
-            self._read[name, metric] = (
+            self._read_all[name, metric] = (
                 _of_report(Report.read(path), metric)
                 if is_report
                 else validated(Figures, json.dumps(raw), path)
             )
-        return self._read[name, metric]
+        return self._read_all[name, metric]
 
     def page(self) -> str:
         """Write the page as Markdown."""

@@ -19,7 +19,7 @@ from claim2source.evaluation.choices import RULES, settings_text
 TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
 # What both ask for, and no report holds.
-_NEVER = (
+_UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
     *("hashes of pretrained weights", "price in money", "energy"),
 )
@@ -51,7 +51,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
         for section in _SECTIONS
     }
     answers: list[Row] = [[one.title, _answer(one, rows[one.title])] for one in _SECTIONS]
-    answers += [[item, NOT_RECORDED] for item in _NEVER]
+    answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
     parts: list[Part] = [
         TITLE,
         f"Read from {len(reports)} report{'s' * (len(reports) > 1)} alone: {', '.join(reports)}.",

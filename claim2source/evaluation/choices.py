@@ -20,13 +20,13 @@ def choice_text(choice: Choice) -> str:
 
 def settings_text(settings: Settings) -> str:
     """Write settings in one line: `epoch 2, scale 0.5`."""
-    return ", ".join(f"{key} {_shown(value)}" for key, value in settings.items())
+    return ", ".join(f"{key} {_value_text(value)}" for key, value in settings.items())
 
 
 def choice_notes(choice: Choice) -> list[str]:
     """Explain a choice: its mix, the reason not to take the best, and its note."""
     mix = choice.seen_share
-    chosen_for = [] if mix is None else [f"for {100 * mix:.0f} % claims of seen papers"]
+    chosen_for = [] if mix is None else [f"claims of seen papers count for {100 * mix:.0f} %"]
     return [*chosen_for, *filter(None, (choice.why, choice.note))]
 
 
@@ -73,5 +73,5 @@ def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
     return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -29,7 +29,7 @@ from claim2source.metrics.significance import (
 
 INSIDE = "inside the noise"
 TOO_FEW = "too few papers differ"
-_SAME = 1e-12
+_TOLERANCE = 1e-12
 _COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".split(",")
 
 
@@ -169,9 +169,9 @@ def compare_family(
             t=float(t[i]),
             t_p=float(t_p[i]),
             t_p_holm=float(t_adjusted[i]),
-            wins=int((differences[i] > _SAME).sum()),
-            ties=int((np.abs(differences[i]) <= _SAME).sum()),
-            losses=int((differences[i] < -_SAME).sum()),
+            wins=int((differences[i] > _TOLERANCE).sum()),
+            ties=int((np.abs(differences[i]) <= _TOLERANCE).sum()),
+            losses=int((differences[i] < -_TOLERANCE).sum()),
             verdict=_verdict(adjusted[i] <= alpha, reachable[i], tests.differences[i]),
         )
         for i, (system, baseline) in enumerate(pairs)

@@ -33,7 +33,7 @@ Ranking = Union[
 ]
 ONE = "system"  # the name of a ranking that is given alone
 DEPTH = 100
-_ALLOWED = (
+_KINDS_ALLOWED = (
     "a Run or Result, a TREC file's path, {claim: {source: score}}, a frame with columns for "
     "claim, source and score, or a SentenceTransformer"
 )
@@ -65,7 +65,9 @@ def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
     elif is_table(given):
         run = run_from_frame(given, name)
     else:
-        raise UserError(f"{name}: a {type(given).__name__} is not a ranking; allowed: {_ALLOWED}")
+        raise UserError(
+            f"{name}: a {type(given).__name__} is not a ranking; allowed: {_KINDS_ALLOWED}"
+        )
     if dataset.golds:
         coverage(run, dataset.qrels, name)
     return run

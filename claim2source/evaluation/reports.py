@@ -166,7 +166,7 @@ def common_data(
             same = [name for name in names if key == "dataset" and _one_folder(name, value)]
             names.setdefault(same[0] if same else value, []).append(system.name)
         if given is None and len(names) != 1:
-            listed = "; ".join(f"{value!r} ({_few(who)})" for value, who in names.items())
+            listed = "; ".join(f"{value!r} ({_shortened(who)})" for value, who in names.items())
             raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
         return given if given is not None else next(iter(names))
 
@@ -183,7 +183,7 @@ def _one_folder(one: str, other: str) -> bool:
         return False  # a name without a folder is no other name's
 
 
-def _few(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -36,7 +36,7 @@ LEGEND = (
     f"{SIGNIFICANT}"
 )
 BY_RULES = "not the papers'"  # in a cell's style, where rules rewrote its texts
-_PLAIN = f"{SOURCE}{CLAIM}"
+_UNSTYLED = f"{SOURCE}{CLAIM}"
 _QUESTION = "?: unreliable, no target; "
 
 
@@ -96,7 +96,7 @@ class StyleGrid:
             retriever, _, cell = name.rpartition(".")
             if (
                 not system.macro
-                or system.style == _PLAIN
+                or system.style == _UNSTYLED
                 or not system.style.startswith(cell or "-")
             ):
                 continue
@@ -262,18 +262,18 @@ def _cells_table(rows: Mapping[str, Sequence[GridCell]], sources: Sequence[str])
         names = [cell.name for cell in cells]
         lines.append([retriever, *map(_ours, cells)])
         if any(cell.published is not None for cell in cells):
-            lines.append(["  published", *map(_theirs, cells)])
+            lines.append(["  published", *map(_published_text, cells)])
     return TextTable(["retriever", *names], lines, numeric=[False, *[True] * len(names)])
 
 
 def _ours(cell: GridCell) -> str:
-    text = f"{cell.value:.4f}" if cell.name == _PLAIN else f"{cell.delta:+.4f}"
+    text = f"{cell.value:.4f}" if cell.name == _UNSTYLED else f"{cell.delta:+.4f}"
     mark = "^" if cell.is_best else ""
     mark += "*" if cell.differs else ""
     return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
 
 
-def _theirs(cell: GridCell) -> str:
+def _published_text(cell: GridCell) -> str:
     if cell.published is None:
         return "-  "
     delta = cell.published_delta
@@ -292,11 +292,11 @@ def _published_notes(grid: StyleGrid) -> list[str]:
     for cell in scores:
         if cell.unreliable:
             reasons.setdefault(cell.unreliable, []).append(f"{cell.row} {cell.column}")
-    notes = [f"{_few(cells)}: {why}" for why, cells in reasons.items()]
+    notes = [f"{_shortened(cells)}: {why}" for why, cells in reasons.items()]
     return [source, *([f"{_QUESTION}{'; '.join(notes)}."] if notes else [])]
 
 
-def _few(cells: Sequence[str]) -> str:
+def _shortened(cells: Sequence[str]) -> str:
     return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
 
 

@@ -201,9 +201,9 @@ class Finder:
     ) -> Iterator[Answer]:
         """Find papers for a few posts at a time: there may be more than fit into memory."""
         for part in batches(posts, TOGETHER):
-            yield from self._together(part, k, where or Where())
+            yield from self._find_together(part, k, where or Where())
 
-    def _together(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+    def _find_together(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         by_date: dict[str, list[Post]] = {}
         for post in posts:
             dated = bool(post.date) and last_day(post.date) > 0
@@ -212,10 +212,10 @@ class Finder:
         for date, those in by_date.items():
             until = date or where.until
             narrowed = Where(until, where.language, where.venue, where.ids)
-            answers |= {answer.post.id: answer for answer in self._asked(those, k, narrowed)}
+            answers |= {answer.post.id: answer for answer in self._find(those, k, narrowed)}
         return [answers[post.id] for post in posts]
 
-    def _asked(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+    def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
         results = self.engine.find(claims, max(k, self._depth), where)

@@ -89,14 +89,14 @@ class Fetcher:
         view = view_of(f"at://{name}/app.bsky.feed.post/{path[3]}")
         if view is None:
             raise UserError(f"{address}: no such post, or it is not public")
-        return _made(address, id, bluesky_post(view, view_of))
+        return _post_of(address, id, bluesky_post(view, view_of))
 
     def _mastodon(self, address: str, host: str, path: list[str], id: str) -> Post:
         if not (len(path) == 2 and path[0].startswith("@") and path[1].isdecimal()):
             raise UserError(f"{address}: is not https://{host}/@NAME/NUMBER")
         answer = self._json(f"{host}/api/v1/statuses/{path[1]}", address)
         _text(answer, "content", address)
-        return _made(address, id, mastodon_post(answer))
+        return _post_of(address, id, mastodon_post(answer))
 
     def _json(self, url: str, address: str) -> dict[str, Any]:
         import httpx2
@@ -139,7 +139,7 @@ def is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text.strip(), re.IGNORECASE) is not None
 
 
-def _made(address: str, id: str, parts: PostParts) -> Post:
+def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))

@@ -21,7 +21,7 @@ CLAIM_COLUMNS = ("query-id", "query_id", "qid", "claim")
 SOURCE_COLUMNS = ("corpus-id", "corpus_id", "doc_id", "docno", "docid", "source")
 SCORE_COLUMNS = ("score",)
 GRADE_COLUMNS = ("score", "relevance", "label")
-_MISSING = ("NAType", "NaTType")  # pandas's own, which compare with nothing
+_NA_TYPES = ("NAType", "NaTType")  # pandas's own, which compare with nothing
 
 Scored = tuple[int | None, object, object, object]  # row, claim, source, score
 
@@ -106,7 +106,7 @@ class Frame:
 
 def plain(value: Any) -> object:
     """Return a cell as a plain Python value: None where it is missing, dates as ISO text."""
-    if value is None or type(value).__name__ in _MISSING:
+    if value is None or type(value).__name__ in _NA_TYPES:
         return None
     if isinstance(value, float):
         return None if value != value else float(value)

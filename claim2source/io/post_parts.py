@@ -38,7 +38,7 @@ class PostParts:
 
     def add(self, kind: str, *texts: object) -> None:
         """Add a marked paragraph of the texts that are some, or name the kind as without text."""
-        words = [text for text in map(_plain, texts) if text]
+        words = [text for text in map(_text_of, texts) if text]
         if words:
             self.paragraphs.append(f"[{kind}] {'. '.join(dict.fromkeys(words))}")
         else:
@@ -64,7 +64,7 @@ def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> Po
         parts.add_post("boosted post", _at(_object(record.get("subject")), view_of, depth))
         return parts
     parts = PostParts(_paragraphs(record.get("text")), lang=_first_lang(record))
-    parts.date = _plain(record.get("createdAt"))
+    parts.date = _text_of(record.get("createdAt"))
     for facet in objects(record.get("facets")):
         for feature in objects(facet.get("features")):
             if _kind(feature) == _LINK and isinstance(feature.get("uri"), str):
@@ -94,10 +94,10 @@ def _embed(
         uri = external.get("uri")
         if isinstance(uri, str):
             parts.links.append(uri)
-        if uri is None or any(map(_plain, map(external.get, ("title", "description")))):
+        if uri is None or any(map(_text_of, map(external.get, ("title", "description")))):
             parts.add("link", external.get("title"), external.get("description"))
         else:
-            parts.without_text.append(f"a link to {_plain(uri)}")
+            parts.without_text.append(f"a link to {_text_of(uri)}")
     record, shown_record = (_quoted(one) for one in (embed, shown))
     if record or shown_record:
         _quotation(parts, record, shown_record, view_of, depth)
@@ -112,7 +112,7 @@ def _quotation(
 ) -> None:
     if isinstance(shown.get("value"), Mapping) and depth < _DEEPEST:
         parts.add_post("quoted post", bluesky_post(shown, view_of, depth + 1))
-    elif any(_plain(shown.get(name)) for name in ("displayName", "name", "description")):
+    elif any(_text_of(shown.get(name)) for name in ("displayName", "name", "description")):
         names = (shown.get(name) for name in ("displayName", "name", "description"))
         parts.add("quoted list", *names)
     else:
@@ -148,13 +148,13 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     html = _Html(without=("quote-inline",) if quoted else ())
     html.feed(content if isinstance(content, str) else "")
     html.close()
-    warning, text = _plain(status.get("spoiler_text")), html.text
+    warning, text = _text_of(status.get("spoiler_text")), html.text
     own = f"{warning}\n{text}".strip() if warning else text
-    parts = PostParts(_paragraphs(own), html.links, _plain(status.get("language")))
-    parts.date = _plain(status.get("created_at"))
+    parts = PostParts(_paragraphs(own), html.links, _text_of(status.get("language")))
+    parts.date = _text_of(status.get("created_at"))
     for media in objects(status.get("media_attachments")):
         kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
-        parts.add(kind or _plain(media.get("type")) or "attachment", media.get("description"))
+        parts.add(kind or _text_of(media.get("type")) or "attachment", media.get("description"))
     poll = _object(status.get("poll"))
     if poll:
         parts.add("poll", *(option.get("title") for option in objects(poll.get("options"))))
@@ -251,16 +251,16 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _plain(value: object) -> str:
+def _text_of(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
 def _kind(value: Mapping[str, Any]) -> str:
-    return _plain(value.get("$type"))
+    return _text_of(value.get("$type"))
 
 
 def _paragraphs(value: object) -> list[str]:
-    text = _plain(value)
+    text = _text_of(value)
     return [text] if text else []
 
 

@@ -142,10 +142,10 @@ class EmbeddingSpace:
         for path in sorted(folder.glob("*.safetensors")):
             # A file that cannot be read now is not damaged: it stays for the next process.
             with _dropping_damaged(path, "its vectors are"):
-                keys.append(self._read(path))
+                keys.append(self._read_shard(path))
         self._table.add_arrays(keys, 0)
 
-    def _read(self, path: Path) -> np.ndarray:
+    def _read_shard(self, path: Path) -> np.ndarray:
         mark = _file_stamp(path)
         with safe_open(path, framework="numpy") as shard:
             keys = shard.get_tensor("keys")

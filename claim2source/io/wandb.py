@@ -10,6 +10,7 @@ import logging
 import netrc
 import os
 import re
+import shlex
 import sys
 import threading
 import urllib.error
@@ -33,7 +34,7 @@ TRAINING_FILE = "wandb.json"
 # A server that takes longer to answer is not waited for.
 ANSWER_SECONDS = 4.0
 # Server -> why it cannot be used, empty where it can: asked, and said, once in a process.
-_failed: dict[str, str] = {}
+_failures: dict[str, str] = {}
 
 
 def wandb_mode(asked: str) -> Tracking:
@@ -130,6 +131,7 @@ class Tracker:
         named |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
         self._settings = {**named, "dir": folder, **settings}
         self._run: Any = None
+        self._said = False  # where an offline run lies
         if asked != "off":
             self._start(asked)
 
@@ -149,6 +151,9 @@ class Tracker:
         run, self._run = self._run, None
         try:
             run.finish()
+            if run.offline and not self._said:
+                offline = printable_line(shlex.quote(str(Path(run.dir).parent)))
+                print(f"wandb: offline; `wandb sync {offline}` uploads it", file=sys.stderr)
         except Exception as error:
             self._say(error, "the rest that is not uploaded")
 
@@ -157,11 +162,11 @@ class Tracker:
 
         # Its lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
-        if asked == "online" and host not in _failed:
-            _failed[host] = why_not_reached(host)
-            if _failed[host]:
-                self._say(_failed[host], "the run")
-        online = asked == "online" and not _failed[host]
+        if asked == "online" and host not in _failures:
+            _failures[host] = why_not_reached(host)
+            if _failures[host]:
+                self._say(_failures[host], "the run")
+        online = asked == "online" and not _failures[host]
         try:
             self._run = self._begun("online" if online else "offline")
             if online:
@@ -201,7 +206,7 @@ class Tracker:
         if not online:
             log.warning("wandb: %s; nothing is logged there", _reason(error))
             return
-        _failed[wandb.setup().settings.base_url] = _reason(error)
+        _failures[wandb.setup().settings.base_url] = _reason(error)
         self._say(error, "the run")
         self._settings.pop("id", None)  # still taken by the run that failed
         try:
@@ -210,8 +215,10 @@ class Tracker:
             self._fall_back(False, again)
 
     def _say(self, why: Exception | str, what: str) -> None:
-        offline = printable_line(str(self._folder / "wandb"))
-        log.warning("wandb: %s; %s is in %s (`wandb sync` uploads it)", _reason(why), what, offline)
+        self._said = True
+        offline = printable_line(shlex.quote(str(self._folder / "wandb")))
+        upload = f"`wandb sync {offline}/offline-run-*` uploads it"
+        log.warning("wandb: %s; %s is kept offline: %s", _reason(why), what, upload)
 
 
 def _reason(error: Exception | str) -> str:

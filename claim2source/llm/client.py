@@ -77,7 +77,7 @@ class LLM:
         self.budget = Budget(config.max_requests)
         self.used = Usage()
         self._reserved = 0
-        self._lost = 0
+        self._no_reply = 0
         self._stop = ""
         self._is_known = False
         # Schemas that the server refuses to keep to: their replies are parsed.
@@ -130,9 +130,7 @@ class LLM:
         unfinished = reply is not None and why_unfinished(request, reply.raw, reply.finish)
         return None if unfinished else reply
 
-    def _judged(
-        self, request: Request, stored: Stored | None, check: Check | None
-    ) -> Answer | None:
+    def _judge(self, request: Request, stored: Stored | None, check: Check | None) -> Answer | None:
         if stored is None:
             return None
         answer = read_reply(request, stored.raw, stored.finish)
@@ -143,7 +141,7 @@ class LLM:
 
     def _is_done(self, request: Request, stored: Stored | None, check: Check | None) -> bool:
         """Tell whether a stored reply settles a request: it is good, or failed often enough."""
-        answer = self._judged(request, stored, check)
+        answer = self._judge(request, stored, check)
         if answer is None or stored is None or answer.failure is None:
             return answer is not None
         return stored.tries >= TRIES and not self.config.retry_failed
@@ -171,12 +169,12 @@ class _Run:
         if jobs:
             with Progress(self.what, len(first), len(first) - len(jobs)) as self.progress:
                 self.began, self.tokens, self.left = time.monotonic(), 0, len(jobs)
-                self.jobs, self.llm._stop, self.llm._lost = len(jobs), "", 0
+                self.jobs, self.llm._stop, self.llm._no_reply = len(jobs), "", 0
                 run_async(lambda: self._work(jobs))
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
-        answer = self.llm._judged(request, self.found.get(key), self.check) or Answer(request.id)
+        answer = self.llm._judge(request, self.found.get(key), self.check) or Answer(request.id)
         if key in self.none:
             return replace(answer, failure=self.none[key], text="", data=None)
         return replace(answer, stored=key not in self.asked)
@@ -221,7 +219,7 @@ class _Run:
                 *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
                 *(self.config.model, job.request.version, job.request.id),
             )
-            answer = self.llm._judged(job.request, stored, self.check)
+            answer = self.llm._judge(job.request, stored, self.check)
             job.before = replace(stored, failure=None if answer is None else answer.failure)
             self.found[job.key] = job.before
             if why_unfinished(job.request, reply.text, reply.finish) is None:
@@ -247,23 +245,23 @@ class _Run:
                 llm._stop = str(error)
                 return f"{NOT_ASKED}: {error}"
             except NoReply as error:
-                return self._lost(str(error))
+                return self._no_reply(str(error))
             except Refused as error:
                 if part := refused_part(error, without):
                     without.add(part)
                 elif strict and error.status in (400, 422) and not error.is_too_large:
                     strict = False
                 elif error.passes:
-                    return self._lost(f"status {error.status}")
+                    return self._no_reply(f"status {error.status}")
                 elif error.status == 200:
-                    return self._lost(error.why)
+                    return self._no_reply(error.why)
                 else:
-                    llm._lost = 0
+                    llm._no_reply = 0
                     return f"refused by the server ({error.status}): {error.why}"
                 continue
             finally:
                 await self._free(cost)
-            llm._lost = 0
+            llm._no_reply = 0
             self._remember(form if form and not strict else None, without)
             return reply
 
@@ -276,9 +274,9 @@ class _Run:
             log.warning("%s: the model refuses %s; requests go without it", self.what, name)
         llm._without |= without
 
-    def _lost(self, why: str) -> str:
-        self.llm._lost += 1
-        if self.llm._lost >= max(LOST, self.config.concurrency) and not self.llm._stop:
+    def _no_reply(self, why: str) -> str:
+        self.llm._no_reply += 1
+        if self.llm._no_reply >= max(LOST, self.config.concurrency) and not self.llm._stop:
             self.llm._stop = f"the server does not answer ({why})"
         return f"{NO_REPLY}: {why}"
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # How variables begin that hold the secrets of clouds, hubs, code hosts, registries, data bases and
 # of this library: a config that a stranger wrote must not have them sent to the stranger's server.
-_OTHERS = tuple(
+_FOREIGN_KEYS = tuple(
     """
     ALIBABA ALIYUN ANACONDA_ AWS AZURE BITBUCKET CARGO_ CI_ CIRCLE CLAIM2SOURCE CLEARML_ CLOUDSDK_
     COMET_ CONDA_ DATABASE_ DB_ DIGITALOCEAN_ DOCKER DROPBOX_ FIREBASE GCLOUD GCP GH_ GIT_ GITHUB
@@ -114,7 +114,7 @@ def require_key_env(key: str, name: str) -> None:
     """Raise `ConfigError` where a variable's name is none, or is that of another service."""
     require(_NAME.fullmatch(name) is not None, key, name, "a variable's name")
     upper = name.upper().lstrip("_")
-    other = upper.startswith(_OTHERS) or upper.endswith(_SECRETS)
+    other = upper.startswith(_FOREIGN_KEYS) or upper.endswith(_SECRETS)
     other |= not _WITHIN.isdisjoint(upper.split("_"))
     require(not other, key, name, "a variable for this server's key, not another service's secret")
 

@@ -167,7 +167,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             try:
                 # httpx's own limit starts anew with every piece of a reply.
                 async with asyncio.timeout(request.extensions["timeout"]["read"]):
-                    reply = await self._whole(request, more)
+                    reply = await self._read_whole(request, more)
             except TimeoutError:
                 raise httpx2.ReadTimeout("time-out", request=request) from None
             if reply.status_code == 200 and _is_cut(reply.content):
@@ -176,7 +176,9 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             reply.headers["x-should-retry"] = "true" if passes else "false"
             return reply
 
-        async def _whole(self, request: httpx2.Request, more: dict[str, Any]) -> httpx2.Response:
+        async def _read_whole(
+            self, request: httpx2.Request, more: dict[str, Any]
+        ) -> httpx2.Response:
             more |= {"stream": True, "follow_redirects": False}
             response = await super().send(request, **more)
             status, content = response.status_code, bytearray()
@@ -308,7 +310,7 @@ class Server:
         try:
             return self._reply(request, reply)
         except _BROKEN:
-            raise self._shown(other_shape(content, "no chat completion")) from None
+            raise self._redacted(other_shape(content, "no chat completion")) from None
 
     async def sent(
         self, path: str, body: Mapping[str, object] | None = None, *, once: bool = False
@@ -331,19 +333,19 @@ class Server:
         except openai.APIConnectionError:
             raise NoReply("broken connection") from None
         except openai.APIStatusError as error:
-            raise self._shown(refusal(error.status_code, error.response.content)) from None
+            raise self._redacted(refusal(error.status_code, error.response.content)) from None
         except Refused as error:
-            raise self._shown(error) from None
+            raise self._redacted(error) from None
         content = response.content
         try:
             reply = json.loads(content)
         except (ValueError, RecursionError):
-            raise self._shown(other_shape(content, "no JSON")) from None
+            raise self._redacted(other_shape(content, "no JSON")) from None
         if isinstance(reply, dict) and reply.get("error"):
-            raise self._shown(refusal(200, content))
+            raise self._redacted(refusal(200, content))
         return reply, content
 
-    def _shown(self, refused: Refused) -> Refused:
+    def _redacted(self, refused: Refused) -> Refused:
         return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
     def unusable(self, error: Refused) -> Unusable:

@@ -127,5 +127,5 @@ class ModelConfig(Settings):
 
 
 # Settings that a checkpoint's manifest fixes.
-_OPEN = ("name", "attention", "allow_remote_code", "allow_bin")
-TRAINED = tuple(field.name for field in fields(ModelConfig) if field.name not in _OPEN)
+_OWN_FIELDS = ("name", "attention", "allow_remote_code", "allow_bin")
+TRAINED = tuple(field.name for field in fields(ModelConfig) if field.name not in _OWN_FIELDS)

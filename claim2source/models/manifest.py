@@ -140,15 +140,15 @@ class TrainingRecord:
 
     def write(self, folder: Path) -> None:
         """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
-        write_json(folder / FILE, self._plain())
+        write_json(folder / FILE, self._as_json())
 
     def write_export(self, folder: Path, **more: str | float) -> None:
         """Write `claim2source.json`: the manifest of an exported model, without its scores."""
         left_out = ("scores", "config")
-        record = {key: value for key, value in self._plain().items() if key not in left_out}
+        record = {key: value for key, value in self._as_json().items() if key not in left_out}
         write_json(folder / EXPORT_FILE, record | more)
 
-    def _plain(self) -> dict[str, Any]:
+    def _as_json(self) -> dict[str, Any]:
         """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
         base = replace(self.base, name=base_record(self.base.name))
@@ -168,8 +168,8 @@ class Manifest(TrainingRecord):
     soup: tuple[str, ...] = ()
     source_model: SourceModel | None = None
 
-    def _plain(self) -> dict[str, Any]:
-        plain = super()._plain()
+    def _as_json(self) -> dict[str, Any]:
+        plain = super()._as_json()
         if (sources := self.source_model) is not None:
             remember_base(sources.name, sources.sha256)
             plain["source_model"]["name"] = base_record(sources.name)

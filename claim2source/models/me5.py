@@ -35,7 +35,7 @@ _BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])
 # Blocks that are unpacked at a time: 13 MB of weights.
 _BLOCKS = 100_000
 # A text that spells a special token gets the tokens of its letters.
-_NEVER = -100.0
+_UNREACHABLE = -100.0
 _NAMES = {
     "emb.word": "embeddings.word_embeddings.weight",
     "emb.pos": "embeddings.position_embeddings.weight",
@@ -157,7 +157,7 @@ def _write_tokenizer(
 
     numbers = set(special.values())
     vocabulary = [
-        (piece, _NEVER if i in numbers else float(score))
+        (piece, _UNREACHABLE if i in numbers else float(score))
         for i, (piece, score) in enumerate(zip(pieces, scores, strict=True))
     ]
     tokenizer = Tokenizer(models.Unigram(vocabulary, special["unk"], byte_fallback=False))

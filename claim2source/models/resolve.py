@@ -224,7 +224,7 @@ def _late_encoder(
         if record.name.startswith(LOCAL):
             why = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
             raise InputError.at(file, field="source_model.name", why=f"{why} beside {file.parent}")
-        encoder = resolve(_asked(record, config), device).encoder
+        encoder = resolve(_config_of(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
         if encoder.key() != late.key():
             why = f"{record.name} is not the model whose vectors of sources this was trained for"
@@ -235,7 +235,7 @@ def _late_encoder(
     return late
 
 
-def _asked(record: SourceModel, config: ModelConfig) -> ModelConfig:
+def _config_of(record: SourceModel, config: ModelConfig) -> ModelConfig:
     model = ModelConfig(
         name=record.name,
         attention=config.attention,

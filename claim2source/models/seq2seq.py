@@ -173,9 +173,9 @@ class Seq2Seq:
                     **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
                 )
             for position, row in zip(batch, made.tolist(), strict=True):
-                yield position, self._read(row)
+                yield position, self._decode(row)
 
-    def _read(self, row: list[int]) -> Translation:
+    def _decode(self, row: list[int]) -> Translation:
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
         made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))

@@ -43,7 +43,7 @@ from claim2source.text import ClaimForm, SourceForm
 STEP_0, ROUTED, CHOSEN = "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
 # What is run beside the systems that stand on a checkpoint: the checkpoint itself.
-_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
+_CHECKPOINT_ALONE = System("", DenseNode(model=ModelConfig(name=CHECKPOINT)))
 # Where nodes have settings of their own.
 _SETTINGS = (
     (BM25Node, "bm25", BM25Config),
@@ -183,11 +183,11 @@ def plan(
             planned.append(Planned(system))
     for checkpoint in checkpoints:
         checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
-        for system in (_ALONE, *behind.values()):
+        for system in (_CHECKPOINT_ALONE, *behind.values()):
             planned.append(
-                Planned(_on(system, checkpoint, routes or {}, read_as), checkpoint=checkpoint)
+                Planned(_put_on(system, checkpoint, routes or {}, read_as), checkpoint=checkpoint)
             )
-    planned = _wanted(planned, only)
+    planned = _select(planned, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
         planned = [
@@ -202,7 +202,7 @@ def plan(
     ]
 
 
-def _on(
+def _put_on(
     system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
 ) -> System:
     name = "+".join(filter(None, (checkpoint.name, system.name)))
@@ -214,7 +214,7 @@ def _on(
     return replace(system_on, name=name, first=first)
 
 
-def _wanted(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
+def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """Take the systems that are named.
 
     `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
@@ -242,7 +242,7 @@ def _varied(system: System, key: str, value: Any) -> System:
     Raises `ConfigError` for a setting that is not there.
     """
     where, _, path = key.partition(".")
-    changed = replace(system, name=f"{system.name} {key}={_shown(value)}", label=None)
+    changed = replace(system, name=f"{system.name} {key}={_value_text(value)}", label=None)
     if where == STAGES and path:
         return replace(changed, stages=_varied_stages(system.stages, key, path, value))
     if where != RETRIEVE or not path:
@@ -300,9 +300,9 @@ def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:
     return None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_value_text(item)}" for key, item in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -31,6 +31,7 @@ from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
 from claim2source.pipeline.submit import load_reported, require_submittable, submit
+from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
@@ -204,24 +205,23 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
         report = replace(report, notes=(*report.notes, *untested))
     parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
-    if len(rows) == 1:
-        parts += rows[0].parts
+    told = list(rows[0].parts) if len(rows) == 1 else []
     if config.styles is not None:
         report, more, grids = add_styles(report, rows, runner, config.styles, scoring, out)
-        parts, tables = parts + more, tables | grids
+        told, tables = told + more, tables | grids
 
     # Write.
     if rows:
-        parts += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
+        told += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
     title = f"{config.dataset}, {config.split}"
-    write_markdown(out, title, parts)
+    write_markdown(out, title, parts + told)
     # Last: when it lies there, all that it names does too.
     report.write(out)
     program = Path(PROGRAM).stem
     log_tables(config.wandb, tables, folder=out, program=program, config=as_plain(config))
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
-    return f"{title}\n{render(parts)}"
+    return f"{title}\n{render(summary_parts(report, out, told))}"
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:

@@ -29,7 +29,7 @@ _GPU_PARTS = frozenset((1, 2, 3, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 9
 _GPU_PART_DIMENSIONS = frozenset((1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32))
 _GPU_CODE_BITS = 8
 # Between a source's id and a passage's number: passages are ordered as their sources are.
-_BETWEEN = "\0"
+_SEPARATOR = "\0"
 log = logging.getLogger(__name__)
 # Vectors that FAISS wants for every cell it trains.
 _PER_CELL = 39
@@ -311,12 +311,12 @@ def why_not_on_gpu(dimensions: int, parts: int, code_bits: int) -> str:
 
 def passage_id(source: str, number: int) -> str:
     """Name a source's passage."""
-    return f"{source}{_BETWEEN}{number:06}"
+    return f"{source}{_SEPARATOR}{number:06}"
 
 
 def source_of_passage(passage: str) -> str:
     """Name the source of a passage."""
-    return passage.partition(_BETWEEN)[0]
+    return passage.partition(_SEPARATOR)[0]
 
 
 class PassageIndex(VectorIndex):

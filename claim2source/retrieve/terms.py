@@ -27,7 +27,7 @@ _COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
 # The smallest number above 0.
-_LEAST = np.nextafter(np.float32(0), np.float32(1))
+_SMALLEST = np.nextafter(np.float32(0), np.float32(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +301,7 @@ class Postings:
         held = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
         scores: np.ndarray = held.toarray()
         if len(self._rows):
-            scores += _asked(claims.numbered(self._row_of), len(self._rows)) @ self._rows
+            scores += _term_counts(claims.numbered(self._row_of), len(self._rows)) @ self._rows
         return scores
 
     def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
@@ -310,7 +310,7 @@ class Postings:
         Documents that cannot be among the best `k` by `scores` may be left out.
         """
         if 0 < k < scores.shape[1]:
-            least = np.maximum(floors_of_best(scores, k), _LEAST)
+            least = np.maximum(floors_of_best(scores, k), _SMALLEST)
             is_match: np.ndarray = scores >= least[:, None]
         else:
             is_match = scores > 0
@@ -322,7 +322,7 @@ class Postings:
         return is_match
 
 
-def _asked(claims: Terms, terms: int) -> csr_array:
+def _term_counts(claims: Terms, terms: int) -> csr_array:
     ones = np.ones(len(claims.ids), dtype=np.float32)
     return _csr(ones, claims.ids, claims.bounds, (len(claims), terms))
 

@@ -11,7 +11,7 @@ from claim2source.core.run import Pool, Run, sorted_ids
 
 # How many times `k` candidates a row may have to be sorted in one table with the others.
 _WIDEST = 4
-_LAST = np.uint64(2**64 - 1)
+_LARGEST_KEY = np.uint64(2**64 - 1)
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
@@ -41,13 +41,13 @@ class SourceIds:
 
     def candidates(self, claim: Claim) -> np.ndarray:
         """Locate a claim's candidates, ascending; ids that are not here are left out."""
-        return self._places(set(claim.candidates or ()).difference(claim.excluded))
+        return self._locate(set(claim.candidates or ()).difference(claim.excluded))
 
     def excluded(self, claim: Claim) -> np.ndarray:
         """Locate the sources that are not ranked for a claim, ascending."""
-        return self._places(claim.excluded)
+        return self._locate(claim.excluded)
 
-    def _places(self, sources: Collection[str]) -> np.ndarray:
+    def _locate(self, sources: Collection[str]) -> np.ndarray:
         positions = (self.position_of.get(source, -1) for source in sources)
         return np.array(sorted(set(positions) - {-1}), dtype=np.int64)
 
@@ -117,13 +117,15 @@ def top_of_rows(
         cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
         counts[wide] = 0
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.full((len(scores), max(k, int(counts.max(initial=0)))), _LAST, dtype=np.uint64)
+    table = np.full(
+        (len(scores), max(k, int(counts.max(initial=0)))), _LARGEST_KEY, dtype=np.uint64
+    )
     table[rows, rank] = sort_keys(scores.ravel()[cells], order[columns])
     table.sort(axis=1)
     at = np.empty_like(order)
     at[order] = np.arange(len(order))
     best = table[:, :k]
-    filled = best != _LAST
+    filled = best != _LARGEST_KEY
     tops[filled], rank = unsorted_keys(best[filled])
     positions[filled] = at[rank]
     return positions, tops

@@ -134,7 +134,7 @@ class Access:
                 why = f"too many requests; try again in {seconds} s"
                 return self.refusal(429, why, scope, close | {"retry-after": str(seconds)})
         is_open = any(_is_under(path, prefix) for prefix in OPEN)
-        if self.settings.token is not None and not is_open and not self._knows(headers):
+        if self.settings.token is not None and not is_open and not self._has_token(headers):
             return self.refusal(
                 401, "a token is needed", scope, close | {"www-authenticate": "Bearer"}
             )
@@ -146,7 +146,7 @@ class Access:
             return self.refusal(403, "another site's page may not ask", scope, close)
         return None
 
-    def _knows(self, headers: Headers) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         token = self.settings.token or ""
         kind, _, shown = headers.get("authorization", "").partition(" ")
         bearer = kind.lower() == "bearer" and same(shown.strip(), token)

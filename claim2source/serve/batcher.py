@@ -166,7 +166,7 @@ class RequestBatcher:
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         try:
-            answers = self._found(jobs)
+            answers = self._search(jobs)
         except Exception as error:
             if len(jobs) > 1:  # one asker's post is no reason to fail the others
                 for job in jobs:
@@ -188,7 +188,7 @@ class RequestBatcher:
         with self._changed:
             self._taken -= len(job.posts)
 
-    def _found(self, jobs: Sequence[_Job]) -> list[Answer]:
+    def _search(self, jobs: Sequence[_Job]) -> list[Answer]:
         def on_part(part: str) -> None:
             for job in jobs:
                 job.on_part(part)

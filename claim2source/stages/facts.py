@@ -285,17 +285,17 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
 
     What a source is said to hold and the post does not, is not counted.
     """
-    wanted = _plain(data.get("query_entities"))
+    wanted = _text_set(data.get("query_entities"))
     held: list[set[str]] = [set() for _ in range(count)]
     documents = data.get("documents")
     for entry in documents if isinstance(documents, list) else []:
         number = int(entry["document"])
         if 1 <= number <= count:
-            held[number - 1] |= _plain(entry["entities"]) & wanted
+            held[number - 1] |= _text_set(entry["entities"]) & wanted
     return np.array([len(entities) for entities in held], dtype=np.float64)
 
 
-def _plain(texts: object) -> set[str]:
+def _text_set(texts: object) -> set[str]:
     items = texts if isinstance(texts, list) else []
     return {" ".join(nfkc(str(text)).casefold().split()) for text in items} - {""}
 

@@ -23,7 +23,7 @@ from claim2source.text.control import defused
 # Counted up when the same settings would give other scores.
 _FORMAT = 1
 # The model card's window.
-_MOST = 64
+_MOST_SOURCES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Jina(LocalReranker):
     """
 
     model: str = "jinaai/jina-reranker-v3"
-    documents: Annotated[int, Between(1, _MOST)] = _MOST
+    documents: Annotated[int, Between(1, _MOST_SOURCES)] = _MOST_SOURCES
 
     def check(self) -> None:
         super().check()

@@ -177,7 +177,7 @@ class Reranker(WithRuntime, ABC):
         untranslated = set(missing_translations(claims, self.rendering.claims))
         for claim, scores, why in zip(claims, judged.scores, judged.why, strict=True):
             before = run.scored(claim.id)
-            ranked[claim.id] = self._ranked(before, scores)
+            ranked[claim.id] = self._rank(before, scores)
             failures += [Failure(claim.id, reason) for reason in why]
             notes[claim.id] = f"{len(scores)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
@@ -264,7 +264,7 @@ class Reranker(WithRuntime, ABC):
         why = {row: why.get(row, NOT_A_NUMBER) for row in failed}
         return PairScores(scores, why, tokens, len(pairs) - len(todo))
 
-    def _ranked(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
+    def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
         good = np.flatnonzero(~np.isnan(scores))
         mixed = np.full(len(scores), np.nan)

@@ -222,7 +222,7 @@ class Scorer:
         """
         by: dict[Kind, Callable[[], list[np.ndarray]]] = {
             "bm25": lambda: self._bm25(view, claims, candidates),
-            "cosine": lambda: self._cosines(view, claims, candidates, self._whole, fresh),
+            "cosine": lambda: self._cosines(view, claims, candidates, self._whole_texts, fresh),
             "best_sentence": lambda: self._cosines(view, claims, candidates, _sentences, fresh),
             **{kind: lambda: self._pair_scores(view, claims, candidates, fresh) for kind in STAGES},
             "year": lambda: [self._years(ids) for ids in candidates],
@@ -296,7 +296,7 @@ class Scorer:
         return [scores.astype(np.float64) for scores in cosines]
 
     @staticmethod
-    def _whole(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
+    def _whole_texts(sources: Sequence[Source], rendering: Rendering) -> list[list[str]]:
         return [[text] for text in rendering.source_texts(sources)]
 
     def _encoded(

@@ -202,9 +202,11 @@ class Stance(RewritingStage):
 
     def stances(self, pairs: Sequence[Pair]) -> Stances:
         """Judge pairs of a rumour and a post."""
-        return self._asked(pairs) if self.scorer is None else self._scored(pairs, self.scorer)
+        return (
+            self._ask_llm(pairs) if self.scorer is None else self._score_pairs(pairs, self.scorer)
+        )
 
-    def _scored(self, pairs: Sequence[Pair], scorer: Cosine | NLI) -> Stances:
+    def _score_pairs(self, pairs: Sequence[Pair], scorer: Cosine | NLI) -> Stances:
         started = time.perf_counter()
         distinct = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
         scored = scorer.pair_scores(list(distinct))
@@ -217,7 +219,7 @@ class Stance(RewritingStage):
         )
         return Stances(scored.scores[rows].astype(np.float64), why, cost)
 
-    def _asked(self, pairs: Sequence[Pair]) -> Stances:
+    def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
         """Ask the language model.
 
         The j-th version of one text goes with the j-th of the other; where one has fewer good

@@ -223,7 +223,7 @@ class Verifier(LLMStage):
         ranked, notes = {}, {}
         for poll in polls:
             claim = poll.claim.id
-            ranked[claim], notes[claim] = self._ranked(poll, run.scored(claim))
+            ranked[claim], notes[claim] = self._rank(poll, run.scored(claim))
             if claim in untranslated:
                 notes[claim] += "; no translation: read as posted"
         tokens = sum(poll.tokens for poll in polls)
@@ -299,9 +299,7 @@ class Verifier(LLMStage):
         # The same order again is another sample.
         return Ask(poll, order, replace(request, sample=orders.count(order) - 1))
 
-    def _ranked(
-        self, poll: Poll, before: Mapping[str, float]
-    ) -> tuple[list[tuple[str, float]], str]:
+    def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:
         order = list(before.items())
         if len(poll.ids) < 2:
             return order, "nothing to choose"

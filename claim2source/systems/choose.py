@@ -246,14 +246,14 @@ def choose(
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` holds those that differ."""
-    changes = ", ".join(f"{key} {_shown(value)}" for key, value in best.items())
+    changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
     return (
         f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
         f"within one standard error ({error:.4f})"
     )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -257,10 +257,10 @@ class _Reader:
             label = label or (None if entry.stages else shared.label)
             unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
-            first = self._first(name, entry)
+            first = self._first_stage(name, entry)
         return System(name, first, stages, claims, depth, label, unsupported, advice)
 
-    def _first(self, name: str, entry: SystemEntry) -> AnyNode:
+    def _first_stage(self, name: str, entry: SystemEntry) -> AnyNode:
         several = self._several(entry.retrieve, "retrieve")
         if entry.routes is None and len(several) == 1:
             # The whole system's label is its own; without stages it is the node's too.

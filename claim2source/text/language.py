@@ -136,7 +136,7 @@ def why_bad_reply(
         return f"far too long: {len(reply)} characters, at most {longest}"
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
         return "a refusal"
-    plain, source = _plain(reply), _plain(original)
+    plain, source = _folded(reply), _folded(original)
     # A name alone is the same in every language.
     if not may_repeat and plain == source and len(plain.split()) > 3:
         return "an echo of the text"
@@ -147,5 +147,5 @@ def why_bad_reply(
     return wrong
 
 
-def _plain(text: str) -> str:
+def _folded(text: str) -> str:
     return " ".join(re.findall(r"\w+", nfkc(text).lower()))

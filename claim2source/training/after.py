@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 FOLDER, PAGE = "evaluation", "report.html"
 # What the training says itself.
-_OWN = "out dataset split checkpoint routes run languages lenient model rendering label".split()
-_OWN += "device store wandb val rule submit".split()
+_SET_BY_RUN = (
+    "out dataset split checkpoint routes run languages lenient model rendering label".split()
+)
+_SET_BY_RUN += "device store wandb val rule submit".split()
 
 
 def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
@@ -35,7 +37,7 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     """
     values, run = read_yaml(file), str(config.out)
     for key in values if isinstance(values, dict) else ():
-        if key in _OWN:
+        if key in _SET_BY_RUN:
             raise InputError.at(file, None, key, "is the training's own; leave it out")
     words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
     try:

@@ -29,7 +29,7 @@ FLATTEST, SHARPEST = 1.18, 8.0
 # has 1.4 on the demo's.
 USUAL = 2.0
 # First losses above so many times that of a guess are warned of.
-_FAR = 2.0
+_FAR_ABOVE_CHANCE = 2.0
 
 
 def temperature_sentences(baseline: RandomBaseline | None, temperature: float) -> list[str]:
@@ -62,7 +62,7 @@ def first_loss_sentences(loss: float, candidates: int, temperature: float) -> li
     Random scores that deviate by `USUAL` temperatures lie 1.6 times above it with 8 candidates.
     """
     chance = math.log(max(candidates, 2))
-    if math.isfinite(loss) and loss <= _FAR * chance:
+    if math.isfinite(loss) and loss <= _FAR_ABOVE_CHANCE * chance:
         return []
     return [
         f"the first loss is {loss:.3g}, where a guess among {candidates} sources has {chance:.3g}: "

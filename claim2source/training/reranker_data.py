@@ -135,7 +135,7 @@ class FirstStage:
     ) -> dict[str, Result]:
         """Rank the claims of splits, by the splits' names; nothing is chosen on `reported`."""
         if self.first.run:
-            return {name: Result(self._given(data)) for name, data in splits.items()}
+            return {name: Result(self._read_run_files(data)) for name, data in splits.items()}
         settings = RunSettings(
             dataset,
             ChoosingOn(lenient=lenient),
@@ -147,7 +147,7 @@ class FirstStage:
         runner = SystemRunner(reported, settings)
         return {name: runner.run(self.system, None, split).result for name, split in splits.items()}
 
-    def _given(self, data: Dataset) -> Run:
+    def _read_run_files(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)
         lists: dict[str, Sequence[tuple[str, float]]] = {
             claim.id: list(scored.get(claim.id, {}).items())[: self.depth] for claim in data.claims

@@ -98,10 +98,10 @@ def check_training(
         comparisons = []
         if cut.packs:
             packed = _train_copy(cut, texts, config, packed=True, half=False)
-            comparisons.append(_compared("packed against padded texts", packed, plain, _SAME))
+            comparisons.append(_compare("packed against padded texts", packed, plain, _SAME))
         if half:
             used = _train_copy(cut, texts, config, packed=cut.packs, half=True)
-            comparisons.append(_compared("bfloat16 against float32", used, plain, _IN_16_BITS))
+            comparisons.append(_compare("bfloat16 against float32", used, plain, _IN_16_BITS))
     finally:
         restore_random_state(state)
     seconds = time.perf_counter() - started
@@ -168,7 +168,7 @@ def _train_copy(
     return Trial(tuple(losses), gradient)
 
 
-def _compared(what: str, one: Trial, other: Trial, bounds: tuple[float, float]) -> Comparison:
+def _compare(what: str, one: Trial, other: Trial, bounds: tuple[float, float]) -> Comparison:
     pairs = zip(one.losses, other.losses, strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
     gradient = float((one.gradient - other.gradient).norm() / other.gradient.norm())

@@ -95,7 +95,7 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     monkeypatch.chdir(here)
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(kept))
     assert load("demo", "dev") == read_beir(DEMO, "dev")
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="demo: no such data set here, nor in .*kept"):
         load("./demo", "dev")
     demo = load("demo", "train")
     write_beir([demo], kept / "set25")
@@ -105,7 +105,9 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     # Without the variable no folder is guessed.
     monkeypatch.delenv("CLAIM2SOURCE_DATA")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"^set25: no such folder \(set CLAIM2SOURCE_DATA to "):
+    with pytest.raises(
+        InputError, match="^set25: no such data set here, and CLAIM2SOURCE_DATA is not set$"
+    ):
         load("set25", "train")
 
 

@@ -17,6 +17,7 @@ from claim2source.core.run import Result, Run
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.compare import read_scored
 from claim2source.io.trec import read_run
+from claim2source.pipeline.summary import WIDTH
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim
 from claim2source.systems.stages import WhenConfig
@@ -95,7 +96,9 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         return report, kept, len(calls) - before[0], server.requests - before[1]
 
     report, kept, reranked, asked = run("out")
-    printed = capsys.readouterr().out
+    shown = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, shown)) <= WIDTH
+    printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert list(report.systems) == NAMES
     assert kept == [False] * 3 and (reranked, asked) == (1, 3)
     for place, (one, by_hand) in enumerate(zip(report.systems.values(), MRR, strict=True)):
@@ -116,7 +119,11 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}
     assert tested == {(NAMES[1], NAMES[0])}
     folder = tmp_path / "out" / "mine.original"
-    moved = [line.split()[-8:] for line in printed.splitlines() if "(simulated)  " in line]
+    moved = [
+        line.replace("|", " ").split()[-8:]
+        for line in printed.splitlines()
+        if "(simulated) " in line
+    ]
     assert ["2", "macro", "3", "0.7500", "1", "0", "1", "0"] in moved
     assert (
         (folder / "submission_2026" / "predictions_de.tsv").read_text().endswith("['b1', 'b2']\n")
@@ -180,11 +187,11 @@ def checked(llm_server: Start, tmp_path: Path) -> tuple[LLMServer, list[str]]:
 
 @pytest.mark.slow
 def test_a_verifier_is_scored_and_costed(
-    checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checked: tuple[LLMServer, list[str]], tmp_path: Path
 ) -> None:
     dev, (server, said) = c2s.load("demo", "dev"), checked
     main(["--out", str(tmp_path / "out"), *said])
-    printed = capsys.readouterr().out
+    printed = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     report = Report.read(tmp_path / "out")
     first, last = report.systems.values()
     # Asked are the claims with a narrow margin, of which a perfect verifier moves all golds.
@@ -210,7 +217,7 @@ def test_a_verifier_is_scored_and_costed(
 
 @pytest.mark.slow
 def test_variations_are_tested_against_the_system_as_it_is(
-    checked: tuple[LLMServer, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checked: tuple[LLMServer, list[str]], tmp_path: Path
 ) -> None:
     depths = ["stages.1.depth=1,20", "stages.1.when={margin_below: 0.02}"]
     main(["--out", str(tmp_path / "out"), "--vary", *depths, *checked[1]])
@@ -228,7 +235,9 @@ def test_variations_are_tested_against_the_system_as_it_is(
     base, shallow, deep, few = (one.macro["mrr@5"] for one in wholes.values())
     # One paper leaves nothing to choose; a perfect verifier finds more among more.
     assert shallow < few < base < deep
-    assert f"{names[0]}: 1. verify select: asked about" in capsys.readouterr().out
+    assert f"{names[0]}: 1. verify select: asked about" in (
+        tmp_path / "out" / "report.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:

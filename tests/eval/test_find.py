@@ -442,7 +442,7 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "post: null is not allowed; allowed: a post, or --input FILE"),
+    ([], "post: is missing; wanted: a post, or --input FILE"),
     ([" "], "post"),
     (["a", "--input", "x"], "a post, or --input FILE"),
     (["a", "--json", "--csv"], "one of --json, --csv and --bibtex"),
@@ -470,9 +470,7 @@ def test_the_index_may_be_named_by_the_environment(
     index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(INDEX, raising=False)
-    with pytest.raises(
-        UserError, match=f"index: null is not allowed; allowed: a folder, or {INDEX}"
-    ):
+    with pytest.raises(UserError, match=f"index: is missing; wanted: a folder, or {INDEX}"):
         main([POST])
     monkeypatch.setenv(INDEX, index)
     main([POST, "--k", "1", "--json"])

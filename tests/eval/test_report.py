@@ -313,7 +313,7 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
     for shown in ("epoch 2", "0.3750", "0.5000", "best", "chosen", "0.0123", "77", "why one"):
         assert shown in cells, shown
     assert "40 claims of val" in cells and "scale 0.7" in cells
-    assert not sections._chosen(compared_of({"a": saved("a")}, {"a": 0.5})).tables
+    assert not sections._choices(compared_of({"a": saved("a")}, {"a": 0.5})).tables
 
 
 def claims_of(read: Reader) -> list[dict[str, Any]]:

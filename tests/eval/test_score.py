@@ -207,7 +207,7 @@ def test_the_table_says_it_all(folder, capsys):
         ("--qrels q.tsv --run absent", "absent: no such file"),
         ("--qrels q.tsv --run strangers.tsv", "strangers.tsv: ids do not match: none of its 1"),
         ("--qrels nogold --run run.trec", "no claim has a gold"),
-        ("--qrels q.tsv", "run: null is not allowed"),
+        ("--qrels q.tsv", "run: is missing; wanted"),
     ],
 )
 def test_bad_input_is_a_line(folder, arguments, said):

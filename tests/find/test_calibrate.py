@@ -98,7 +98,7 @@ def test_abstention_of_an_index_is_measured_by_a_command(
     words += ["--out", str(tmp_path / "out")]
     with pytest.raises(UserError, match="no abstention is fitted: index --claims DATASET does"):
         main(words)
-    with pytest.raises(UserError, match="system: null is not allowed; allowed: a system's name"):
+    with pytest.raises(UserError, match="system: is missing; wanted: a system's name"):
         main(words[2:])
     model = calibrate(engine, dataset)
     tenths = reliability(engine, model, dataset)

@@ -180,7 +180,7 @@ def test_a_server_that_fails_costs_seconds_and_one_line(tmp_path: Path) -> None:
         assert (process.returncode, out) == (0, "done\n"), (kind, err)
         lines = [line for line in err.splitlines() if line.startswith("WARNING: wandb: ")]
         assert len(lines) == 1 and kinds[kind] in lines[0], (kind, err)
-        assert "`wandb sync` uploads it" in lines[0]
+        assert "offline-run-*` uploads it" in lines[0] and "`wandb sync /" in lines[0]
         assert "Traceback" not in err and "\x1b" not in err
         everything = out + err + "".join(
             path.read_text("utf-8", "replace")
@@ -209,7 +209,7 @@ def test_a_server_that_dies_does_not_stop_a_training(tmp_path: Path) -> None:
     assert process.returncode == 0, err[-3000:]
     assert server.taken and time.monotonic() - started < 150
     assert "MRR@5 on dev" in shown and "wandb" not in shown
-    assert err.count("WARNING: wandb: ") == 1 and "`wandb sync` uploads it" in err
+    assert err.count("WARNING: wandb: ") == 1 and "offline-run-*` uploads it" in err
     assert (out / "report.json").is_file()
     names = {
         path.name.rsplit("_", 2)[0]

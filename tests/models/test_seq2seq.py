@@ -78,10 +78,10 @@ def test_long_texts_and_cut_translations_are_failures(tiny_t5: Path) -> None:
     config = Seq2SeqConfig(str(tiny_t5), device="cpu", max_length=8)
     model = Seq2Seq(config, "de")
     assert dict(model.translated(["die " * 8]))[0].why == "too long for the model: 9 tokens"
-    assert model._read([0, 3, 4, 1, 0]).text == "masken die"
-    assert model._read([0, 3, 4, 3, 4, 3, 4, 1]).text == "masken die masken die masken die"
+    assert model._decode([0, 3, 4, 1, 0]).text == "masken die"
+    assert model._decode([0, 3, 4, 3, 4, 3, 4, 1]).text == "masken die masken die masken die"
     cut = [[0, *[3] * 8], [0, *[3] * 7, 1]]
-    assert [model._read(row).why for row in cut] == ["cut off by max_length"] * 2
+    assert [model._decode(row).why for row in cut] == ["cut off by max_length"] * 2
 
 
 def test_a_model_of_many_languages_is_told_both(tiny_t5: Path) -> None:

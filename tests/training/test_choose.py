@@ -111,11 +111,14 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     assert (manifest.data.val_seen_share, manifest.data.seen_share_expected) == (0.2, 0.7)
     choice = report.training.choice
     assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
-    assert "for 70 % claims of seen papers" in said and "unseen papers" in said
+    assert "claims of seen papers count for 70 %" in said and "unseen papers" in said
     # So does the evaluation of the run.
     run, data = str(tmp_path / "run"), str(setup[1])
     text = evaluate_table(EvaluateConfig(tmp_path / "o", data, checkpoint=[run], tests=False))
-    assert "val, seen papers" in text and Report.read(tmp_path / "o").training == report.training
+    assert (
+        text.startswith(data) and "val, seen papers" in (tmp_path / "o" / "report.md").read_text()
+    )
+    assert Report.read(tmp_path / "o").training == report.training
     # Programs that carve it again get the same claims, and say so.
     found = HeldOut(str(setup[1]), "dev").claims([resolve(tmp_path / "run").manifest])
     if found.note == "":

@@ -259,7 +259,7 @@ def line_plot(
         values = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(values, [_whole(value) for value in values])
+        axes.set_xticks(values, [_tick_text(value) for value in values])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
 
@@ -283,7 +283,7 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _whole(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value)))
 
     def draw(name: str, rank: int | None) -> Any:
         at, bar, _ = spots[name]
@@ -319,7 +319,7 @@ def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, f
     return drawing, axes, room
 
 
-def _whole(value: float) -> str:
+def _tick_text(value: float) -> str:
     if value >= 1:
         return f"{value:,.10g}" if value < 1e9 else f"{value:,.0f}"
     return f"{value:.{max(1, -math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"

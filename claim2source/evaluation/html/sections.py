@@ -120,7 +120,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _by_language(compared),
         _tests(compared),
         _learning_curve(compared),
-        _chosen(compared),
+        _choices(compared),
         _recall(compared),
         _changes(compared),
         _twins(compared),
@@ -213,7 +213,7 @@ def _learning_curve(compared: Compared) -> Section:
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
 
-def _chosen(compared: Compared) -> Section:
+def _choices(compared: Compared) -> Section:
     trainings = [(name, report.training) for name, report in compared.reports.items()]
     trained = [
         (name, training.choice) for name, training in trainings if training and training.choice

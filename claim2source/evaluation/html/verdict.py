@@ -12,7 +12,7 @@ from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_fa
 from claim2source.evaluation.html.plots import Bar
 from claim2source.metrics.metrics import language_masks, language_strata
 
-_NAMED = 4  # comparisons that are told one by one; of more, they are counted
+_MOST_NAMED = 4  # comparisons that are told one by one; of more, they are counted
 
 
 def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]:
@@ -37,7 +37,7 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         seed=seed,
     )
     own = [pair for pair in result.comparisons if pair.system == first]
-    sentences = "; ".join(filter(None, [_beaten(own), _open(own)]))
+    sentences = "; ".join(filter(None, [_beaten(own), _undecided(own)]))
     pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
     return [
         f"{first} {sentences}.",
@@ -63,7 +63,7 @@ def _beaten(own: Sequence[Comparison]) -> str:
     better = [pair for pair in own if pair.verdict == "better"]
     if not better:
         return "has the highest score"
-    if len(better) <= _NAMED:
+    if len(better) <= _MOST_NAMED:
         parts = (
             f"{test.baseline} by {test.difference:.3f}, {p_text(test.p_holm)}" for test in better
         )
@@ -74,10 +74,10 @@ def _beaten(own: Sequence[Comparison]) -> str:
     return f"beats {whom} others by {min(test.difference for test in better):.3f} or more, {most}"
 
 
-def _open(own: Sequence[Comparison]) -> str:
+def _undecided(own: Sequence[Comparison]) -> str:
     parts = []
     for kind, words in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            parts.append(f"against {', '.join(names[:_NAMED])}{more} {words}")
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            parts.append(f"against {', '.join(names[:_MOST_NAMED])}{more} {words}")
     return "; ".join(parts)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MODEL, _CONFIG = "model.safetensors", "config.json"
 # What checkpoints must have in common: else their sum is of different models, or knows val.
-_SAME: dict[str, Callable[[Manifest], object]] = {
+_SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
     "base": lambda m: m.base.sha256,
     "kind of weights": lambda m: (m.weights.kind, m.weights.trained),
     "encoder's settings": lambda m: m.encoder,
@@ -227,7 +227,7 @@ def read_parts(checkpoints: Sequence[str | Path]) -> list[Part]:
             raise UserError(f"{part.folder}: holds the base itself: nothing was trained")
         if part.manifest.weights.projection is not None:
             raise UserError(f"{part.folder}: has a projection, and is in no sum")
-        for what, of in _SAME.items():
+        for what, of in _SHARED_FIELDS.items():
             if of(part.manifest) != of(first.manifest):
                 raise UserError(f"{part.folder}: its {what} is not that of {first.folder}")
         file = part.folder / (_MODEL if part.manifest.weights.kind == "full" else ADAPTER_FILE)
@@ -374,20 +374,20 @@ def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     layers: dict[str, Any] = {n: m for n, m in base.named_modules() if isinstance(m, LoraLayer)}
     # The experts of a mixture are one parameter, wrapped in a layer for each that is adapted.
     adapted = {
-        f"{_plain(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
+        f"{_plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
         for name, layer in layers.items()
     }
     for name, value in base.state_dict().items():
         owners = [layer for layer in layers if name.startswith(f"{layer}.")]
         if any(not name.startswith(f"{owner}.base_layer.") for owner in owners):
             continue  # a part of an adapter
-        if (layer := adapted.get(_plain(name))) is not None:
+        if (layer := adapted.get(_plain_name(name))) is not None:
             deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
             value = value.float() + sum(delta.float() for delta in deltas)
-        yield _plain(name), value
+        yield _plain_name(name), value
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.replace(".base_layer", "")
 
 

@@ -1,0 +1,53 @@
+"""A report of many systems is one screen of a terminal; what is left out stands in its files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.report import NotRun, Report
+from claim2source.core.tables import TextTable, render
+from claim2source.datasets import load
+from claim2source.evaluation.compare import compare
+from claim2source.pipeline.evaluate import evaluate
+from claim2source.pipeline.summary import WIDTH, fitting, summary_parts
+from claim2source.retrieve import BM25
+
+LONG = "Hybrid of a system whose name goes on for longer than a terminal is wide, number "
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    dev = load("demo", "dev")
+    dev = dev.with_claims(dev.claims[:40])
+    found = BM25().index(dev.sources).search(dev.claims)
+    named = {f"{LONG}{n}": found.top(n + 1) for n in range(30)}
+    tests = compare(named, dev, repeats=20).tests
+    not_run = tuple(NotRun(f"n{n}", "original", "no " * 200, "do " * 200) for n in range(9))
+    made = evaluate(named, dev, repeats=20)
+    return replace(made, tests=tests, not_run=not_run, notes=("note " * 90,))
+
+
+def test_many_systems_fit_a_screen(report: Report) -> None:
+    lines = render(summary_parts(report, Path("out"))).splitlines()
+    assert max(map(len, lines)) <= WIDTH and len(lines) <= 70
+    first = report.systems[f"{LONG}0"]
+    assert f"{first.macro['mrr@5']:.4f}" in lines[1] and "number 0" in lines[1]
+    assert ".. and 14 more rows" in lines and ".. and 5 more" in lines
+    tested = next(i for i, line in enumerate(lines) if line.startswith("Tests of mrr@5"))
+    (one, *_) = report.tests[0].comparisons
+    assert (
+        f"{one.difference:+.4f}" in lines[tested + 3] and f"{one.p_holm:.4f}" in lines[tested + 3]
+    )
+    # Each language is a family of its own, which the files have.
+    assert len({test.average for test in report.tests}) > 1
+    assert ".. and 13 more rows" in lines
+    assert "out/report.md" in lines[-1] and "claim2source report --reports out" in lines[-1]
+
+
+def test_wide_tables_are_left_to_the_files() -> None:
+    wide = TextTable(["x" * (WIDTH + 1)], [["y"]])
+    narrow, long = TextTable(["x"], [["y"]]), TextTable(["x"], [["y"]] * 99)
+    assert fitting(["words", wide, narrow, long]) == ["words", narrow]
