@@ -165,9 +165,9 @@ class TrainingModule(pl.LightningModule):
             trained = trainable_weights(self.model).items()
             earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
         start = BatchStart(chunks, encode, loss_of, whole, random_state(), earlier)
-        return self._run_again(start), start
+        return self._forward(start), start
 
-    def _run_again(self, start: BatchStart) -> Forward:
+    def _forward(self, start: BatchStart) -> Forward:
         while True:
             run = whole_forward if start.whole and not self.halvings else chunked_forward
             try:
@@ -218,7 +218,7 @@ class TrainingModule(pl.LightningModule):
                 # What the forward pass holds is freed before the next one.
                 del passed, loss
                 self._halve_chunks(start, why)
-                passed = self._run_again(start)
+                passed = self._forward(start)
                 loss = passed.loss * share
 
     def configure_gradient_clipping(
