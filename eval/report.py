@@ -1,10 +1,10 @@
 """Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
 
-Prints the leaderboard (systems, checkpoints, languages, costs) and paired tests against any row;
-`--out` keeps them as `compare.json` and `compare.md`. `--html` writes the comparison as one
-page that loads nothing. `--published` sets our scores beside the papers' tables instead, and adds
-them to the page. `--checklist` writes what working notes and the ACM ask for, from reports alone;
-`--benchmarks` writes the page of results of a folder like `docs/results`.
+Prints the leaderboard: scores by language, and paired tests against any row. `--out` keeps it,
+with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
+comparison as one page that loads nothing. `--published` sets our scores beside the papers' tables
+instead, and adds them to the page. `--checklist` writes what working notes and the ACM ask for,
+from reports alone; `--benchmarks` writes the page of results of a folder like `docs/results`.
 """
 
 from __future__ import annotations
@@ -216,7 +216,15 @@ def compare(config: Config) -> None:
         }
         write_json(config.out / "compare.json", finite(record))
         write_text(config.out / "compare.md", f"{markdown}\n")
-    say(markdown if config.format == "markdown" else render(parts))
+    if config.format == "markdown":
+        say(markdown)
+        return
+    # A terminal gets the leaderboard, which has the first family's tests.
+    rest = "--out DIR, or --format markdown" if config.out is None else f"{config.out}/compare.md"
+    board, _ = leaderboard(systems, scored, bounds, tests)
+    short = {f"- {scored.baseline}": "difference", "p (Holm)": "p"}
+    board = board._replace(columns=[short.get(name, name) for name in board.columns])
+    say(render([parts[0], board, *scored.notes, f"costs, and every test by language: {rest}"]))
 
 
 if __name__ == "__main__":

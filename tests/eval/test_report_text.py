@@ -164,7 +164,7 @@ def test_one_system_is_shown_without_tests(folders: Path, tmp_path: Path) -> Non
     ("options", "said"),
     [
         (["--against=nobody"], "against: 'nobody'"),
-        (["--baseline=translated"], "--against"),
+        (["--baseline=translated"], "baseline: no such key"),
         (["--alpha=0.0001"], "alpha"),
         (["--split=train"], "ids do not match"),
     ],
