@@ -197,7 +197,7 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
         (path, out, None, ("--evidence=e", "--name=a/b"), "config: name: "),
         (path, out, PLAIN, ("--evidence=e", "--name=System 0"), "another than the systems'"),
         (path, out, PLAIN, ("--choose", "bm25"), "choose: no such key"),
-        (path, out, PLAIN, ("--rerank.by", "llm"), "rerank.by: no such key"),
+        (path, out, PLAIN, ("--rerank.by", "llm"), "rerank: no such key"),
         (unlabelled, tmp_path / "b", fit, (), "the rumours have no labels"),
         (bare, tmp_path / "b", fit, ("--folds", "2"), "folds: 2 is not allowed; allowed: at most"),
         # A setting that nothing can be chosen by is said before anything is written.
