@@ -283,13 +283,18 @@ class Engine(PaperTable):
             self._lock.release()
             self._lock = None
 
-    def upsert(self, rows: Rows) -> None:
-        """Add papers, and replace those whose ids are there, in one commit."""
+    def upsert(self, rows: Rows, replaces: bool | None = None) -> None:
+        """Add papers, and replace those whose ids are there, in one commit.
+
+        `replaces` says whether any is there, so that a large table is not read again; None: look.
+        """
         if not len(rows):
             return
         self.lock()
         table = table_of(rows, self._table.schema)
-        if self.stamps([paper.source.id for paper in rows.papers]):
+        if replaces is None:
+            replaces = bool(self.stamps([paper.source.id for paper in rows.papers]))
+        if replaces:
             self._mark_stale()
             self._merge(table)
         else:

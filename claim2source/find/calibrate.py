@@ -153,11 +153,11 @@ def measured_line(model: AbstainModel) -> str:
     names = ("not here", "uncertain", "found")
     counted = [model.measured(*edge) for edge in zip(edges, edges[1:], strict=False)]
     parts = [
-        f"{name} {tenth.here} of {tenth.answers}"
+        f'{tenth.here} of {tenth.answers} that are "{name}"'
         for name, tenth in zip(names, counted, strict=True)
         if tenth.answers
     ]
-    return f"held out, the paper was there of {', of '.join(parts)}"
+    return f"held out, the paper was there for {', '.join(parts)}"
 
 
 def _fit_model(
