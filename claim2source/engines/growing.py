@@ -165,7 +165,7 @@ def grow(
                 vectors, sentences, _ = encoder.encode(new, bar)
                 terms = [" ".join(key) for key in analyser.sources([paper.source for paper in new])]
                 own = [stamps[paper.source.id] for paper in new]
-                engine.upsert(Rows(new, terms, vectors, own, sentences))
+                engine.upsert(Rows(new, terms, vectors, own, sentences), replaced > 0)
             added, changed = added + len(new) - replaced, changed + replaced
             unchanged += len(part) - len(new)
             bar.update(len(part) - len(new))

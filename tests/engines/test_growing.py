@@ -16,7 +16,7 @@ from claim2source.engines import grow, grow_engine, open_index
 from claim2source.engines.growing import OpenStore, open_for_writing, re_encode, undo_re_encoding
 from claim2source.engines.rows import MOST, SPLIT, split
 from claim2source.models import ModelConfig
-from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid
+from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
 
 SOURCES = [
     Source(f"s{i}", f"paper {'a b c'.split()[i % 3]} {i}", "vaccine works") for i in range(9)
@@ -56,6 +56,25 @@ def test_a_search_is_that_of_the_hybrid_of_bm25_and_the_model(
                 atol=2e-3,
             )
     assert [one.claim_id for one in engine.find(claims).lexical.failures] == ["c3"]
+
+
+def test_words_weigh_less_for_a_post_in_another_language(tmp_path: Path, tiny_folder: Path) -> None:
+    grow_engine(tmp_path / "idx", SOURCES, named(tiny_folder))
+    engine = open_index(tmp_path / "idx")
+    claims = [
+        Claim("en", "works 3 b"),
+        Claim("de", "works 3 b", "de"),
+        Claim("translated", "works 3 b", "de", translation="works 3 b"),
+    ]
+    found = engine.find(claims, 9)
+    parts = found.lexical, found.dense
+    for claim, alpha in (("en", 0.5), ("de", 0.4), ("translated", 0.5)):
+        expected = fuse(*parts, alpha=alpha, k=9).scored(claim)
+        assert found.fused.scored(claim) == expected
+    assert found.fused.scored("de") != found.fused.scored("en")
+    # Weights that somebody chose are theirs.
+    engine.fusion = FusionConfig(alpha=0.7)
+    assert engine.find(claims, 9).fused.scored("de") == fuse(*parts, alpha=0.7, k=9).scored("de")
 
 
 def test_what_is_new_or_changed_is_encoded_and_nothing_else(
