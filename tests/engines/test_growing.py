@@ -274,5 +274,5 @@ def test_an_older_state_is_asked_by_its_version(tmp_path: Path, dense: Dense) ->
     assert len(engine.search("paper a", 9).sources("0")) == 9 and engine.version > version
     with pytest.raises(UserError, match="is only read"):
         old.delete(["s1"])
-    with pytest.raises(UserError, match="999: there is no such version"):
+    with pytest.raises(UserError, match="999: no such version"):
         open_index(tmp_path / "idx", 999)
