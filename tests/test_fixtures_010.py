@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 from claim2source.core.errors import UserError
@@ -21,6 +24,13 @@ PLACEHOLDER = "@FIXTURES@"
 EXPECTED = json.loads((MADE / "expected.json").read_text(encoding="utf-8"))
 CLOSE = 1e-6
 FINISHED = ("lora", "full", "query_only")
+# Keys that are gone since, with values that always hold now.
+GONE = (
+    *("after", "scales", "optimisation.log_every", "mining.max_gold_similarity"),
+    *(f"mining.bm25.{key}" for key in ("language", "stop_words", "stemmer")),
+    *("losses.distillation.kind", "losses.info_nce.both_ways", "losses.keep_base.temperature"),
+    "losses.matryoshka.weight",
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +102,16 @@ def test_a_finished_run_scores_as_it_did(name: str, evaluated: Path) -> None:
 def test_a_killed_run_is_refused_and_begins_again_as_it_began(fixtures: Path) -> None:
     """Its state cannot be read; the recipe gives what it gave."""
     folder, expected = fixtures / "killed", EXPECTED["killed"]
-    given = f"--config={folder / 'config.yaml'}"
     before = contents(folder)
+    with pytest.raises(UserError, match=r"config.yaml:[0-9]+: .*: no such key"):
+        train([f"--config={folder / 'config.yaml'}", "--overwrite"])
+    values = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    for key in GONE:
+        *groups, name = key.split(".")
+        del reduce(getitem, groups, values)[name]
+    recipe = fixtures / "killed.yaml"
+    recipe.write_text(yaml.safe_dump(values), encoding="utf-8")
+    given = f"--config={recipe}"
     with pytest.raises(UserError, match="earlier version, .* begin again with --overwr"):
         train([given, "--resume"])
     assert contents(folder) == before
