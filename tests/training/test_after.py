@@ -147,7 +147,9 @@ def test_so_they_are_after_a_training_in_two_processes(
     checked(tmp_path / "run")
     # One process asks, and says what it found, once.
     assert set(server.asked.values()) == {1}
-    assert done.stdout.count("Every epoch against step 0, p") == 3  # on average, by language
+    assert done.stdout.count("\nall tables: ") == 1
+    page = (tmp_path / "run" / "evaluation" / "report.md").read_text(encoding="utf-8")
+    assert page.count("Every epoch against step 0, p") == 3  # on average, by language
 
 
 @pytest.mark.slow
