@@ -116,7 +116,9 @@ def test_launched_from_anywhere(setup: tuple[Path, Path], tmp_path: Path) -> Non
     # Results are on stdout; how far it is, and nothing of libraries, on stderr.
     assert "training: " not in done.stdout and "\nnext:\n" in done.stdout
     assert re.search(r"^training: \d+ of \d+, loss \d", done.stderr, re.MULTILINE)
-    assert all(line.startswith(OURS) for line in done.stderr.splitlines()), done.stderr
+    offline = "wandb: offline; `wandb sync "
+    assert all(line.startswith((*OURS, offline)) for line in done.stderr.splitlines()), done.stderr
+    assert done.stderr.count(offline) == 1
     assert "\r" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
     assert (tmp_path / "run" / "report.json").is_file()
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")

@@ -164,7 +164,7 @@ def test_outside_of_autocast_adapters_get_their_inputs_in_fp32() -> None:
 @pytest.fixture(scope="module")
 def gritlm() -> PreTrainedModel:
     with torch.device("meta"):
-        return MistralModel(SHAPES["GritLM/GritLM-7B"])
+        return MistralModel(MistralConfig(**SHAPES["GritLM/GritLM-7B"][1]))
 
 
 def auto(chunk: Any = "auto", again: Any = "auto", **more: Any) -> FinetuneConfig:
