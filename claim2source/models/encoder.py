@@ -116,12 +116,13 @@ class Encoder:
             allowed = "true: this model's tokenizer does not say where its tokens lie"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
+        key = "model.max_length" if length is None else "optimisation.max_length"
         length = length or self.settings.max_length
         if prefix and length <= (
             prefix_tokens := len(self.tokenizer(prefix)["input_ids"]) + len(end)
         ):
             allowed = f"{prefix_tokens + 1} or more: the {side}'s template takes {prefix_tokens}"
-            raise ConfigError("model.max_length", length, allowed)
+            raise ConfigError(key, length, allowed)
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             truncation=True,

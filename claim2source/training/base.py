@@ -87,6 +87,11 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
     longest = config.trained_length(encoder.settings.max_length)
+    if config.optimisation.max_length is not None:
+        # Else it would fail once negatives are mined.
+        encoder.tokenize(["a text"], "claim", longest)
+        if config.optimisation.train == "both":
+            encoder.tokenize(["a text"], "source", longest)
     plan = plan_memory_here(config, encoder.model, longest, world.local_size)
     return LoadedBase(encoder, resolved.base, resolved.folder, encoder.weights or {}, teacher, plan)
 

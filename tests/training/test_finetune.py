@@ -94,8 +94,12 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
     mined = [(tmp_path / name / "mined.jsonl").read_bytes() for name in losses]
     assert mined[0] == mined[1]
     assert losses["whole"][0] != pytest.approx(losses["cut"][0], rel=1e-3)
-    with pytest.raises(UserError, match="optimisation.max_length: 25 .* max_length .24"):
+    with pytest.raises(UserError, match="optimisation.max_length: 25 .* model.max_length .24"):
         finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=25))
+    prefix = {"model__template__source": "one two three four five six seven ", **more}
+    with pytest.raises(UserError, match="optimisation.max_length: 8 .*the source's template"):
+        finetune(small_config(*setup, tmp_path / "long", optimisation__max_length=8, **prefix))
+    assert not (tmp_path / "long").exists()
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
