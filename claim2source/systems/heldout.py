@@ -29,6 +29,7 @@ Made = TypeVar("Made")
 Trained = Manifest | RerankerManifest
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
 
+_DIFFERS = "the val carved here is not the one training held out: the data differ"
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
 
 
@@ -206,7 +207,7 @@ class HeldOut:
         """Load the claims that none of several models knows; all of train where none is trained.
 
         A checkpoint's manifest says how its val was carved. One that was trained from another
-        checkpoint knows the claims of both, where both trainings were on these data. Raises
+        checkpoint knows the claims of both, where the data of both are here. Raises
         `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no
         claim with a gold is left.
         """
@@ -228,7 +229,7 @@ class HeldOut:
             of_base = own._unknown_to(base)
         except NothingToChooseOn:
             return selection
-        if of_base.note or of_base.val is of_base.train:
+        if _DIFFERS in of_base.note or of_base.val is of_base.train:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
@@ -252,7 +253,7 @@ class HeldOut:
             known = _claims_of(data, _Training(self.dataset, train.split))
             if known is not None:
                 return self._without(train, known, data.seen_share_expected)
-            note = "the val carved here is not the one training held out: the data differ"
+            note = _DIFFERS
             if data.dataset is not None:
                 note += f", and {data.dataset}, which it was trained on, is not here"
         if not selection.val.golds:
@@ -336,8 +337,8 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
 
     A model was, where its manifest says so or that of what it was trained from: checkpoints,
     training runs and exports, of the retriever or a re-ranker. `key` is what names them. Claims
-    are the same with the same id and text, in whatever data set. A model whose manifest does not
-    say what it was trained on gets a warning.
+    are the same with the same id and text, in whatever data set, also where it is mixed with
+    others. A model whose manifest does not say what it was trained on gets a warning.
     """
     for name in dict.fromkeys(names):
         for model, manifest in _trained_bases(name):
@@ -380,8 +381,8 @@ def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | Non
             return None
         reason = "was trained on claims of this data set, and held out others"
     else:
-        trained = {(claim.id, claim.text) for claim in claims}
-        count = sum((claim.id, claim.text) in trained for claim in val.claims)
+        trained = {key for claim in claims for key in _keys_of(claim)}
+        count = sum(not trained.isdisjoint(_keys_of(claim)) for claim in val.claims)
         if not count:
             return None
         reason = f"was trained on {count} of its {len(val.claims)}"
@@ -391,6 +392,11 @@ def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | Non
         f"{reason}: set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
         f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
     )
+
+
+def _keys_of(claim: Claim) -> set[tuple[str, str]]:
+    # A mixed data set puts the set's name and a slash before its ids.
+    return {(name, claim.text) for name in (claim.id, claim.id.partition("/")[2]) if name}
 
 
 def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:

@@ -326,7 +326,10 @@ def begun_from(place: Path, base: Resolved, kind: str = "base", sha256: str = "1
     return replace(own, manifest=manifest)
 
 
-def test_what_a_models_base_was_trained_on_is_no_longer_unknown(folder: Path) -> None:
+def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
     whole, place = load(folder, "train"), folder.parent / "first"
     _, first = carve_val(whole, 0.25, 5)
     _, own = carve_val(whole, 0.4, 9)
@@ -335,6 +338,18 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(folder: Path) ->
     both = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
     found = selected(folder, begun_from(place, trained(folder), "full"))
     assert {claim.id for claim in found.val.claims} == both and 0 < len(both) < len(own.claims)
+    # Also where the base was trained on a set that holds this one.
+    other = data_of([Claim("x", "about tides", golds=("p",))], [Source("p", "of the sea")])
+    write_beir(other, tmp_path / "far")
+    mix([str(folder), str(tmp_path / "far")], tmp_path / "mixed")
+    base = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
+    _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
+    held_out = {claim.text for claim in val.claims}
+    found = selected(folder, begun_from(place, base, "full"))
+    assert [claim.id for claim in found.val.claims] == [
+        claim.id for claim in own.claims if claim.text in held_out
+    ]
+    assert 0 < len(found.val.claims) < len(own.claims)
     with pytest.raises(UserError, match="trained on train"):
         selected(folder, begun_from(place, trained(folder)), val="train")
     # Not so a folder of that name with other weights, and a training on other data.
