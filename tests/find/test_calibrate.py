@@ -76,7 +76,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     found, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
     assert found.answers > 60 and found.here / found.answers > 0.9
     assert absent.answers > 150 and absent.here / absent.answers < 0.1
-    assert f"of found {found.here} of {found.answers}" in measured_line(model)
+    assert f'{found.here} of {found.answers} that are "found"' in measured_line(model)
     assert model.papers == 60 and model.topic is not None
     engine.note(abstain=model.plain())
     engine.close()

@@ -215,9 +215,9 @@ def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
 
 
 def test_a_plain_folder_must_be_told_pooling_and_length(base):
-    with pytest.raises(ConfigError, match=r"model\.pooling: null .*mean, cls or last"):
+    with pytest.raises(ConfigError, match=r"model\.pooling: is missing.*mean, cls or last"):
         resolve(base)
-    with pytest.raises(ConfigError, match=r"model\.max_length: null .*number of tokens"):
+    with pytest.raises(ConfigError, match=r"model\.max_length: is missing.*number of tokens"):
         resolve(ModelConfig(str(base), pooling="mean"))
     settings = resolve(ModelConfig(str(base), pooling="mean", max_length=9)).encoder.settings
     assert settings == EncoderSettings("mean", True, 9)

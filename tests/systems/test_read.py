@@ -130,6 +130,7 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
         "hybrid",
         "learned",
         "modern",
+        "multilingual",
         "offline",
         "ours",
         "papers_2025",
