@@ -93,7 +93,9 @@ def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text, side
 
 
 def test_code_beside_a_known_type_asks_which_attention_is_meant(folder):
-    with pytest.raises(ConfigError, match=r"model\.bidirectional: is missing.*true or false.*GritLM"):
+    with pytest.raises(
+        ConfigError, match=r"model\.bidirectional: is missing.*true or false.*GritLM"
+    ):
         resolve(config(folder, bidirectional=None))
     causal = resolve(config(folder, bidirectional=False), "cpu").encoder
     assert not sees_the_last(causal)
