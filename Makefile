@@ -23,8 +23,9 @@ demo: install
 	rm -rf checkpoints/demo_index
 	$(BIN)/python eval/index.py demo --model checkpoints/demo --out checkpoints/demo_index \
 		--no_sentences --no_abstention
-	$(BIN)/python eval/find.py --index checkpoints/demo_index --k 3 \
-		"Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop"
+	$(BIN)/python eval/find.py \
+		"Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop" \
+		--index checkpoints/demo_index --k 3
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +152,17 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
             assert planned >= {*names}
         runs += program.startswith("eval/")
     assert runs
+
+
+def test_the_demos_commands_are_what_their_programs_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    target = makefile.partition("\ndemo:")[2].partition("\n\n")[0]
+    programs = []
+    for line in target.splitlines():
+        words = shlex.split(line)
+        for place, word in enumerate(words):
+            if word.endswith(".py"):
+                programs.append(word)
+                read(word, words[place + 1 :])
+    assert programs[0] == "train/finetune.py" and programs[-1] == "eval/find.py"
