@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -94,40 +94,15 @@ RETENTION = timedelta(days=7)
 class Found:
     """Hold results for claims by terms, by vectors and fused; and the claims' vectors.
 
-    `untranslated` are claims in another language than the papers', without a translation.
+    `alphas` are the weights of terms for claims in another language than the papers', without a
+    translation, where nobody chose one.
     """
 
     lexical: Result
     dense: Result
     fused: Result
     vectors: Mapping[str, np.ndarray]
-    untranslated: frozenset[str] = frozenset()
-
-
-def fuse_posts(
-    lexical: Result,
-    dense: Result,
-    fusion: FusionConfig,
-    untranslated: frozenset[str],
-    k: int,
-    scored: tuple[Result, Result] | None = None,
-) -> Result:
-    """Fuse rankings by terms and by vectors; terms weigh less for untranslated claims.
-
-    That is so with the default weights alone: others are somebody's choice.
-    """
-    fused = fuse(lexical, dense, fusion, k=k, scored=scored)
-    if not untranslated or fusion != FusionConfig():
-        return fused
-    other = fuse(lexical, dense, replace(fusion, alpha=UNTRANSLATED_ALPHA), k=k, scored=scored)
-    ids = fused.run.claim_ids
-    rows = [
-        (claim, source, score)
-        for claim in ids
-        for source, score in (other if claim in untranslated else fused).run.scored(claim).items()
-    ]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    return replace(fused, run=Run.from_rows(*columns, claim_ids=ids, pool=fused.run.pool))
+    alphas: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(PaperTable):
@@ -486,9 +461,11 @@ class Engine(PaperTable):
                 score_missing(dense, posts, second.run, first.run),
             )
         language = self.manifest.bm25.language
-        untranslated = frozenset(c.id for c in posts if c.lang != language and not c.translation)
-        fused = fuse_posts(first, second, self.fusion, untranslated, k, scored)
-        return Found(first, second, fused, vectors, untranslated)
+        untranslated = [c.id for c in posts if c.lang != language and not c.translation]
+        alphas = dict.fromkeys(untranslated, UNTRANSLATED_ALPHA)
+        own = alphas if self.fusion == FusionConfig() else None
+        fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
+        return Found(first, second, fused, vectors, alphas)
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.where)

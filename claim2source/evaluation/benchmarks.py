@@ -102,7 +102,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """Read a folder of results; figures are read when they are first asked for."""
+    """Read a folder of results; its figures are read at first use."""
 
     folder: Path
 
@@ -112,22 +112,9 @@ class Benchmarks:
         path = self.folder / WORDS
         return validated(Words, json.dumps(read_yaml(path), default=str), path)
 
-    @cached_property
-    def _read_all(self) -> dict[tuple[str, str], Figures]:
-        return {}
-
     def figures(self, name: str, metric: str = MAIN_METRIC) -> Figures:
         """Read `NAME.json`, an evaluation's report or figures of their own."""
-        if (name, metric) not in self._read_all:
-            path = self.folder / f"{name}.json"
-            raw = read_json(path)
-            is_report = isinstance(raw, dict) and "systems" in raw
-            self._read_all[name, metric] = (
-                _of_report(Report.read(path), metric)
-                if is_report
-                else validated(Figures, json.dumps(raw), path)
-            )
-        return self._read_all[name, metric]
+        return _read_figures(self.folder / f"{name}.json", metric)
 
     def page(self) -> str:
         """Write the page as Markdown."""
@@ -183,6 +170,13 @@ class Benchmarks:
         raise InputError.at(
             self.folder / f"{file}.json", why=f"has no test of {system!r} against {baseline!r}"
         )
+
+
+def _read_figures(path: Path, metric: str) -> Figures:
+    raw = read_json(path)
+    if isinstance(raw, dict) and "systems" in raw:
+        return _of_report(Report.read(path), metric)
+    return validated(Figures, json.dumps(raw), path)
 
 
 def _of_report(report: Report, metric: str) -> Figures:

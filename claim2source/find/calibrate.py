@@ -11,10 +11,9 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
 from claim2source.engines import Engine, Found
-from claim2source.engines.engine import fuse_posts
 from claim2source.find.elsewhere import posts_from_elsewhere
 from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
-from claim2source.retrieve import FusionConfig
+from claim2source.retrieve import FusionConfig, fuse
 from claim2source.stages.abstain import (
     DEEPEST,
     AbstainModel,
@@ -40,7 +39,7 @@ PENALTY = 1.0
 def stages_of(results: Found) -> dict[str, Result]:
     """Name an index's rankings, fused with the default weights, as abstention reads them."""
     lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
-    fused = fuse_posts(lexical, dense, FusionConfig(), results.untranslated, DEEPEST)
+    fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
     return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
 
 

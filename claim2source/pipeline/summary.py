@@ -21,16 +21,16 @@ def summary_parts(report: Report, folder: Path, more: Sequence[Part] = ()) -> li
 
     `more` are parts that follow the scores; a table that is too wide is left to the files.
     """
-    scores = [table] if (table := _scores(report)) is not None else []
-    parts: list[Part] = [*_first(scores), *fitting(more)]
+    scores = _scores(report)
+    parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(more)]
     parts += _listed("Chosen on claims that nothing is reported on:", _choices(report))
     parts += ["\n".join(_wrapped(note) for note in report.notes)] if report.notes else []
     not_run = [f"{one.system} ({one.claims}): {one.reason}; {one.advice}" for one in report.not_run]
     parts += _listed(f"Not run ({len(report.not_run)}):", not_run)
     if (tests := _tests(report)) is not None:
-        parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first([tests])]
+        parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first(tests)]
     if (published := _published(report)) is not None:
-        parts += ["Published numbers beside ours:", *_first([published])]
+        parts += ["Published numbers beside ours:", *_first(published)]
     page = f"claim2source report --reports {folder} --html FILE"
     return [*parts, f"all tables: {folder}/report.md; as a page: {page}"]
 
@@ -116,13 +116,10 @@ def _choices(report: Report) -> list[str]:
     ]
 
 
-def _first(tables: Iterable[TextTable]) -> list[Part]:
-    parts: list[Part] = []
-    for table in tables:
-        parts.append(table._replace(rows=table.rows[:_ROWS]))
-        if (left := len(table.rows) - _ROWS) > 0:
-            parts.append(f".. and {left} more rows")
-    return parts
+def _first(table: TextTable) -> list[Part]:
+    left = len(table.rows) - _ROWS
+    more = [f".. and {left} more rows"] if left > 0 else []
+    return [table._replace(rows=table.rows[:_ROWS]), *more]
 
 
 def _listed(head: str, lines: Sequence[str]) -> list[Part]:

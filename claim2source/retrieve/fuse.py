@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -59,12 +59,14 @@ def fuse(
     *,
     k: int | None = None,
     scored: tuple[Ranking, Ranking] | None = None,
+    alphas: Mapping[str, float] | None = None,
     **settings: Any,
 ) -> Ranking:
     """Fuse two runs, or two results, over the union of their lists.
 
-    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. With `k` the lists
-    are at least that deep, and the first `k` sources are kept.
+    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. `alphas` are those of
+    single claims, by id, in place of its `alpha`. With `k` the lists are at least that deep, and
+    the first `k` sources are kept.
 
     A source missing from one list gets 0 from it: in linear fusion the score of that list's
     last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
@@ -85,7 +87,7 @@ def fuse(
     more = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
     lacked = (more[0], more[1]) if more else None
     if isinstance(first, Run) and isinstance(second, Run):
-        return Fusion(first, second, config, lacked).run(config.alpha, k)
+        return Fusion(first, second, config, lacked).run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
         raise TypeError("fuse takes two runs or two results")
     # A claim that one part could not rank is ranked by the other: only both failing fails.
@@ -96,7 +98,7 @@ def fuse(
     for result in results[1:]:
         cost = cost.over_same(result.cost)
     return Result(
-        Fusion(first.run, second.run, config, lacked).run(config.alpha, k),
+        Fusion(first.run, second.run, config, lacked).run(config.alpha, k, alphas),
         failures=tuple(f for f in first.failures if f.claim_id in failed),
         cost=cost,
         stored=all(result.stored for result in results),
@@ -170,9 +172,17 @@ class Fusion:
             self._values[number, owner[part], column[part]] = values[number]
         self._pool = {**(first.pool or {}), **(second.pool or {})} or None
 
-    def run(self, alpha: float, k: int | None = None) -> Run:
-        """Fuse with weight `alpha` for the first run; only the best `k` sources, if given."""
-        scores = alpha * self._values[0] + (1.0 - alpha) * self._values[1]
+    def run(
+        self, alpha: float, k: int | None = None, alphas: Mapping[str, float] | None = None
+    ) -> Run:
+        """Fuse with weight `alpha` for the first run, or a claim's own of `alphas`.
+
+        With `k` only the best `k` sources are kept.
+        """
+        weights: float | np.ndarray = alpha
+        if alphas:
+            weights = np.array([[alphas.get(claim, alpha)] for claim in self._claim_ids])
+        scores = weights * self._values[0] + (1.0 - weights) * self._values[1]
         scores, codes = scores.astype(np.float32), self._codes
         if k is not None and 0 < k < scores.shape[1]:
             ranked = np.where(codes >= 0, scores, -np.inf)

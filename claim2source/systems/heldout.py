@@ -252,7 +252,7 @@ class HeldOut:
         if trained and data.val_sha256 != selection.val.fingerprint:
             known = _claims_of(data, _Training(self.dataset, train.split))
             if known is not None:
-                return self._without(train, known, data.seen_share_expected)
+                return self._without(train, known, selection)
             note = _DIFFERS
             if data.dataset is not None:
                 note += f", and {data.dataset}, which it was trained on, is not here"
@@ -261,22 +261,24 @@ class HeldOut:
         return replace(selection, train=train, note=note)
 
     def _without(
-        self, train: Dataset, trained: Sequence[Claim], seen_share: float | None
+        self, train: Dataset, trained: Sequence[Claim], carved: SelectionData
     ) -> SelectionData:
         """Return the claims of train that a training on other data did not see, by their text.
 
-        Those of a paper with a claim that it saw are weighed as `seen_share` says.
+        Those of a paper with a claim that it saw are weighed as in `carved`, which is returned
+        where it saw none and `carved` claims are wanted.
         """
         texts = {plain_text(claim.text) for claim in trained}
         unknown = [claim for claim in train.claims if plain_text(claim.text) not in texts]
         if len(unknown) == len(train.claims):
-            return SelectionData(train, train)
+            wanted = self.choosing.val == "carved"
+            return replace(carved, train=train) if wanted else SelectionData(train, train)
         val = self._with_golds(train.with_claims(unknown, "val"))
         trained_on = len(train.claims) - len(unknown)
         note = f"without the {trained_on} claims of {train.split} that training on other data saw"
         papers = {gold for c in train.claims if plain_text(c.text) in texts for gold in c.golds}
         seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))
-        return SelectionData(train, val, note, seen, seen_share)
+        return SelectionData(train, val, note, seen, carved.seen_share)
 
     def carved(self, data: DataRecord) -> SelectionData:
         """Carve val out of train as a training did; the usual settings fill gaps of its manifest.

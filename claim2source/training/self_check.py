@@ -91,7 +91,9 @@ def check_training(
     """
     started, state = time.perf_counter(), random_state()
     cut = cut_encoder(encoder)
-    texts = [cut.tokenize(list(part)[:CLAIMS], side) for part, side in _sides(claims, golds)]
+    length = config.optimisation.max_length
+    sides = _sides(claims, golds)
+    texts = [cut.tokenize(list(part)[:CLAIMS], side, length) for part, side in sides]
     half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
     try:
         plain = _train_copy(cut, texts, config, packed=False, half=False)

@@ -71,6 +71,23 @@ def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig
             assert score == pytest.approx(scores[source], rel=1e-4, abs=1e-6)
 
 
+alphas = st.dictionaries(
+    st.sampled_from(["q1", "q2", "q3", "q4"]), st.sampled_from([0.0, 0.4, 1.0])
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(runs, runs, configs, alphas, st.none() | st.integers(1, 10))
+def test_a_claim_s_own_alpha_changes_no_other_claim(
+    first: Lists, second: Lists, config: FusionConfig, own: dict[str, float], k: int | None
+) -> None:
+    both = Run.from_lists(first), Run.from_lists(second)
+    run = fuse(*both, config, k=k, alphas=own)
+    for claim in run.claim_ids:
+        alone = fuse(*both, config, k=k, alpha=own.get(claim, config.alpha))
+        assert run.scored(claim) == alone.scored(claim)
+
+
 @settings(max_examples=80, deadline=None)
 @given(runs, runs, configs, st.integers(1, 10))
 def test_the_first_k_are_those_of_the_whole(

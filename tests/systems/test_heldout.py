@@ -294,6 +294,9 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     model = trained(tmp_path / "far_train", dataset=str(tmp_path / "far_train"))
     found = selected(folder, model)
     assert found.val == found.train and not found.note
+    # Where a carved part is wanted, it is one.
+    found = selected(folder, model, val="carved")
+    assert found.val == carve_val(apart, 0.25, 5)[1] and not found.note
 
 
 def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:
