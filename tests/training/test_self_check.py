@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,26 @@ def test_a_right_training_passes_and_changes_nothing(encoder: Encoder, precision
         assert torch.equal(weight, weights[name]) and weight.grad is None
 
 
+def test_texts_are_as_long_as_in_the_training(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: set[int] = set()
+    batch = Encoder.batch
+
+    def watched(self: Encoder, tokens: Any) -> Any:
+        lengths.update(len(text.ids) for text in tokens)
+        return batch(self, tokens)
+
+    monkeypatch.setattr(Encoder, "batch", watched)
+    config = settings()
+    check_training(encoder, config, CLAIMS, GOLDS)
+    assert max(lengths) > 8
+    lengths.clear()
+    cut = replace(config, optimisation=replace(config.optimisation, max_length=8))
+    check_training(encoder, cut, CLAIMS, GOLDS)
+    assert max(lengths) == 8
+
+
 def test_the_cut_model_attends_as_the_whole_one(encoder: Encoder) -> None:
     cut = cut_encoder(encoder)
     assert cut.model.config.num_hidden_layers == 2
@@ -69,8 +90,6 @@ def test_a_wrong_way_of_computing_stops_the_training(
     hidden = packed.packed_hidden
 
     def spoilt(model: Any, batch: Any) -> torch.Tensor:
-        from dataclasses import replace
-
         if wrong == "attention":
             seen = [None if g.mask is None else torch.ones_like(g.mask) for g in batch.groups]
             groups = tuple(
