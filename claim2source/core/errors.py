@@ -182,6 +182,11 @@ class Counting(Problems):
         return "; ".join(kinds)
 
 
+def _reports() -> bool:
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    return not launched or os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 @contextlib.contextmanager
 def said_once() -> Iterator[None]:
     """Report once, by the launcher's first process, a `UserError` that all of them raise.
@@ -191,8 +196,7 @@ def said_once() -> Iterator[None]:
     try:
         yield
     except UserError:
-        launched = "TORCHELASTIC_RUN_ID" in os.environ
-        if launched and os.environ.get("LOCAL_RANK", "0") != "0":
+        if not _reports():
             try:
                 time.sleep(_WAITED)
             except Stopped:
@@ -314,7 +318,8 @@ def _raising_at_sigterm() -> Iterator[None]:
         if os.getpid() != process:  # a child has nothing of its own to clean up
             os._exit(128 + number)
         signal.signal(number, signal.SIG_IGN)  # a second one must not stop the cleaning up
-        raise Stopped("terminated", number)
+        # The launcher ends all others once one has failed, maybe before they saw the same mistake.
+        raise Stopped("terminated" if _reports() else "", number)
 
     before = signal.getsignal(signal.SIGTERM)
     try:

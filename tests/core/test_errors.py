@@ -196,6 +196,9 @@ def test_sigterm_cleans_up_and_exits_with_143(tmp_path):
     )
     assert process(body) == (143, "", "terminated\n")
     assert list(tmp_path.iterdir()) == []
+    launched = {"TORCHELASTIC_RUN_ID": "1"}
+    assert process(body, env={**launched, "LOCAL_RANK": "0"}) == (143, "", "terminated\n")
+    assert process(body, env={**launched, "LOCAL_RANK": "1"}) == (143, "", "")
 
 
 def test_characters_that_a_terminal_lacks_or_obeys_are_escaped():
