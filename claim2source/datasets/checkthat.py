@@ -170,7 +170,7 @@ def _write(
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
     if not parts:
-        raise InputError.at(origin, why="holds no claims: no train, dev or test in en, de or fr")
+        raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
         notes = notes + _add_translations(claims, Path(translations), problems)
     problems.raise_if_any()

@@ -102,7 +102,7 @@ def write_submission(
         name = written_id(claim) if written_id else claim.removeprefix(prefix)
         if claim_of.setdefault(name, claim) != claim:
             why = f"{name!r} for both {claim_of[name]!r} and {claim!r}"
-            raise InputError.at(path, None, column, why)
+            raise InputError(path, None, column, why)
     lists = {name: run.sources(claim, k) for name, claim in claim_of.items()}
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")

@@ -82,7 +82,7 @@ def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
             raise ConfigError("submit", str(file), allowed)
     require_writable(file, "file")
     if file.exists() and not is_submission_zip(file):
-        raise InputError.at(file, why="would be replaced, but is not a submission of this program")
+        raise InputError(file, why="would be replaced, but is not a submission of this program")
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
@@ -138,7 +138,7 @@ def _claims_by_id(ids: dict[str, str], year: Year) -> dict[str, str]:
     for claim, name in ids.items():
         if claims.setdefault(name, claim) != claim:
             why = f"{name!r} would stand for both {claims[name]!r} and {claim!r}"
-            raise InputError.at("submission", field="index" if year == 2026 else "post_id", why=why)
+            raise InputError("submission", field="index" if year == 2026 else "post_id", why=why)
     return claims
 
 
