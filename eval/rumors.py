@@ -152,7 +152,7 @@ def verify_rumors(config: RumorsConfig) -> str:
         require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
         fewest = others is not None or config.folds <= len(rumors.rumors)
         require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
-    runtime = SystemRuntime(Store(config.store), config.models, config.device)
+    runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
     with local_models(config.models, config.offline):
         for name in names:

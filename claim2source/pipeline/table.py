@@ -23,6 +23,7 @@ from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
+    load_reported,
     make_report,
     with_depth_notes,
 )
@@ -30,7 +31,7 @@ from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
-from claim2source.pipeline.submit import load_reported, require_submittable, submit
+from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
@@ -157,7 +158,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             self.dataset,
             replace(self.choosing(self.val), split=train_split),
             read_rewrites(self.rewrites) if self.rewrites else {},
-            self.models,
             self.open_store(),
             self.device,
             self.deepest,

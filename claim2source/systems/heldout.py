@@ -315,7 +315,7 @@ class Fitting:
 
     def once(self, made_of: object, make: Callable[[], Made]) -> Made:
         """Choose a setting, once for equal parts, form and texts, whatever they are called."""
-        return self.held_out.once((made_of, self.form, self.runtime.models), make)
+        return self.held_out.once((made_of, self.form), make)
 
 
 class TrainedOn(Protocol):

@@ -14,7 +14,6 @@ from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig
-from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
@@ -177,9 +176,8 @@ class System:
         form = self.claims or form
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
-        with local_models(runtime.models):
-            first, choices = self.first.fit(fitting)
-            own = first.form_of(form, runtime)
+        first, choices = self.first.fit(fitting)
+        own = first.form_of(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
         if not any(map(is_fit, self.stages)):
             return fitted
@@ -265,13 +263,12 @@ class SystemIndex:
         """Rank sources for claims, `k` at least, and apply the stages."""
         fitted = self.fitted
         system, runtime = fitted.system, fitted.runtime
-        with local_models(runtime.models):
-            index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
-            self._index = index
-            result = index.search(claims, system.first_depth(k))
-            kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
-            stages = [*result.parts, (kind, result)]
-            stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
+        index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
+        self._index = index
+        result = index.search(claims, system.first_depth(k))
+        kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
+        stages = [*result.parts, (kind, result)]
+        stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -294,15 +291,13 @@ class SystemIndex:
 class RunSettings:
     """Set how systems are run.
 
-    `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each reported claim,
-    read from `rewrites_file`; `depth` the sources kept per claim.
+    `dataset` is the folder that further splits are loaded from; `rewrites` a text appended to each
+    reported claim, read from `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
     choosing: ChoosingOn = ChoosingOn()
     rewrites: Mapping[str, str] = field(default_factory=dict)
-    models: Path | None = None
     store: Store | None = None
     device: str | None = None
     depth: int = DEPTH
@@ -319,7 +314,7 @@ class SystemRunner:
     def __init__(self, dataset: Dataset, settings: RunSettings | None = None) -> None:
         self.reported, self.settings = dataset, settings or RunSettings()
         given = self.settings
-        self.runtime = SystemRuntime(given.store, given.models, given.device, given.progress)
+        self.runtime = SystemRuntime(given.store, given.device, given.progress)
         self.held_out = HeldOut(given.dataset, dataset.split, given.choosing)
         self._fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = {}
         self._last: SystemIndex | None = None
@@ -376,9 +371,8 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
     Raises `NothingToChooseOn` where there are none.
     """
     dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-    with local_models(runtime.models):
-        manifests = [runtime.pool.facts(model).record for model in dense]
-        others = [manifest_of(model) for model in system.models()]
+    manifests = [runtime.pool.facts(model).record for model in dense]
+    others = [manifest_of(model) for model in system.models()]
     try:
         return held_out.claims([*manifests, *others])
     except NothingToChooseOn as error:

@@ -139,13 +139,13 @@ class FirstStage:
         settings = RunSettings(
             dataset,
             ChoosingOn(lenient=lenient),
-            models=self.first.models,
             store=store,
             device=device,
             depth=self.depth,
         )
-        runner = SystemRunner(reported, settings)
-        return {name: runner.run(self.system, None, split).result for name, split in splits.items()}
+        runner, system = SystemRunner(reported, settings), self.system
+        with local_models(self.first.models):
+            return {name: runner.run(system, None, split).result for name, split in splits.items()}
 
     def _read_run_files(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)
