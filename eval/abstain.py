@@ -118,7 +118,7 @@ def abstain(config: AbstainConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, [config.system])
-    system = named_systems(config.files, [config.system])[0][config.system]
+    system = named_systems(config.files, [config.system])[config.system]
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),

@@ -45,12 +45,12 @@ from claim2source.systems.nodes import AnyNode, RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     SIMULATED,
+    StageResult,
     apply_stage,
     is_answered,
     is_simulated,
 )
 from claim2source.systems.system import (
-    StageResult,
     System,
     SystemResult,
     SystemRunner,
