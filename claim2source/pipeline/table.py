@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
