@@ -43,9 +43,9 @@ from claim2source.evaluation.published.scores import published_parts, with_publi
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
 from claim2source.io.submissions import require_zip, zip_submission
-from claim2source.models.local import ModelOptions, local_models
+from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
-from claim2source.pipeline.submit import require_one_row
+from claim2source.pipeline.files import require_one_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import named_systems
@@ -125,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(verify_rumors(config))
 
 
+@with_local_models
 def verify_rumors(config: RumorsConfig) -> str:
     """Find evidence and verdicts, score them; write `config.out`, return the tables.
 
@@ -151,19 +152,18 @@ def verify_rumors(config: RumorsConfig) -> str:
         require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
-    with local_models(config.models, config.offline):
-        for name, system in systems.items():
-            try:
-                result = run_system(system, config, rumors, others, runtime)
-            except ConfigError:
+    for name, system in systems.items():
+        try:
+            result = run_system(system, config, rumors, others, runtime)
+        except ConfigError:
+            raise
+        except UserError as error:
+            if len(names) == 1 and not given:
                 raise
-            except UserError as error:
-                if len(names) == 1 and not given:
-                    raise
-                advice = system.advice or "remedy the reason, and run it again"
-                not_run.append(NotRun(name, "original", str(error), advice))
-                continue
-            rows.append(described(system, result, rumors))
+            advice = system.advice or "remedy the reason, and run it again"
+            not_run.append(NotRun(name, "original", str(error), advice))
+            continue
+        rows.append(described(system, result, rumors))
     if given:
         rows.append(read_outputs(config, rumors))
     if rumors.is_labelled:

@@ -48,12 +48,10 @@ from claim2source.pipeline.evaluate import (
     load_reported,
     make_report,
     score_system,
-    write_runs,
-    write_submissions,
 )
+from claim2source.pipeline.files import require_submittable, submit, write_runs, write_submissions
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime

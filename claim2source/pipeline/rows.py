@@ -33,9 +33,8 @@ from claim2source.pipeline.evaluate import (
     make_report,
     score_result,
     with_whole,
-    write_runs,
-    write_submissions,
 )
+from claim2source.pipeline.files import write_runs, write_submissions
 from claim2source.pipeline.plan import Planned, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores

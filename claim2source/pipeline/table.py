@@ -27,11 +27,11 @@ from claim2source.pipeline.evaluate import (
     with_depth_notes,
 )
 from claim2source.pipeline.families import declared_families
+from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
-from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import DenseNode

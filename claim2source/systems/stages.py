@@ -171,7 +171,6 @@ def apply_stage(
     sources: Sequence[Source],
     before: Result,
     store: Store | None = None,
-    clock: Callable[[], float] = time.perf_counter,
     *,
     device: str | None = None,
     progress: bool = False,
@@ -188,16 +187,9 @@ def apply_stage(
         inner = stage.stage
 
         def of_asked(subset: Sequence[Claim], run: Run) -> Result:
-            unranked = Result(run)
+            ranked = Result(run)
             return apply_stage(
-                inner,
-                subset,
-                sources,
-                unranked,
-                store,
-                clock,
-                device=device,
-                progress=progress,
+                inner, subset, sources, ranked, store, device=device, progress=progress
             )
 
         result = stage.apply_by(claims, before.run, earlier, of_asked)
@@ -226,11 +218,11 @@ def apply_stage(
         }
 
     def apply() -> Result:
-        started = clock()
+        started = time.perf_counter()
         result = stage.apply(claims, sources, before.run)
         if result.cost.seconds:
             return result
-        cost = replace(result.cost, seconds=clock() - started, items=len(claims))
+        cost = replace(result.cost, seconds=time.perf_counter() - started, items=len(claims))
         return replace(result, cost=cost)
 
     return replace(read_or_search(store, key, apply, is_answered), settings=settings)
