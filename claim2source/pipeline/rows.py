@@ -185,11 +185,9 @@ def _fill_report(
         report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
-        # The base of step 0, or the label, stands for the path, or for all routes.
-        is_routed = isinstance(system.first, RouteNode)
-        own = system.first.label_of() if is_routed else checkpoint.path
-        model_name = own if is_routed else result.untrained_base or own
-        model = model.replace(own, checkpoint.label or model_name)
+        if result.untrained_base and not isinstance(system.first, RouteNode):
+            # The base stands for the path of step 0.
+            model = model.replace(checkpoint.path, result.untrained_base)
         if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(

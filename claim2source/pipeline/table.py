@@ -69,8 +69,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             reported claim; settings are chosen without it.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
-        label: name by which published tables know the checkpoint, such as GritLM-F; none: a
-            model's own, and at step 0 its base's.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
             the deepest metric looks at.
     """
@@ -98,7 +96,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     rewrites: Path | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
-    label: str | None = None
     metrics: list[str] = list_field(
         METRICS, help="such as recall@500; others than these have intervals each"
     )
@@ -139,7 +136,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         shipped = shipped_files()
         systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
         behind = read_systems([self.stages] if self.stages else [], shipped)
-        checkpoints = checkpoints_of(self.checkpoint, self.label)
+        checkpoints = checkpoints_of(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
         planned = plan(
             systems,
