@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,7 @@ from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
 from claim2source.evaluation.verifiers import Verified, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
-from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.local import local_name
-from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
@@ -40,7 +39,7 @@ from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import Conditional, share_asked
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import AnyNode, RouteNode, RunNode
+from claim2source.systems.nodes import RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     SIMULATED,
@@ -400,24 +399,11 @@ def _model_identity(model: str) -> Mapping[str, Any] | None:
 def form_of_failed(
     system: System, runtime: SystemRuntime, form: ClaimForm | None = None
 ) -> ClaimForm:
-    """Name the claim form of a system that could not run, as far as its files tell."""
-    try:
-        return system.form_of(form, runtime)
-    except (UserError, MemoryError, RuntimeError):
-        return system.claims or _form_of_files(system.first) or "original"
-
-
-def _form_of_files(node: AnyNode) -> ClaimForm | None:
-    """Read the claim form of a node, or the one that all its routes share; None without one."""
-    if node.claims is not None:
-        return node.claims
-    if isinstance(node, RouteNode):
-        forms = {_form_of_files(part) for part in node.parts} - {None}
-        return forms.pop() if len(forms) == 1 else None
-    folder = checkpoint_folder(node.main_model.name) if node.main_model is not None else None
-    if folder is None or not (folder / MANIFEST).is_file():
-        return None
-    return Manifest.read(folder).rendering.claims
+    """Name the claim form of a system that could not run, or of the first part that tells its."""
+    for node in system.first.walk():
+        with suppress(UserError, MemoryError, RuntimeError):
+            return node.form_of(system.claims or form, runtime)
+    return "original"
 
 
 def not_run_row(

@@ -237,7 +237,7 @@ class DenseNode(Node):
         if self.rendering is not None:
             own = runtime.pool.load(self.model).rendering_for(self.rendering)
         else:
-            rendering = runtime.pool.facts(self.model).rendering
+            rendering = runtime.pool.rendering(self.model)
             own = rendering or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
