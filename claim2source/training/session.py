@@ -78,9 +78,7 @@ def saved_state(run: RunFolder, world: World) -> TrainingState | None:
     """
     if run.is_finished:
         if world.is_first:
-            say(
-                f"{run.path}: the run is finished: nothing is trained, an epoch is chosen and reported again"
-            )
+            say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
         return None
     if not run.has_state:
         if world.is_first:
