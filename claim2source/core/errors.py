@@ -66,37 +66,31 @@ class Problem:
 
 
 class InputError(UserError):
-    """Report bad input: one line per problem, at most 20, then the count of the others.
-
-    `hint` is a last line that says what helps.
-    """
+    """Report bad input: the file, line and field, and why; of several problems a line each."""
 
     def __init__(
-        self, problems: Iterable[Problem], total: int | None = None, hint: str = ""
+        self, file: str | Path, line: int | None = None, field: str | None = None, why: str = ""
     ) -> None:
-        self.problems = tuple(problems)
-        self.total = len(self.problems) if total is None else total
+        self._list([Problem(str(file), line, field, why)], 1, "")
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
+        """Report several problems: the first 20, the count of the others, a hint what helps."""
+        error = cls.__new__(cls)
+        error._list(problems, total, hint)
+        return error
+
+    def _list(self, problems: Iterable[Problem], total: int, hint: str) -> None:
+        self.problems, self.total = tuple(problems), total
         lines = [str(problem) for problem in self.problems[:MOST_SHOWN]]
-        if self.total > len(lines):
-            lines.append(f"... and {self.total - len(lines)} more problems")
-        lines += [hint] if hint else []
-        super().__init__("\n".join(lines))
+        if total > len(lines):
+            lines.append(f"... and {total - len(lines)} more problems")
+        super().__init__("\n".join([*lines, *([hint] if hint else [])]))
 
     @property
     def lines(self) -> list[str]:
         """List the lines that a program prints, one for each problem."""
         return str(self).split("\n")
-
-    @classmethod
-    def at(
-        cls,
-        file: str | Path,
-        line: int | None = None,
-        field: str | None = None,
-        why: str = "",
-    ) -> InputError:
-        """Make an error of a single problem."""
-        return cls([Problem(str(file), line, field, why)])
 
 
 class ConfigError(UserError, ValueError):
@@ -113,7 +107,7 @@ class ConfigError(UserError, ValueError):
 
     def at(self, place: tuple[str, int] | None) -> UserError:
         """Return the error by the file and line that set the key, if a file did."""
-        return self if place is None else InputError.at(*place, self.key or None, self.why)
+        return self if place is None else InputError(*place, self.key or None, self.why)
 
 
 def shown(value: object) -> str:
@@ -156,7 +150,7 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise `InputError` when anything was added."""
         if self._total:
-            raise InputError(self._kept, self._total)
+            raise InputError.of(self._kept, self._total)
 
 
 class Counting(Problems):

@@ -67,7 +67,7 @@ def folder_of(name: str | Path) -> Path:
         return Path(root) / folder
     here = "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
     there = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
-    raise InputError.at(folder, why=f"{here}, {there}")
+    raise InputError(folder, why=f"{here}, {there}")
 
 
 def files_of(name: str | Path) -> list[Path]:
@@ -85,7 +85,7 @@ def read_beir(
     """Read one split of a BEIR folder; see `load`."""
     folder = Path(folder)
     if why := why_not_folder(folder):
-        raise InputError.at(folder, why=why)
+        raise InputError(folder, why=why)
     problems = Traits(folder, is_lenient(folder, lenient))
     for name in (CORPUS, QUERIES):
         if why := why_not_file(folder / name):
@@ -358,7 +358,7 @@ def write_beir(
 def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     """Raise where the folder `source` is absent or writing `target` would lose something."""
     if why := why_not_folder(source):
-        raise InputError.at(source, why=why)
+        raise InputError(source, why=why)
     inside, outside = source.resolve(), target.resolve()
     if any(inside.is_relative_to(folder) for folder in (outside, aside(outside))):
         raise UserError(f"{target}: writing there would replace the input {source}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -115,15 +115,6 @@ def prepare_hub(
     return _write(name, collection, parts, notes, target, translations, overwrite)
 
 
-def written_index(split: str, lang: str) -> Callable[[str], str]:
-    """Map a claim id to the task's own index, for a submission: "dev-de-7" -> "7".
-
-    Of an id that does not name its language only "<split>-" is dropped.
-    """
-    prefixes = (f"{split}-{lang}-", f"{split}-")
-    return lambda claim: claim.removeprefix(next(filter(claim.startswith, prefixes), ""))
-
-
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
     try:
         import datasets
@@ -170,7 +161,7 @@ def _write(
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
     if not parts:
-        raise InputError.at(origin, why="holds no claims: no train, dev or test in en, de or fr")
+        raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
         notes = notes + _add_translations(claims, Path(translations), problems)
     problems.raise_if_any()

@@ -164,7 +164,7 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
     try:
         size = Path(path).stat().st_size
         if size > MOST:
-            raise InputError.at(path, why=f"{size} bytes; a pickle is read up to {MOST}")
+            raise InputError(path, why=f"{size} bytes; a pickle is read up to {MOST}")
         data = Path(path).read_bytes()
         return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
         why = f"not a pickled DataFrame of plain columns, or damaged: {short}"
     except (RecursionError, MemoryError):
         why = "nested too deeply or too large to be read"
-    raise InputError.at(path, why=why)
+    raise InputError(path, why=why)
 
 
 def _need(holds: bool, why: str) -> None:

@@ -91,7 +91,7 @@ class Traits(Counting):
                 f"counted and said with --lenient (in training --data.lenient), or `lenient: true` "
                 f"in {self.folder / SETTINGS}"
             )
-            raise InputError(error.problems, error.total, hint) from None
+            raise InputError.of(error.problems, error.total, hint) from None
 
     def said(self, split: str) -> tuple[str, ...]:
         """Sum up omissions and changes in one line, with the first place of each kind."""

@@ -124,7 +124,7 @@ def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> N
                 return
     if not load(folder, split, lenient=lenient).golds:
         why = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
-        raise InputError.at(folder_of(folder), field="split", why=why)
+        raise InputError(folder_of(folder), field="split", why=why)
 
 
 def _is_gold(line: str) -> bool:

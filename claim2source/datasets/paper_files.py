@@ -116,12 +116,12 @@ class PaperFiles:
                 return cls([folder / CORPUS], columns or {}, format or "beir", lenient)
         if not path.is_dir():
             if why := why_not_file(path):
-                raise InputError.at(path, why=why)
+                raise InputError(path, why=why)
             return cls([path], columns or {}, format, lenient)
         every = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
         files = [item for item in every if _is_ours(item)]
         if not files:
-            raise InputError.at(path, why=f"holds no files of papers: {READ} (.gz)")
+            raise InputError(path, why=f"holds no files of papers: {READ} (.gz)")
         others = [item for item in every if item not in set(files)]
         return cls(files, columns or {}, format, lenient, others=others)
 

@@ -84,7 +84,7 @@ def _parquet(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iter
             columns = _columns(path, file.schema_arrow.names, renamed, problems)
             for field, column in columns.items():
                 if why := _why_not_cells(file.schema_arrow.field(column).type, field):
-                    raise InputError.at(path, field=column, why=why)
+                    raise InputError(path, field=column, why=why)
             names = list(dict.fromkeys(columns.values()))
             for batch in file.iter_batches(_BATCH, columns=names):
                 table = Table.from_batches([batch])
@@ -135,13 +135,13 @@ def _columns(
     there = ", ".join(header) or "none"
     for name, column in columns.items():
         if column not in header:
-            raise InputError.at(path, field=name, why=f"no column {column!r}; there are: {there}")
+            raise InputError(path, field=name, why=f"no column {column!r}; there are: {there}")
         if header.count(column) > 1:
             why = f"{header.count(column)} columns have this name; there are: {there}"
-            raise InputError.at(path, field=column, why=why)
+            raise InputError(path, field=column, why=why)
     if "id" not in columns or not {"title", "abstract"} & set(columns):
         why = f"name the columns of id and of title or abstract; there are: {there}"
-        raise InputError.at(path, field="columns", why=why)
+        raise InputError(path, field="columns", why=why)
     if unread := [column for column in header if column and column not in columns.values()]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
         problems.count(f"tables with columns that are not read ({listed})", path)

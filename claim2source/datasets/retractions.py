@@ -94,7 +94,7 @@ def read_notices(path: Path) -> Notices:
             if name not in header:
                 there = ", ".join(header[:8]) or "none"
                 why = f"no such column; a file of Retraction Watch has it; there are: {there}"
-                raise InputError.at(path, field=name, why=why)
+                raise InputError(path, field=name, why=why)
         rows.fieldnames = header
         listed = [
             (
@@ -107,7 +107,7 @@ def read_notices(path: Path) -> Notices:
             for kind, day in [(row["RetractionNature"] or "", row.get("RetractionDate") or "")]
         ]
     except csv.Error as error:
-        raise InputError.at(path, why=f"is not a CSV file: {error}") from None
+        raise InputError(path, why=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
     dois, pmids = dict[str, str](), dict[str, str]()
     for _, kind, state, row in sorted(listed, key=lambda entry: _number(entry[0])):

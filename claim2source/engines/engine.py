@@ -150,7 +150,7 @@ class Engine(PaperTable):
             if any(
                 not other.startswith(under) or other.startswith(f"{under}data/") for other in others
             ):
-                raise InputError.at(files.uri, why="exists and is not an index: it is not replaced")
+                raise InputError(files.uri, why="exists and is not an index: it is not replaced")
             made = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
@@ -202,7 +202,7 @@ class Engine(PaperTable):
 
     def _damaged(self, why: str) -> InputError:
         papers = f"{self.manifest.papers} papers when it was built last"
-        return InputError.at(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
+        return InputError(self.where, why=f"damaged ({papers}): {why}; {ADVICE}")
 
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""

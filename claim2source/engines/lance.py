@@ -47,7 +47,7 @@ def named_errors(where: str) -> Iterator[None]:
                 advice = f"{why}, and run the same command again; finished writes stay"
                 raise UserError(f"{where}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
-        raise InputError.at(where, why=why) from None
+        raise InputError(where, why=why) from None
 
 
 def short(error: Exception) -> str:

@@ -35,7 +35,7 @@ from claim2source.systems.stages import (
 )
 from claim2source.systems.system import System
 from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings
+from claim2source.text.findings import findings, with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
 
 log = logging.getLogger(__name__)
@@ -388,7 +388,8 @@ class Finder:
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
-        Both by the index's model; keys are claim and paper.
+        Both by the index's model, of findings that hold the claim's numbers where some do; keys
+        are claim and paper.
         """
         wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
         sentences = {one: split(papers[one]) for one in wanted}
@@ -401,11 +402,13 @@ class Finder:
         if several:
             made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
             of_post = dict(zip(several, made, strict=True))
+        texts_of = {claim.id: claim.text for claim in claims}
         nearest = {}
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
                     positions = findings(sentences[one])
+                    positions = with_numbers_of(texts_of[claim], sentences[one], positions)
                     scores = vectors[one][positions] @ found.vectors[claim]
                     best = positions[int(np.argmax(scores))]
                     texts = (

@@ -197,7 +197,7 @@ def read_selections(path: Path) -> Selections:
             problems.add(path, None, field, "is neither null nor a place, an integer from 1")
     problems.raise_if_any()
     if not selections:
-        raise InputError.at(path, why="holds no selections")
+        raise InputError(path, why="holds no selections")
     return selections
 
 
@@ -210,7 +210,7 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
     """
     if language not in selections:
         have = ", ".join(sorted(selections))
-        raise InputError.at(path, why=f"no selections of {language!r} claims; there are: {have}")
+        raise InputError(path, why=f"no selections of {language!r} claims; there are: {have}")
     problems = Problems()
     lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
     for selected_rank, selected in selections[language].items():

@@ -108,7 +108,7 @@ def read_lines(path: Path) -> list[str]:
             problems.add(path, number, None, "holds a NUL character")
     problems.raise_if_any()
     if not any(line.strip() for line in lines):
-        raise InputError.at(path, why="the file is empty")
+        raise InputError(path, why="the file is empty")
     return lines
 
 

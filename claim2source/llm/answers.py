@@ -89,7 +89,7 @@ class AnswerStore:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         tables = [name for (name,) in self._base.execute("SELECT name FROM sqlite_master")]
         if not 0 <= version <= VERSION or version == 0 and tables:
-            raise InputError.at(str(self.path), why="is not a store of answers of this version")
+            raise InputError(str(self.path), why="is not a store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine without power its last moments.
         self._base.execute("PRAGMA synchronous = NORMAL")
@@ -176,10 +176,10 @@ class AnswerStore:
             # A flipped bit of the header says so of a file that can be written.
             if damaged or name == "SQLITE_READONLY" and os.access(str(self.path), os.W_OK):
                 raise self._damaged(str(error)) from None
-            raise InputError.at(str(self.path), why=f"the store of answers: {error}") from None
+            raise InputError(str(self.path), why=f"the store of answers: {error}") from None
 
     def _damaged(self, why: str) -> InputError:
-        return InputError.at(
+        return InputError(
             str(self.path),
             why=f"the store of answers is damaged ({why}); "
             "move it away: its replies are requested again",

@@ -107,7 +107,7 @@ class StyleOptions(Settings):
             made = read_made(self.texts)
             for name in self.rewritten:
                 if name not in made:
-                    raise InputError.at(self.texts, why=f"holds no texts of style {name}")
+                    raise InputError(self.texts, why=f"holds no texts of style {name}")
 
 
 @dataclass(frozen=True)

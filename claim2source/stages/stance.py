@@ -78,7 +78,7 @@ class NLI(CrossEncoder):
         ]
         if [len(numbers) for numbers in columns] != [1, 1]:
             why = f"{', '.join(names.values())}: entailment and contradiction must be among them"
-            raise InputError.at(self.files[0] / "config.json", field="id2label", why=why)
+            raise InputError(self.files[0] / "config.json", field="id2label", why=why)
         return columns[0][0], columns[1][0]
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:

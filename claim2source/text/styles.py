@@ -219,14 +219,14 @@ def read_made(folder: Path) -> dict[str, Made]:
     if not path.exists():
         return {}
     if why := why_not_file(path):
-        raise InputError.at(path, why=why)
+        raise InputError(path, why=why)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
-            raise InputError.at(path, field="format", why=f"is not {_FORMAT}")
+            raise InputError(path, field="format", why=f"is not {_FORMAT}")
         return {STYLES[name].name: Made(**entry) for name, entry in values["styles"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-        raise InputError.at(path, why="does not say how styles were made") from None
+        raise InputError(path, why="does not say how styles were made") from None
 
 
 def refuse_other_folder(folder: Path) -> None:
@@ -252,7 +252,7 @@ def read_style(
     path = folder / f"{style.name}.jsonl"
     made = read_made(folder).get(style.name)
     if made is None or (why_not_file(path) is not None):
-        raise InputError.at(folder, why=f"holds no texts of style {style.name}")
+        raise InputError(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
     rewrites: dict[tuple[str, int], Rewrite] = {}
     lines: dict[tuple[str, int], int] = {}
