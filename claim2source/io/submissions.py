@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.errors import InputError, Problems
-from claim2source.core.files import atomic_path
+from claim2source.core.errors import ConfigError, InputError, Problems
+from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.io.text_files import first_cells, tsv_rows
@@ -167,8 +167,16 @@ def zip_submission(files: Sequence[Path], target: Path) -> None:
             packed.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
-def is_submission_zip(path: Path) -> bool:
-    """Tell whether a file is a zip of a lab's files and nothing else."""
+def require_zip(file: Path) -> None:
+    """Raise `UserError` unless a zip may be written: one of a lab's files may be replaced."""
+    if file.suffix.casefold() != ".zip":
+        raise ConfigError("submit", str(file), "a file whose name ends in .zip")
+    if file.exists() and not _is_submission_zip(file):
+        raise InputError(file, why="would be replaced, but is not a submission of this program")
+    require_writable(file, "file")
+
+
+def _is_submission_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as packed:
             names = packed.namelist()

@@ -6,15 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.files import require_writable
+from claim2source.core.errors import ConfigError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets.checkthat import LANGUAGES
 from claim2source.io.submissions import (
     check_submission,
-    is_submission_zip,
     lab_ids,
+    require_zip,
     write_submission,
     year_of,
     zip_submission,
@@ -32,7 +31,7 @@ def require_submittable(
     """
     if file is None:
         return
-    require_zip(file, rows, how)
+    require_one_row(file, rows, how)
     year = year_of(dataset)
     foreign = [lang for lang in dataset.languages if year == 2026 and lang not in LANGUAGES]
     if foreign:
@@ -42,19 +41,15 @@ def require_submittable(
         allowed = f"{SUBMITTED} sources a claim; the pool has {len(dataset.sources)}"
         raise ConfigError("submit", str(file), allowed)
     lab_ids(dataset, year)
+    require_zip(file)
 
 
-def require_zip(file: Path, rows: Sequence[str], how: str = "") -> None:
-    """Raise `UserError` unless one row is submitted, to a zip that may be written."""
-    if file.suffix.casefold() != ".zip":
-        raise ConfigError("submit", str(file), "a file whose name ends in .zip")
+def require_one_row(file: Path, rows: Sequence[str], how: str = "") -> None:
+    """Raise `ConfigError` unless one row is submitted; `how` says how to choose one."""
     if len(rows) != 1:
         names = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
         allowed = f"one system and claim form; here are {len(rows)} ({names}): {how}"
         raise ConfigError("submit", str(file), allowed)
-    require_writable(file, "file")
-    if file.exists() and not is_submission_zip(file):
-        raise InputError(file, why="would be replaced, but is not a submission of this program")
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:

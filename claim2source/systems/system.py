@@ -112,6 +112,11 @@ class System:
         """List the nodes that its first stage is made of; none of a leaf."""
         return self.first.parts
 
+    @property
+    def dense_models(self) -> list[ModelConfig]:
+        """List the dense models of its first stage."""
+        return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
+
     def loaded_stages(self) -> list[tuple[str, Any]]:
         """Make its stages, each with its name."""
         return load_stages(self.stages)
@@ -146,19 +151,27 @@ class System:
         path: str,
         routes: Mapping[str, str] | None = None,
         read_as: DenseNode | None = None,
+        name: str = "",
     ) -> System:
         """Replace the dense model by a checkpoint, for some languages by another.
 
-        `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
-        the system has no dense model.
+        `read_as` says how it is read; none: as a checkpoint of ours. `name` is the checkpoint's,
+        with which the system's then begins; the dense part of a hybrid has it alone, to be tested
+        against it. Raises `ConfigError` where the system has no dense model.
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
             bare = replace(first, label=None, unsupported=None, advice=None)
             first = RouteNode(routes={DEFAULT: (bare,)})
         first = _with_checkpoint(first, path, routes, read_as)
+        own = self.name
+        if name:
+            own = f"{name}+{self.name}" if self.name else name
+            first = replace(first, name=own)
+            if isinstance(first, HybridNode):
+                first = replace(first, dense=replace(first.dense, name=name))
         # With other checkpoints it is no longer what its label says.
-        return replace(self, first=first, label=None, unsupported=None, advice=None)
+        return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
 
     def fit(
         self,
@@ -370,11 +383,10 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
 
     Raises `NothingToChooseOn` where there are none.
     """
-    dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-    manifests = [runtime.pool.facts(model).record for model in dense]
-    others = [manifest_of(model) for model in system.models()]
+    manifests = [runtime.pool.facts(model).record for model in system.dense_models]
+    of_stages = map(manifest_of, system.models())
     try:
-        return held_out.claims([*manifests, *others])
+        return held_out.claims([*manifests, *of_stages])
     except NothingToChooseOn as error:
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
