@@ -54,7 +54,7 @@ class VersionedScores(LLMScores):
     """Ask several times; rank sources by the mean of the answers.
 
     Args:
-        versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
+        versions: how often it is asked; `evaluate` scores each, with mean and SD.
         version: rank by this version alone, from 1.
     """
 
