@@ -147,6 +147,7 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
 def rendered(**values: object) -> str:
     """Render the template with its script and style; all values are escaped."""
     import jinja2
+    from markupsafe import Markup, escape
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
@@ -157,6 +158,8 @@ def rendered(**values: object) -> str:
     )
     environment.filters["cell"] = lambda value: text_of(value).replace(" [", "\n[")
     environment.filters["word_columns"] = _word_columns
+    # A narrow column breaks a system's name before its claim form.
+    environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace(".", "<wbr>."))
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     return environment.get_template(TEMPLATE).render(
         script=script,
