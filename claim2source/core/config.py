@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -85,9 +85,8 @@ def flag(help: str, default: bool = False) -> Any:
 
 def list_field(default: Sequence[Any] | None = None, *, help: str = "") -> Any:
     """Declare a dataclass field of several values: `--name a b`, or `--name a --name b`."""
-    if default is None:
-        return dataclasses.field(default=None, metadata={"help": help})
-    return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help})
+    make: Any = partial(list, default) if default is not None else NoneType
+    return dataclasses.field(default_factory=make, metadata={"help": help})
 
 
 @said_once()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -113,15 +113,6 @@ def prepare_hub(
             notes.append(f"{table}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _write(name, collection, parts, notes, target, translations, overwrite)
-
-
-def written_index(split: str, lang: str) -> Callable[[str], str]:
-    """Map a claim id to the task's own index, for a submission: "dev-de-7" -> "7".
-
-    Of an id that does not name its language only "<split>-" is dropped.
-    """
-    prefixes = (f"{split}-{lang}-", f"{split}-")
-    return lambda claim: claim.removeprefix(next(filter(claim.startswith, prefixes), ""))
 
 
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:

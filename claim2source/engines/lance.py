@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +56,9 @@ def short(error: Exception) -> str:
 
 
 def connection(files: IndexFiles) -> Any:
+    """Open the database; its tables stay at the version that they were opened at."""
     options = getattr(files, "options", None)
-    return lancedb_module().connect(
-        files.uri, read_consistency_interval=timedelta(0), storage_options=options
-    )
+    return lancedb_module().connect(files.uri, storage_options=options)
 
 
 def lancedb_module() -> Any:
@@ -71,10 +69,6 @@ def lancedb_module() -> Any:
     except ImportError:
         raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
     return lancedb
-
-
-def hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
-    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
 
 
 def numbers(table: pyarrow.Table, column: str) -> np.ndarray:

@@ -143,6 +143,7 @@ class Finder:
         self._abstain: tuple[object, AbstainModel] | None = None
         self._depth = DEEPEST
         self._pool: dict[str, Source] = {}
+        self._matching = MatchingWords(engine.manifest.bm25)
         self.stages: list[tuple[str, Stage]] = []
         if pipeline is not None:
             self._check(pipeline)
@@ -233,10 +234,8 @@ class Finder:
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
         verdicts, measured = self._verdicts(claims, stages, present)
-        listed_papers = list({key for ids in shown.values() for key in ids})
-        matching = MatchingWords(
-            self.engine.manifest.bm25, [papers[paper] for paper in listed_papers]
-        )
+        if self._matching.bm25 != self.engine.manifest.bm25:
+            self._matching = MatchingWords(self.engine.manifest.bm25)
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
@@ -245,6 +244,7 @@ class Finder:
         for post, claim in zip(posts, claims, strict=True):
             listed = [(name, run.scored(claim.id)) for name, run in scores]
             last = listed[-1][1]
+            words = self._matching.of(claim, [papers[one] for one in shown[claim.id]])
             matches = tuple(
                 Match(
                     rank,
@@ -252,7 +252,7 @@ class Finder:
                     last[one],
                     {name: scored[one] for name, scored in listed if one in scored},
                     *nearest.get((claim.id, one), ("", "")),
-                    matching.of(claim, one),
+                    words[rank - 1],
                 )
                 for rank, one in enumerate(shown[claim.id], 1)
             )

@@ -160,23 +160,23 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
     file, line and key.
     """
-    named, keys = read_yaml(path := shipped(path, folder)), options_of(kind)
+    path = shipped(path, folder)
+    named, keys = read_yaml(path), options_of(kind)
     if not isinstance(named, YamlMapping):
         raise InputError(path, why="must be names, each with its keys below it")
-    alone = (
+    is_entry = any(
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
         for name, value in named.items()
     )
-    if any(alone):
-        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
     made: dict[str, Entry] = {}
-    for name, values in named.items():
+    for name, values in {path.stem: named}.items() if is_entry else named.items():
         try:
             made[name] = make(kind, values)
         except ConfigError as error:
             # A flag is no help in a file of entries.
             why = f"{error.key}: {error.why}".partition("; give --")[0]
-            raise ConfigError(name, values, "", why).at(named.places[name]) from None
+            place = (str(path), 1) if is_entry else named.places[name]
+            raise ConfigError(name, values, "", why).at(place) from None
     return made
 
 
