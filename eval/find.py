@@ -98,7 +98,8 @@ def find(config: FindConfig) -> None:
 
     from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 
-    finder = config.open_finder(engine, Store(config.store), progress=True)
+    one_post = config.post is not None
+    finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
     if config.bibtex:
         say(as_bibtex(answers))
