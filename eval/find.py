@@ -30,7 +30,7 @@ from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
 from claim2source.io.store import Store
 from claim2source.models.local import with_local_models
-from claim2source.text.language import CODES
+from claim2source.text.language import CODES, load_detector
 
 AUTO = "auto"
 
@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
+    if config.lang == AUTO:
+        load_detector()
     engine = open_index(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     # A post or file that cannot be read is known before a model is.

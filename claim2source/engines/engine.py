@@ -431,7 +431,7 @@ class Engine(PaperTable):
         """Encode claims with this model. Raises `UserError` if another one made the index."""
         encoder = Dense(model, device=self.device).encoder
         if self.device == NUMPY and not self.manifest.is_of(encoder):
-            encoder = Dense(model).encoder  # its settings may be those that transformers alone reads
+            encoder = Dense(model).encoder  # transformers may read its config otherwise
         self.use(encoder)
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import reduce
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 # (id, score), best first.
 Hits = list[tuple[str, float]]
+_REST_CLIENT = "lance_namespace_urllib3_client"
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -66,11 +69,34 @@ def connection(files: IndexFiles) -> Any:
 def lancedb_module() -> Any:
     # By itself it warns that a new index is not there yet.
     os.environ.setdefault("LANCEDB_LOG", "error")
+    _spare_rest_client()
     try:
         import lancedb
     except ImportError:
         raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
     return lancedb
+
+
+def _spare_rest_client() -> None:
+    """Have LanceDB import the models of its REST service without that service's client.
+
+    The client makes validators for every call, which takes half of LanceDB's time to import. It
+    is loaded when it is used.
+    """
+    spec = None if _REST_CLIENT in sys.modules else find_spec(_REST_CLIENT)
+    if spec is None or spec.loader is None:
+        return
+    loader, module = spec.loader, module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[_REST_CLIENT] = module
 
 
 def hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:

@@ -61,9 +61,12 @@ class FinderOptions(ModelOptions):
         For `one_post` the model runs in NumPy where it can: PyTorch takes longer to import.
         """
         from claim2source.find.finder import Finder
-        from claim2source.systems.read import read_staged
 
-        pipeline = None if self.pipeline is None else read_staged(self.pipeline, self.system)
+        pipeline = None
+        if self.pipeline is not None:
+            from claim2source.systems.read import read_staged
+
+            pipeline = read_staged(self.pipeline, self.system)
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
             engine.load(ModelConfig(name=self.model))

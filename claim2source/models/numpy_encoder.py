@@ -232,7 +232,7 @@ def load_numpy(folder: Path, settings: EncoderSettings, shorten: bool) -> NumpyE
         if tokenizer is None:
             return None
         with safe_open(folder / "model.safetensors", "np") as file:
-            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_slice(name) for name in file.keys()}
             table = tensors.pop(_TABLE)
             weights = {
                 name: tensor[:] for name, tensor in tensors.items() if tensor.get_dtype() == "F32"
@@ -248,7 +248,7 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
     """Load the tokenizer as transformers does; None where that would take more than this."""
     from tokenizers import Tokenizer, normalizers
 
-    config = read_object(folder / "tokenizer_config.json")
+    config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
     kind, path = config.get("tokenizer_class"), folder / "tokenizer.json"
     if kind not in (*_PLAIN, *_BERT) or not path.is_file():
         return None
