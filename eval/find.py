@@ -148,7 +148,7 @@ def standard_input() -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError.at("standard input", why="is not UTF-8") from None
+        raise InputError("standard input", why="is not UTF-8") from None
     if not text.strip():
         raise ConfigError("post", text[:40], "a text; standard input holds none")
     return text

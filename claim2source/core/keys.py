@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known names that are nearest, with a space after them; "" where none is near.
 
     `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
@@ -24,4 +24,4 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
         close = get_close_matches(last, ends.values(), 1, 0.7)
         near = [key for key, end in ends.items() if end in close][:1]
     near = near or [key for key, end in ends.items() if end in last.split("_")][:1]
-    return f"did you mean {' or '.join(prefix + key for key in near)}? " if near else ""
+    return f"did you mean {' or '.join(near)}? " if near else ""

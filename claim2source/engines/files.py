@@ -118,7 +118,7 @@ class Folder:
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
                     status = path.stat()
                     if not stat.S_ISREG(status.st_mode):  # reading it may never end
-                        raise InputError.at(path, why="is not a regular file: remove it")
+                        raise InputError(path, why="is not a regular file: remove it")
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         return stamps
@@ -381,7 +381,7 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
         return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"
-        raise InputError.at(f"{files.uri}/{name}", why=why) from None
+        raise InputError(f"{files.uri}/{name}", why=why) from None
 
 
 def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import reduce
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,7 @@ def named_errors(where: str) -> Iterator[None]:
                 advice = f"{why}, and run the same command again; finished writes stay"
                 raise UserError(f"{where}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
-        raise InputError.at(where, why=why) from None
+        raise InputError(where, why=why) from None
 
 
 def short(error: Exception) -> str:
@@ -60,10 +59,9 @@ def short(error: Exception) -> str:
 
 
 def connection(files: IndexFiles) -> Any:
+    """Open the database; its tables stay at the version that they were opened at."""
     options = getattr(files, "options", None)
-    return lancedb_module().connect(
-        files.uri, read_consistency_interval=timedelta(0), storage_options=options
-    )
+    return lancedb_module().connect(files.uri, storage_options=options)
 
 
 def lancedb_module() -> Any:
@@ -97,10 +95,6 @@ def _spare_rest_client() -> None:
 
     module.__getattr__ = load  # type: ignore[method-assign]
     sys.modules[_REST_CLIENT] = module
-
-
-def hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
-    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
 
 
 def numbers(table: pyarrow.Table, column: str) -> np.ndarray:

@@ -111,10 +111,10 @@ class IndexManifest:
         data, path = files.read(name), Path(f"{files.uri}/{name}")
         if data is None:
             why = files.why_absent() or f"not an index: it has no {name}"
-            raise InputError.at(files.uri, why=why)
+            raise InputError(files.uri, why=why)
         values = parsed_json(data, path)
         if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
-            raise InputError.at(files.uri, why="an unfinished copy: copy the folder again")
+            raise InputError(files.uri, why="an unfinished copy: copy the folder again")
         return cls.parsed(json.dumps(values), path)
 
     @classmethod

@@ -24,7 +24,7 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings
+from claim2source.text.findings import findings, with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Finder:
         self.engine, self.sentences, self.threshold = engine, sentences, threshold
         self.on_part: Callable[[str], None] = lambda part: None
         self._abstain: tuple[object, AbstainModel] | None = None
+        self._matching = MatchingWords(engine.manifest.bm25)
         self._pipeline: PipelineStages | None = None
         if pipeline is not None:
             # Its imports take longer than an answer without it.
@@ -210,10 +211,8 @@ class Finder:
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
         verdicts, measured = self._verdicts(claims, stages, present)
-        listed_papers = list({key for ids in shown.values() for key in ids})
-        matching = MatchingWords(
-            self.engine.manifest.bm25, [papers[paper] for paper in listed_papers]
-        )
+        if self._matching.bm25 != self.engine.manifest.bm25:
+            self._matching = MatchingWords(self.engine.manifest.bm25)
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
@@ -222,6 +221,7 @@ class Finder:
         for post, claim in zip(posts, claims, strict=True):
             listed = [(name, run.scored(claim.id)) for name, run in scores]
             last = listed[-1][1]
+            words = self._matching.of(claim, [papers[one] for one in shown[claim.id]])
             matches = tuple(
                 Match(
                     rank,
@@ -229,7 +229,7 @@ class Finder:
                     last[one],
                     {name: scored[one] for name, scored in listed if one in scored},
                     *nearest.get((claim.id, one), ("", "")),
-                    matching.of(claim, one),
+                    words[rank - 1],
                 )
                 for rank, one in enumerate(shown[claim.id], 1)
             )
@@ -326,7 +326,8 @@ class Finder:
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
-        Both by the index's model; keys are claim and paper.
+        Both by the index's model, of findings that hold the claim's numbers where some do; keys
+        are claim and paper.
         """
         wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
         sentences = {one: split(papers[one]) for one in wanted}
@@ -339,11 +340,13 @@ class Finder:
         if several:
             made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
             of_post = dict(zip(several, made, strict=True))
+        texts_of = {claim.id: claim.text for claim in claims}
         nearest = {}
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
                     positions = findings(sentences[one])
+                    positions = with_numbers_of(texts_of[claim], sentences[one], positions)
                     scores = vectors[one][positions] @ found.vectors[claim]
                     best = positions[int(np.argmax(scores))]
                     texts = (

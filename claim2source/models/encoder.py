@@ -289,8 +289,7 @@ class Encoder:
         return [text_key(prefix + text if pooled else f"{prefix}\0{text}") for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
-        key = self.key()
-        if store is None or key is None:
+        if store is None or (key := self.key()) is None:
             return None
         trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
         return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)
