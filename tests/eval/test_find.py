@@ -41,6 +41,7 @@ from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.models.layout import declare
 
 NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
 PAPERS = [
@@ -150,9 +151,11 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
         answer, imported = cold(post)
         assert imported == ""
         assert close(answer, expected)
-    # Another model is refused as ever.
+    # The model's folder may be another one, but not its config.
     manifest = json.loads((Path(index) / "manifest.json").read_text())
     folder = shutil.copytree(manifest["model"]["name"], tmp_path / "model")
+    declare(folder, sbert={"max_seq_length": 32})
+    assert close(cold(POST, "--model", str(folder))[0], json.loads(ask(POST, "--json")))
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"layer_norm_eps": 1e-5})
     with pytest.raises(UserError, match="another model made this index"):
