@@ -322,7 +322,7 @@ def _built(
         if option.group is not None and not (value is None and nullable):
             values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
-            values[name] = _value(key, option, value)  # else null: as if it were not there
+            values[name] = _typed_value(key, option, value)  # else null: as if it were not there
     absent = (prefix + name for name in options_of(kind) if name not in values and "." not in name)
     if key := next((key for key in absent if options[key].default is MISSING), ""):
         raise ConfigError(key, None, "a value", f"is required; give --{key}")
@@ -335,7 +335,7 @@ def _built(
         raise ConfigError(key, error.value, error.allowed, error.why) from None
 
 
-def _value(key: str, option: Option, value: Any) -> Any:
+def _typed_value(key: str, option: Option, value: Any) -> Any:
     """Read a value of YAML's as its type wants it: a number as it is written where text is."""
     texts = value if isinstance(value, list) else [value]
     if _is_text(_item_of(option.hint) or option.hint):

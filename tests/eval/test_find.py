@@ -30,7 +30,7 @@ from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.stages.abstain import AbstainModel, Design, Tenth
-from claim2source.stages.learned import FittedOn, LearnedFusion, LearnedView
+from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
 from eval.find import main
@@ -366,7 +366,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
-    made = LearnedFusion((view,), FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1))
+    made = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
     made.write(tmp_path / "fusion.json")
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
