@@ -40,6 +40,7 @@ from claim2source.engines.lance import (
     connection,
     lancedb_module,
     named_errors,
+    newest_version,
     short,
 )
 from claim2source.engines.manifest import MANIFEST, IndexManifest
@@ -208,21 +209,26 @@ class Engine(PaperTable):
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""
         manifest = self.manifest
-        if not self.files.listed(f"{self._folder}/_versions"):
+        versions = self.files.listed(f"{self._folder}/_versions")
+        if not versions:
             raise self._damaged(f"{self._folder}/_versions is missing")
         try:
             table = connection(self.files).open_table(manifest.table)
             if self.at is not None:
                 table.checkout(self.at)
-            schema, papers = table.schema, table.count_rows()
+            schema, papers, version = table.schema, table.count_rows(), table.version
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
                 why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
-        if lacking - ADDED or schema.field("vector").type.list_size != manifest.dimensions:
+        expected = {*schema_of(manifest.dimensions, manifest.sentences > 0).names}
+        if (expected ^ {*schema.names}) - ADDED or schema.field(
+            "vector"
+        ).type.list_size != manifest.dimensions:
             raise self._damaged("its table is not the one that its manifest describes")
+        if self.at is None and version < newest_version(versions):
+            raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
         self._columns = frozenset(schema.names)
@@ -237,10 +243,14 @@ class Engine(PaperTable):
             with self._named():
                 self._table.checkout_latest()
             return
-        before = self.manifest
-        self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
-        self._check_files()
-        self._table = self._open_table()
+        before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
+        try:
+            self._check_files()
+            self._table = self._open_table()
+        except BaseException:
+            self.manifest = before  # the next search tries again
+            raise
+        self._stamp = stamp
         if self.manifest.encoders != before.encoders:
             self._encoder = None
 

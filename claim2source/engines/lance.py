@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from importlib.util import find_spec, module_from_spec
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
+_LAST = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -62,6 +64,16 @@ def connection(files: IndexFiles) -> Any:
     """Open the database; its tables stay at the version that they were opened at."""
     options = getattr(files, "options", None)
     return lancedb_module().connect(files.uri, storage_options=options)
+
+
+def newest_version(names: Iterable[str]) -> int:
+    """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
+    numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
+    # Of 20 digits: counted down from the largest number, so that the newest is listed first.
+    return max(
+        (_LAST - int(one) if len(one) == 20 else int(one) for one in numbers if one.isdecimal()),
+        default=0,
+    )
 
 
 def lancedb_module() -> Any:
