@@ -40,6 +40,7 @@ from claim2source.engines.lance import (
     connection,
     lancedb_module,
     named_errors,
+    newest_version,
     short,
 )
 from claim2source.engines.manifest import MANIFEST, IndexManifest
@@ -65,6 +66,7 @@ from claim2source.engines.rows import (
     vectors_of,
 )
 from claim2source.engines.table import PaperTable, Stats
+from claim2source.models.config import NUMPY, ModelConfig
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -207,21 +209,26 @@ class Engine(PaperTable):
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""
         manifest = self.manifest
-        if not self.files.listed(f"{self._folder}/_versions"):
+        versions = self.files.listed(f"{self._folder}/_versions")
+        if not versions:
             raise self._damaged(f"{self._folder}/_versions is missing")
         try:
             table = connection(self.files).open_table(manifest.table)
             if self.at is not None:
                 table.checkout(self.at)
-            schema, papers = table.schema, table.count_rows()
+            schema, papers, version = table.schema, table.count_rows(), table.version
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
                 why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
-        if lacking - ADDED or schema.field("vector").type.list_size != manifest.dimensions:
+        expected = {*schema_of(manifest.dimensions, manifest.sentences > 0).names}
+        if (expected ^ {*schema.names}) - ADDED or schema.field(
+            "vector"
+        ).type.list_size != manifest.dimensions:
             raise self._damaged("its table is not the one that its manifest describes")
+        if self.at is None and version < newest_version(versions):
+            raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
         self._columns = frozenset(schema.names)
@@ -236,10 +243,14 @@ class Engine(PaperTable):
             with self._named():
                 self._table.checkout_latest()
             return
-        before = self.manifest
-        self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
-        self._check_files()
-        self._table = self._open_table()
+        before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
+        try:
+            self._check_files()
+            self._table = self._open_table()
+        except BaseException:
+            self.manifest = before  # the next search tries again
+            raise
+        self._stamp = stamp
         if self.manifest.encoders != before.encoders:
             self._encoder = None
 
@@ -446,6 +457,13 @@ class Engine(PaperTable):
         self.manifest.check_encoder(encoder, self.where)
         self._encoder = encoder
 
+    def load(self, model: ModelConfig) -> None:
+        """Encode claims with this model. Raises `UserError` if another one made the index."""
+        encoder = Dense(model, device=self.device).encoder
+        if self.device == NUMPY and not self.manifest.is_of(encoder):
+            encoder = Dense(model).encoder  # transformers may read its config otherwise
+        self.use(encoder)
+
     @property
     def encoder(self) -> TextEncoder:
         """Return the encoder of claims, which is loaded when it is first needed."""
@@ -453,7 +471,7 @@ class Engine(PaperTable):
             if self.manifest.model is None:
                 why = "was made by an encoder without a name: give it its model with `use`"
                 raise UserError(f"{self.where}: {why}")
-            self.use(Dense(self.manifest.model, device=self.device).encoder)
+            self.load(self.manifest.model)
         assert self._encoder is not None
         return self._encoder
 
