@@ -43,6 +43,7 @@ from claim2source.pipeline.abstain import (
 )
 from claim2source.pipeline.evaluate import (
     Scoring,
+    load_reported,
     make_report,
     score_system,
     unjudged,
@@ -50,7 +51,7 @@ from claim2source.pipeline.evaluate import (
     write_submissions,
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.submit import load_reported, require_submittable, submit
+from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.views import write_markdown
 from claim2source.stages.abstain import AbstainModel
 from claim2source.systems.read import named_systems
@@ -121,7 +122,6 @@ def abstain(config: AbstainConfig) -> str:
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),
-        models=config.models,
         store=config.open_store(),
         device=config.device,
     )

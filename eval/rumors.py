@@ -42,10 +42,10 @@ from claim2source.evaluation.choices import choice_notes, choice_text
 from claim2source.evaluation.published.scores import published_parts, with_published
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
-from claim2source.io.submissions import zip_submission
+from claim2source.io.submissions import require_zip, zip_submission
 from claim2source.models.local import ModelOptions, local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
-from claim2source.pipeline.submit import require_zip
+from claim2source.pipeline.submit import require_one_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import Systems, named_systems
@@ -152,7 +152,7 @@ def verify_rumors(config: RumorsConfig) -> str:
         require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
         fewest = others is not None or config.folds <= len(rumors.rumors)
         require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
-    runtime = SystemRuntime(Store(config.store), config.models, config.device)
+    runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
     with local_models(config.models, config.offline):
         for name in names:
@@ -210,7 +210,8 @@ def require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[
         refuse_input(file, inputs)
         require_output_file(file, sign)
     if config.submit is not None:
-        require_zip(config.submit, names, "choose with --only")
+        require_one_row(config.submit, names, "choose with --only")
+        require_zip(config.submit)
 
 
 def run_system(

@@ -154,7 +154,7 @@ def token_of(config: ServeConfig) -> str | None:
         return None
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
-        raise InputError.at(origin, why=why)
+        raise InputError(origin, why=why)
     return token
 
 

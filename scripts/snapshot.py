@@ -34,9 +34,7 @@ from typing import Any
 import yaml
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-CASES: dict[str, list[str]] = {
-    name: [given] if isinstance(given, str) else given for name, given in TABLE["cases"].items()
-}
+CASES: dict[str, str] = TABLE["cases"]
 # Files that are compared row by row, or as a whole; of other JSON the parts that `facts_of` knows.
 ROWS = (".trec", ".tsv", ".jsonl")
 WHOLE = {"fusion.json", "abstain.json", "verification.json", "grid.json", "anova.json"}
@@ -46,7 +44,6 @@ CHOICE = "analysis stop_words stemmer metadata title_weight k1 b method scale rr
 OTHER = "slices ranks rank_changes anova lost runs paired_test claims missing repeated ignored"
 NO_NAMES = {"runs", "files", "submission_2025", "submission_2026", "submissions"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
-APART = ("added", "removed")
 SHOWN = 12  # differences of a case and kind that are printed
 Facts = dict[tuple[str, ...], Any]
 Differences = dict[str, list[str]]
@@ -86,7 +83,7 @@ def take(given: argparse.Namespace) -> int:
     model = Answering(repository)
     with model.server as server:
         filled = {**TABLE["words"], **folders, "llm": server.url}
-        write_inputs(repository, work, filled, environment)
+        write_inputs(work, filled)
         for name in given.only or CASES:
             case = out / name
             if (case / "exit_code").is_file() and not given.overwrite:
@@ -121,21 +118,13 @@ def take(given: argparse.Namespace) -> int:
 
 
 def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[str]:
-    """Return the words of the first variant of a case that the repository has; none: no words."""
-    for variant in CASES[name]:
-        program, *words = fill(variant, filled).split()
-        absent = []
-        while program.startswith("!"):
-            absent.append(program[1:])
-            program, *words = words
-        if any((repository / path).exists() for path in absent):
-            continue
-        # The program runs in `work`, where the slices lie.
-        data = (str(filled["data"]), "slices/")
-        needed = [filled["out"] / "work" / word for word in words if word.startswith(data)]
-        if (repository / program).is_file() and all(path.exists() for path in needed):
-            return [str(repository / program), *words]
-    return []
+    """Return the words of a case; none where the repository lacks its program, or its data."""
+    program, *words = fill(CASES[name], filled).split()
+    # The program runs in `work`, where the slices lie.
+    data = (str(filled["data"]), "slices/")
+    needed = [filled["out"] / "work" / word for word in words if word.startswith(data)]
+    there = (repository / program).is_file() and all(path.exists() for path in needed)
+    return [str(repository / program), *words] if there else []
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
@@ -144,17 +133,10 @@ def fill(text: str, filled: Mapping[str, Any]) -> str:
     return text
 
 
-def write_inputs(
-    repository: Path, work: Path, filled: Mapping[str, Any], environment: Mapping[str, str]
-) -> None:
-    """Write the table's files, systems in the repository's grammar, and its slices of data."""
-    upgrade = repository / "scripts" / "upgrade_systems.py"
-    for name, text in {**TABLE["files"], **TABLE["systems"]}.items():
+def write_inputs(work: Path, filled: Mapping[str, Any]) -> None:
+    """Write the table's files and its slices of data."""
+    for name, text in TABLE["files"].items():
         (work / name).write_text(fill(text, filled), "utf-8")
-        if name in TABLE["systems"] and upgrade.is_file():
-            command = [sys.executable, str(upgrade), name]
-            made = subprocess.check_output(command, cwd=work, env=environment)
-            (work / name).write_bytes(made)
     for name, part in TABLE["slices"].items():
         if (filled["data"] / part["of"]).is_dir():
             write_slice(filled["data"] / part["of"], work / "slices" / name, part)
@@ -266,14 +248,14 @@ def draw(*texts: str) -> float:
     return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
 
 
-def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, ...], Path]:
+def by_system(folder: Path) -> dict[tuple[str, ...], Path]:
     """Map files by (system, claim form, name), where a report says them, else by their folder's."""
     known = {}
     for file in sorted(folder.rglob("report.json"), key=lambda path: -len(path.parts)):
         for name, one in systems_of(json.loads(file.read_text("utf-8"))).items():
             if one.get("runs"):
                 target = (file.parent / one["runs"]).resolve()
-                known[target] = (canonical(name, renamed), one.get("claims", ""))
+                known[target] = (name, one.get("claims", ""))
     rows = defaultdict(list)
     for path in sorted(folder.rglob("*")):
         if path.suffix in ROWS or path.name in WHOLE:
@@ -285,12 +267,6 @@ def by_system(folder: Path, renamed: list[tuple[str, str]]) -> dict[tuple[str, .
         for key, paths in rows.items()
         for path in paths
     }
-
-
-def canonical(name: str, renamed: list[tuple[str, str]]) -> str:
-    for pattern, written in renamed:
-        name = re.sub(pattern, written, name)
-    return name
 
 
 def systems_of(report: Any) -> dict[str, Any]:
@@ -382,7 +358,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, value
 
 
-def facts_in(case: Path, renamed: list[tuple[str, str]]) -> Facts:
+def facts_in(case: Path) -> Facts:
     """Flatten all reports of a case, top one first, its losses, and its output if it is data."""
     facts: Facts = {}
     files = (path for path in (case / "files").rglob("*.json") if path.name not in WHOLE)
@@ -407,7 +383,7 @@ def facts_in(case: Path, renamed: list[tuple[str, str]]) -> Facts:
     elif text.startswith("table,row,column"):
         for row in csv.DictReader(io.StringIO(text)):
             facts |= facts_anywhere({**row, "system": ""})
-    return {tuple(canonical(part, renamed) for part in key): v for key, v in facts.items()}
+    return facts
 
 
 def content_of(path: Path) -> Any:
@@ -448,55 +424,42 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     for name in names:
         one, other = cases = [folder / name for folder in both]
         absent = [case for case in cases if not (case / "exit_code").is_file()]
-        if absent == [other] and name in TABLE["removed"]:
-            differences["removed"].append(f"{name}: {TABLE['removed'][name]}")
-            continue
         if absent:
             differences["cases"].append(f"{name}: not in {absent[0].parent}")
             continue
         codes = [(case / "exit_code").read_text().strip() for case in cases]
         if codes[0] != codes[1]:
             differences["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
-        renamed = list((TABLE["renamed"].get(name) or {}).items())
-        compared += compare_facts(name, one, other, renamed, differences)
-        compared += compare_files(name, one, other, renamed, differences)
+        compared += compare_facts(name, one, other, differences)
+        compared += compare_files(name, one, other, differences)
         compared += compare_weights(name, one, other, differences)
         compared += compare_answers(name, one, other, differences)
-    for section in sorted(differences, key=lambda section: (section in APART, section)):
+    for section in sorted(differences, key=lambda section: (section == "added", section)):
         lines = differences[section]
-        print(f"\n== {section} ({len(lines)}{', not counted' if section in APART else ''})")
+        print(f"\n== {section} ({len(lines)}{', not counted' if section == 'added' else ''})")
         for name, group in groupby(lines, key=lambda line: line.partition(":")[0]):
             first, rest = (listed := list(group))[:SHOWN], len(listed) - SHOWN
             print(*first, *([f"{name}: {rest} more"] if rest > 0 else []), sep="\n")
-    wrong = sum(len(lines) for section, lines in differences.items() if section not in APART)
+    wrong = sum(len(lines) for section, lines in differences.items() if section != "added")
     result = f"{wrong} differ" if wrong else "equal"
     print(f"\n{len(names)} cases, {compared} values and files compared: {result}")
     return int(wrong > 0 or not names)
 
 
-def compare_facts(
-    name: str, one: Path, other: Path, renamed: list[tuple[str, str]], differences: Differences
-) -> int:
+def compare_facts(name: str, one: Path, other: Path, differences: Differences) -> int:
     """Compare the scores, intervals, tests, choices and published numbers of a case."""
-    old, new = facts_in(one, renamed), facts_in(other, renamed)
+    old, new = facts_in(one), facts_in(other)
     for key, value in old.items():
-        value_after = new.get(key, "absent")
-        if value_after == "absent" and key[0].startswith(
-            tuple(map("test {}".format, TABLE["families"]))
-        ):
-            differences["removed"].append(f"{name}: {key[0]}")
-        elif not equal(value, value_after):
+        if not equal(value, value_after := new.get(key, "absent")):
             differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {value_after}")
     for what, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
         differences["added"].append(f"{name}: {what}: {count} values")
     return len(old)
 
 
-def compare_files(
-    name: str, one: Path, other: Path, renamed: list[tuple[str, str]], differences: Differences
-) -> int:
+def compare_files(name: str, one: Path, other: Path, differences: Differences) -> int:
     """Compare files by system and name; those without a partner by their content."""
-    old, new = (by_system(folder / "files", renamed) for folder in (one, other))
+    old, new = (by_system(folder / "files") for folder in (one, other))
     spare = {key: path for key, path in new.items() if key not in old}
     for key, path in old.items():
         label, partner = f"{name}: {' / '.join(key)}", new.get(key)

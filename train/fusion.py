@@ -45,6 +45,7 @@ from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
+    load_reported,
     make_report,
     score_system,
     write_runs,
@@ -52,7 +53,7 @@ from claim2source.pipeline.evaluate import (
 )
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.submit import load_reported, require_submittable, submit
+from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
@@ -142,7 +143,6 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),
-        models=config.models,
         store=config.open_store(),
         device=config.device,
     )

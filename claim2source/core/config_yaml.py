@@ -50,7 +50,7 @@ class _Reader:
     def read(self, node: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise InputError.at(self.file, why=f"holds more than {MOST_VALUES} values")
+            raise InputError(self.file, why=f"holds more than {MOST_VALUES} values")
         if isinstance(node, yaml.SequenceNode):
             return [self.read(part) for part in node.value]
         if isinstance(node, yaml.MappingNode):
@@ -79,7 +79,7 @@ class _Reader:
         return YamlMapping(values, origins)
 
     def problem(self, node: yaml.Node, why: str) -> InputError:
-        return InputError.at(self.file, node.start_mark.line + 1, why=why)
+        return InputError(self.file, node.start_mark.line + 1, why=why)
 
 
 def read_yaml(source: Path | str) -> Any:
@@ -88,7 +88,7 @@ def read_yaml(source: Path | str) -> Any:
     try:
         if isinstance(source, Path):
             if why := why_not_file(source):
-                raise InputError.at(name, why=why)
+                raise InputError(name, why=why)
             source = source.read_text(encoding="utf-8")
         node = yaml.compose(source, Loader=yaml.BaseLoader)
         return None if node is None else _Reader(name).read(node)
@@ -100,12 +100,12 @@ def read_yaml(source: Path | str) -> Any:
         why = f"not YAML: {getattr(error, 'problem', None) or error}"
     except RecursionError:
         why = "nested too deeply, or within itself"
-    raise InputError.at(name, line, why=why)
+    raise InputError(name, line, why=why)
 
 
 def read_mapping(path: Path) -> YamlMapping:
     """Read a YAML file of keys; an empty one has none. Raises `InputError`."""
     values = read_yaml(path)
     if values is not None and not isinstance(values, YamlMapping):
-        raise InputError.at(path, 1, why="must be `key: value` lines")
+        raise InputError(path, 1, why="must be `key: value` lines")
     return values or YamlMapping()

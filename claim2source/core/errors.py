@@ -66,37 +66,31 @@ class Problem:
 
 
 class InputError(UserError):
-    """Report bad input: one line per problem, at most 20, then the count of the others.
-
-    `hint` is a last line that says what helps.
-    """
+    """Report bad input: the file, line and field, and why; of several problems a line each."""
 
     def __init__(
-        self, problems: Iterable[Problem], total: int | None = None, hint: str = ""
+        self, file: str | Path, line: int | None = None, field: str | None = None, why: str = ""
     ) -> None:
-        self.problems = tuple(problems)
-        self.total = len(self.problems) if total is None else total
+        self._list([Problem(str(file), line, field, why)], 1, "")
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
+        """Report several problems: the first 20, the count of the others, a hint what helps."""
+        error = cls.__new__(cls)
+        error._list(problems, total, hint)
+        return error
+
+    def _list(self, problems: Iterable[Problem], total: int, hint: str) -> None:
+        self.problems, self.total = tuple(problems), total
         lines = [str(problem) for problem in self.problems[:MOST_SHOWN]]
-        if self.total > len(lines):
-            lines.append(f"... and {self.total - len(lines)} more problems")
-        lines += [hint] if hint else []
-        super().__init__("\n".join(lines))
+        if total > len(lines):
+            lines.append(f"... and {total - len(lines)} more problems")
+        super().__init__("\n".join([*lines, *([hint] if hint else [])]))
 
     @property
     def lines(self) -> list[str]:
         """List the lines that a program prints, one for each problem."""
         return str(self).split("\n")
-
-    @classmethod
-    def at(
-        cls,
-        file: str | Path,
-        line: int | None = None,
-        field: str | None = None,
-        why: str = "",
-    ) -> InputError:
-        """Make an error of a single problem."""
-        return cls([Problem(str(file), line, field, why)])
 
 
 class ConfigError(UserError, ValueError):
@@ -107,13 +101,14 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        given = "is missing; wanted" if value is None else f"{shown(value)} is not allowed; allowed"
+        missing = value is None or value == [] or value == ()
+        given = "is missing; wanted" if missing else f"{shown(value)} is not allowed; allowed"
         self.why = why or f"{given}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
     def at(self, place: tuple[str, int] | None) -> UserError:
         """Return the error by the file and line that set the key, if a file did."""
-        return self if place is None else InputError.at(*place, self.key or None, self.why)
+        return self if place is None else InputError(*place, self.key or None, self.why)
 
 
 def shown(value: object) -> str:
@@ -156,10 +151,10 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise `InputError` when anything was added."""
         if self._total:
-            raise InputError(self._kept, self._total)
+            raise InputError.of(self._kept, self._total)
 
 
-class Counting(Problems):
+class CountedProblems(Problems):
     """Collect problems; count omissions and changes by kind, with the first place of each."""
 
     def __init__(self) -> None:
@@ -217,12 +212,12 @@ def run_program(
     quiet_libraries()
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
-    handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
+    handler.setFormatter(_PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler])
     with _raising_at_sigterm():
         code = _code_of(main, argv)
     for stream in (sys.stdout, sys.stderr):
-        _close(stream)
+        _close_stream(stream)
     sys.exit(code)
 
 
@@ -249,16 +244,16 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
         # The user can correct a file that cannot be read or written, but not other causes.
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:
-            return _unforeseen(error)
+            return _write_trace(error)
         prefix = "" if file is None else f"{os.fsdecode(file)}: "
         _complain(f"error: {prefix}{error.strerror.lower()}")
         return EXIT_CODE
     except Exception as error:
-        return _unforeseen(error)
+        return _write_trace(error)
     return code
 
 
-class _Printable(logging.Formatter):
+class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
@@ -338,7 +333,7 @@ def _complain(line: str) -> None:
         print(shortened(printable_line(line)), file=sys.stderr, flush=True)
 
 
-def _close(stream: TextIO) -> None:
+def _close_stream(stream: TextIO) -> None:
     """Flush a stream; drop the rest that it cannot take: Python would complain of it at its end."""
     try:
         stream.flush()
@@ -349,8 +344,7 @@ def _close(stream: TextIO) -> None:
             os.close(null)
 
 
-def _unforeseen(error: Exception) -> int:
-    """Write the trace to a file that only the user can read, and say where it is."""
+def _write_trace(error: Exception) -> int:
     first = f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
     try:
         handle, path = tempfile.mkstemp(prefix="claim2source-", suffix=".log")

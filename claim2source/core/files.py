@@ -121,18 +121,18 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
         # A device would be replaced by a file.
         if kind == "file" and target.exists() and not target.is_file():
             why = "is a folder, not a file" if target.is_dir() else "is not a regular file"
-            raise InputError.at(target, why=why)
+            raise InputError(target, why=why)
         while not os.path.lexists(folder) and folder != folder.parent:
             folder = folder.parent
         if not stat.S_ISDIR(folder.stat().st_mode):
-            raise InputError.at(folder, why="is a file, not a folder")
+            raise InputError(folder, why="is a file, not a folder")
         prefix = f".{target.name}."  # a name may be too long
         with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=".tmp") as file:
             file.write(b"0" * _PROBE)
             file.flush()
     except OSError as error:
         why = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise InputError.at(target, why=why) from None
+        raise InputError(target, why=why) from None
 
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
@@ -140,7 +140,7 @@ def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--ou
     output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
     if target.exists() and read & {output, *output.parents}:
-        raise InputError.at(target, why=f"is an input of this command; choose another {option}")
+        raise InputError(target, why=f"is an input of this command; choose another {option}")
 
 
 def real_path(path: str | Path) -> Path:
@@ -155,6 +155,8 @@ def why_not_file(path: Path) -> str | None:
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
         broken = path.is_symlink()
         return "a link to a file that is not there" if broken else "no such file"
+    except NotADirectoryError:
+        return "no such file: a folder of its path is a file"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     if stat.S_ISDIR(mode):

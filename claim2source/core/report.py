@@ -502,14 +502,14 @@ class Report:
         path = path if path.suffix == ".json" and path.is_file() else path / FILE
         raw = read_json(path)
         if not isinstance(raw, dict):
-            raise InputError.at(path, why="is not a JSON object")
+            raise InputError(path, why="is not a JSON object")
         version = raw.get("version")
         if version == 2:
-            _upgrade(raw, path)
+            _upgrade_version_2(raw, path)
         elif version != VERSION:
-            older = "a report of version 0.1.0; evaluate again to compare it with others"
+            older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
-            raise InputError.at(path, field="version", why=why)
+            raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
@@ -518,11 +518,10 @@ class Report:
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._file_names():
             if reason := why_not_inside(text):
-                raise InputError.at(path, field=key, why=f"{shown(text)} {reason}")
+                raise InputError(path, field=key, why=f"{shown(text)} {reason}")
         return report
 
     def _file_names(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
                 yield f"systems.{name}.{key}", text
@@ -532,8 +531,7 @@ class Report:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
 
 
-def _upgrade(raw: dict[str, Any], path: Path) -> None:
-    """Turn a report of version 2 into one of this version: published scores move to their rows."""
+def _upgrade_version_2(raw: dict[str, Any], path: Path) -> None:
     try:
         for entry in raw.pop("published", ()):
             row = raw["systems"][entry.pop("system")]
@@ -544,7 +542,7 @@ def _upgrade(raw: dict[str, Any], path: Path) -> None:
         raw["version"] = VERSION
     except (LookupError, TypeError, AttributeError):
         why = "does not fit version 2; evaluate again"
-        raise InputError.at(path, field="published or provenance", why=why) from None
+        raise InputError(path, field="published or provenance", why=why) from None
 
 
 def _leave_out_scales(training: Any, path: Path) -> None:
@@ -553,7 +551,7 @@ def _leave_out_scales(training: Any, path: Path) -> None:
         value = training.pop(key, none) if isinstance(training, dict) else none
         if key.startswith("chosen") and value != none:
             why = "is of version 0.2: train/merge.py makes such a model now; evaluate it again"
-            raise InputError.at(path, field=f"training.{key}", why=why)
+            raise InputError(path, field=f"training.{key}", why=why)
 
 
 def why_not_inside(text: str) -> str | None:

@@ -29,4 +29,4 @@ def shipped(path: Path, program: str) -> Path:
     why = "no such file or directory"
     if names:
         why += f"; these ship with claim2source: {', '.join(names)}"
-    raise InputError.at(path, why=why)
+    raise InputError(path, why=why)

@@ -23,11 +23,11 @@ def read_json(path: Path, *, ours: bool = True) -> object:
     A file of `ours` holds numbers that can be computed with: finite, whole ones of 64 bits.
     """
     if why := why_not_file(path):
-        raise InputError.at(path, why=why)
+        raise InputError(path, why=why)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError.at(path, why=(error.strerror or str(error)).lower()) from None
+        raise InputError(path, why=(error.strerror or str(error)).lower()) from None
     return parsed_json(data, path, ours=ours)
 
 
@@ -39,13 +39,13 @@ def parsed_json(data: bytes, path: Path, *, ours: bool = True) -> object:
             return json.loads(text)
         return json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     except json.JSONDecodeError as error:
-        raise InputError.at(path, error.lineno, why=f"not JSON: {error.msg}") from None
+        raise InputError(path, error.lineno, why=f"not JSON: {error.msg}") from None
     except UnicodeDecodeError:
-        raise InputError.at(path, why="not JSON: not UTF-8") from None
+        raise InputError(path, why="not JSON: not UTF-8") from None
     except RecursionError:
-        raise InputError.at(path, why="not JSON that can be read: nested too deeply") from None
+        raise InputError(path, why="not JSON that can be read: nested too deeply") from None
     except ValueError as error:
-        raise InputError.at(path, why=f"not JSON that can be read: {error}") from None
+        raise InputError(path, why=f"not JSON that can be read: {error}") from None
 
 
 def _integer(text: str) -> int:
@@ -75,7 +75,7 @@ def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in ((place,) if place else ()) + first["loc"])
-        raise InputError.at(path, field=field, why=_reason(first)) from None
+        raise InputError(path, field=field, why=_reason(first)) from None
 
 
 def _reason(error: ErrorDetails) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
-class Prepared(NamedTuple):
+class PreparedSplits(NamedTuple):
     """Hold the splits written, and a note for everything that was absent."""
 
     splits: list[Dataset]
@@ -51,7 +51,7 @@ def prepare_2026(
     translations: str | Path | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Read the task's JSON files in `source`, write a BEIR folder `target`.
 
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
@@ -88,7 +88,7 @@ def prepare_hub(
     revision: str | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
@@ -113,15 +113,6 @@ def prepare_hub(
             notes.append(f"{table}: not there; left out")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _write(name, collection, parts, notes, target, translations, overwrite)
-
-
-def written_index(split: str, lang: str) -> Callable[[str], str]:
-    """Map a claim id to the task's own index, for a submission: "dev-de-7" -> "7".
-
-    Of an id that does not name its language only "<split>-" is dropped.
-    """
-    prefixes = (f"{split}-{lang}-", f"{split}-")
-    return lambda claim: claim.removeprefix(next(filter(claim.startswith, prefixes), ""))
 
 
 def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[object]]]:
@@ -158,7 +149,7 @@ def _write(
     target: Path,
     translations: str | Path | None,
     overwrite: bool,
-) -> Prepared:
+) -> PreparedSplits:
     problems = Problems()
     papers = _papers(collection, problems)
     ids = {paper.id for paper in papers}
@@ -170,7 +161,7 @@ def _write(
         if not table.entries and len(problems) == before:
             problems.add(table.place, None, None, "holds no claims")
     if not parts:
-        raise InputError.at(origin, why="holds no claims: no train, dev or test in en, de or fr")
+        raise InputError(origin, why="holds no claims: no train, dev or test in en, de or fr")
     if translations is not None:
         notes = notes + _add_translations(claims, Path(translations), problems)
     problems.raise_if_any()
@@ -179,7 +170,7 @@ def _write(
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
         splits.append(Dataset(tuple(own.values()), papers, qrels, split))
     write_beir(splits, target, overwrite=overwrite)
-    return Prepared(splits, notes)
+    return PreparedSplits(splits, notes)
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
@@ -298,7 +289,9 @@ def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
     return key if complete else prefix + key
 
 
-def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = False) -> Prepared:
+def prepare_2025(
+    source: str | Path, target: str | Path, *, overwrite: bool = False
+) -> PreparedSplits:
     """Read the folder `source` of Task 4b of 2025, write a BEIR folder `target`.
 
     Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
@@ -328,7 +321,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
             _same_posts(plain, gold, problems)
     problems.raise_if_any()
     write_beir(splits, target, overwrite=overwrite)
-    return Prepared(splits, [])
+    return PreparedSplits(splits, [])
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:

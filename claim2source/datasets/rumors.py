@@ -336,9 +336,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
-        raise InputError.at(
-            path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
-        )
+        raise InputError(path, why=f"no entry for {len(missing)} rumours, such as {missing[0]!r}")
     return labels, _checked(ranked, path, rumors, problems)
 
 

@@ -319,7 +319,7 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
     """
     engine.lock()
     if engine.files.read(PREVIOUS) is None:
-        raise InputError.at(engine.where, why="no --re_encode has replaced anything here")
+        raise InputError(engine.where, why="no --re_encode has replaced anything here")
     before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
     engine.manifest.write(engine.files, PREVIOUS)
     before.manifest.write(engine.files)

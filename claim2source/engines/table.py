@@ -17,7 +17,6 @@ from claim2source.engines.lance import (
     any_of,
     expression,
     filtered,
-    hits,
     matching,
     named_errors,
     numbers,
@@ -58,6 +57,8 @@ class PaperTable:
     where: str
     _table: Any
     _columns: frozenset[str]
+    # Of papers that a search of this version listed: reading them by number spares a look-up.
+    _row_numbers: dict[str, int]
 
     @property
     def version(self) -> int:
@@ -97,7 +98,8 @@ class PaperTable:
         """
         made = self.manifest
         probes = 0 if exact else made.probes
-        if probes and (condition := expression(where)) is not None:
+        # One partition holds all papers, and is searched whatever the filter.
+        if probes and made.partitions > 1 and (condition := expression(where)) is not None:
             with self._named():
                 remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
@@ -112,12 +114,17 @@ class PaperTable:
         with self._named():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-            query = filtered(query, where)
+            query = filtered(query.with_row_id(True), where)
             rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
         if probes and len(rows) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
-        return hits(rows, 1 - numbers(rows, "_distance"))
+        return self._hits(rows, 1 - numbers(rows, "_distance"))
+
+    def _hits(self, rows: pyarrow.Table, scores: np.ndarray) -> Hits:
+        ids = rows["id"].to_pylist()
+        self._row_numbers.update(zip(ids, rows["_rowid"].to_pylist(), strict=True))
+        return list(zip(ids, scores.tolist(), strict=True))
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search with many vectors [n, d] at once; return the best scores of each."""
@@ -156,8 +163,8 @@ class PaperTable:
             return []
         with self._named():
             query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
-            rows = filtered(query, where).to_arrow()
-        return hits(rows, numbers(rows, "_score") / (K1 + 1))
+            rows = filtered(query.with_row_id(True), where).to_arrow()
+        return self._hits(rows, numbers(rows, "_score") / (K1 + 1))
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
@@ -174,9 +181,15 @@ class PaperTable:
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if not ids:
             return []
+        known, columns = self._row_numbers, list(columns)
         with self._named():
-            query = self._table.search().where(among(ids)).select(list(columns)).limit(None)
-            rows: list[dict[str, Any]] = query.to_list()
+            if all(key in known for key in ids):
+                query = self._table.take_row_ids(sorted({known[key] for key in ids}))
+                table = query.select(columns).to_arrow()
+            else:
+                query = self._table.search().where(among(ids)).select(columns)
+                table = query.limit(None).to_arrow()
+        rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
     def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
@@ -193,15 +206,6 @@ class PaperTable:
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
-
-    def stats(self) -> Stats:
-        """Count papers, papers outside the search indexes, and bytes."""
-        with self._named():
-            papers, names = self._table.count_rows(), self._index_names()
-            unbuilt = papers
-            if "terms" in names:
-                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
-        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""

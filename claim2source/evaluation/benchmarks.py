@@ -155,7 +155,7 @@ class Benchmarks:
     def _look_up(self, rows: Mapping[str, Figure], name: str, file: str) -> Figure:
         if name not in rows:
             why = f"has no row {name!r}; {did_you_mean(name, rows)}there are: {', '.join(rows)}"
-            raise InputError.at(self.folder / f"{file}.json", why=why)
+            raise InputError(self.folder / f"{file}.json", why=why)
         return rows[name]
 
     def _finding(self, finding: Finding) -> str:
@@ -167,7 +167,7 @@ class Benchmarks:
         for test in self.figures(file).tests:
             if (test.system, test.baseline) == (system, baseline):
                 return test
-        raise InputError.at(
+        raise InputError(
             self.folder / f"{file}.json", why=f"has no test of {system!r} against {baseline!r}"
         )
 

@@ -54,7 +54,7 @@ class LoadedSystem:
         there = {lang: path for lang, path in files.items() if path.is_file()}
         for path in there.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
-                raise InputError.at(path, why="is a link that leads out of the report's folder")
+                raise InputError(path, why="is a link that leads out of the report's folder")
         return there
 
     def interval(self, metric: str, language: str) -> tuple[float, float] | None:
@@ -140,7 +140,7 @@ def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> R
         lang for lang in system.report.languages if languages is None or lang in languages
     ]
     if absent := [lang for lang in languages_of if lang not in system.runs]:
-        raise InputError.at(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
+        raise InputError(system.folder, why=f"{system.name}: no runs/.../{absent[0]}.trec")
     return join_runs([system.runs[lang] for lang in languages_of])
 
 
@@ -174,6 +174,20 @@ def common_data(
         common("dataset", [system.dataset for system in systems], dataset),
         common("split", [system.split for system in systems], split),
     )
+
+
+def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
+    """Return the languages that all were scored on. Raises `UserError` where these differ."""
+    names: dict[frozenset[str], list[str]] = {}
+    for system in systems:
+        names.setdefault(frozenset(system.report.languages), []).append(system.name)
+    if len(names) != 1:
+        listed = "; ".join(
+            f"{', '.join(sorted(languages))} ({_shortened(who)})"
+            for languages, who in names.items()
+        )
+        raise UserError(f"languages: the reports differ: {listed}; name some with --languages")
+    return list(systems[0].report.languages)
 
 
 def _one_folder(one: str, other: str) -> bool:

@@ -218,6 +218,14 @@ def _percent(part: int, whole: int) -> str:
     return f"{part / whole:.0%}".replace("%", " %")
 
 
+def matching_words(match: Match) -> str:
+    """Write the words of the post that match, and the paper's where they are others."""
+    post, paper = (", ".join(words) for words in match.words)
+    if not post or {*map(str.casefold, match.words[0])} == {*map(str.casefold, match.words[1])}:
+        return post and f"words in common: {post}"
+    return f"words in common: {post}; in the paper: {paper}"
+
+
 def scores_of(match: Match) -> str:
     """Write the scores of a paper."""
     labels = {name: _SCORES.get(name, name) for name in match.parts}
@@ -240,15 +248,15 @@ def as_text(answer: Answer, several: bool = False) -> str:
 
 
 def _match(match: Match) -> str:
-    paper, (of_post, of_paper) = match.paper, match.words
-    sentences = [text for text in (match.post_sentence, match.sentence) if text]
+    paper = match.paper
     lines = [
         f"{match.rank:>2}. {heading(paper)}",
         f"!! {retraction(paper)}" if paper.retracted else "",
         ", ".join(about(paper)),
         paper.link or f"id {paper.source.id}",
-        " ~ ".join(f'"{text}"' for text in sentences if match.sentence),
-        f"words: {', '.join(of_post)} ~ {', '.join(of_paper)}" if of_post else "",
+        f'post: "{match.post_sentence}"' if match.sentence and match.post_sentence else "",
+        f'paper: "{match.sentence}"' if match.sentence else "",
+        matching_words(match),
         scores_of(match),
     ]
     return "\n    ".join(printable_line(line) for line in lines if line)

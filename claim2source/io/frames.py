@@ -86,7 +86,7 @@ class Frame:
 
     def wrong(self, why: str) -> InputError:
         """Make the error of the whole table."""
-        return InputError.at(self.name, why=why)
+        return InputError(self.name, why=why)
 
     def column(self, name: str) -> list[object]:
         """Read a column as plain Python values, None where one is missing."""

@@ -7,12 +7,13 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.errors import InputError, Problems
-from claim2source.core.files import atomic_path
+from claim2source.core.errors import ConfigError, InputError, Problems
+from claim2source.core.files import atomic_path, require_writable
+from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.io.text_files import first_cells, tsv_rows
 
@@ -23,7 +24,6 @@ PREDICTIONS_COLUMN = "preds"
 # Files of the source retrieval tasks, and of rumour verification.
 _OF_LABS = re.compile(r"predictions(_[a-z]{2,3})?\.tsv|evidence\.trec|verification\.json")
 
-IdWriter = Callable[[str], str]
 # Claim id -> source id -> score, and the number of rows dropped because their source repeats.
 Ranked = tuple[dict[str, dict[str, float]], int]
 
@@ -80,35 +80,51 @@ def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str
     return [str(item).strip() for item in ids]
 
 
+def year_of(dataset: Dataset) -> Year:
+    """Tell whose files a split is submitted in: the lab of 2026 has several languages.
+
+    Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
+    """
+    is_2026 = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
+    return 2026 if is_2026 or dataset.languages != ("en",) else 2025
+
+
+def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
+    """Map the claims of each of a lab's files to its own ids: "dev-16" -> "16", "dev-de-7" -> "7".
+
+    2026 takes a file for each language, `predictions_<lang>.tsv`; of an id that does not name its
+    language only the split is dropped. Raises `InputError` where two claims of a file get one id.
+    """
+    files: dict[str, dict[str, str]] = {}
+    for language in dataset.languages if year == 2026 else ("",):
+        prefixes = [f"{dataset.split}-{language}-"] if language else []
+        prefixes.append(f"{dataset.split}-")
+        claim_of: dict[str, str] = {}
+        for claim in dataset.claims:
+            if language in ("", claim.lang):
+                prefix = next(filter(claim.id.startswith, prefixes), "")
+                name = claim.id.removeprefix(prefix)
+                if claim_of.setdefault(name, claim.id) != claim.id:
+                    why = f"{name!r} would stand for both {claim_of[name]!r} and {claim.id!r}"
+                    raise InputError("submission", field=_COLUMN_OF[year], why=why)
+        file = f"predictions_{language}.tsv" if language else "predictions.tsv"
+        files[file] = {claim: name for name, claim in claim_of.items()}
+    return files
+
+
 def write_submission(
-    run: Run,
-    path: str | Path,
-    year: Year,
-    k: int = 5,
-    split: str = "",
-    written_id: IdWriter | None = None,
-) -> int:
+    run: Run, path: str | Path, year: Year, k: int = 5, ids: Mapping[str, str] | None = None
+) -> None:
     """Write a lab's TSV (2025: `post_id`, `preds`; 2026: `index`, `preds`), `k` sources a claim.
 
-    The labs expect their own ids: with `split` the prefix "<split>-" of a claim id is dropped
-    ("dev-16" -> "16"); `written_id` replaces that rule. 2026 takes a file per language,
-    `predictions_<lang>.tsv`: `run` holds its claims only. Returns the number of claims with fewer
-    than `k` sources. Raises `InputError` when two claims get the same id.
+    `ids` are the claims of the file with the lab's ids; none: all of the run, with their own.
     """
-    column = _COLUMN_OF[year]
-    prefix = f"{split}-" if split else ""
-    claim_of: dict[str, str] = {}
-    for claim in run.claim_ids:
-        name = written_id(claim) if written_id else claim.removeprefix(prefix)
-        if claim_of.setdefault(name, claim) != claim:
-            why = f"{name!r} for both {claim_of[name]!r} and {claim!r}"
-            raise InputError.at(path, None, column, why)
-    lists = {name: run.sources(claim, k) for name, claim in claim_of.items()}
+    ids = {claim: claim for claim in run.claim_ids} if ids is None else ids
+    rows = [(name, run.sources(claim, k)) for claim, name in ids.items()]
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")
-        writer.writerow((column, PREDICTIONS_COLUMN))
-        writer.writerows(lists.items())
-    return sum(len(ids) < k for ids in lists.values())
+        writer.writerow((_COLUMN_OF[year], PREDICTIONS_COLUMN))
+        writer.writerows(rows)
 
 
 def check_submission(
@@ -151,8 +167,16 @@ def zip_submission(files: Sequence[Path], target: Path) -> None:
             packed.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
-def is_submission_zip(path: Path) -> bool:
-    """Tell whether a file is a zip of a lab's files and nothing else."""
+def require_zip(file: Path) -> None:
+    """Raise `UserError` unless a zip may be written: one of a lab's files may be replaced."""
+    if file.suffix.casefold() != ".zip":
+        raise ConfigError("submit", str(file), "a file whose name ends in .zip")
+    if file.exists() and not _is_submission_zip(file):
+        raise InputError(file, why="would be replaced, but is not a submission of this program")
+    require_writable(file, "file")
+
+
+def _is_submission_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as packed:
             names = packed.namelist()

@@ -64,7 +64,7 @@ class RunFile:
                 f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
                 "name it in a file of systems"
             )
-            raise InputError.at(self.path, why=why)
+            raise InputError(self.path, why=why)
         return candidates[0]
 
 
@@ -113,7 +113,7 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     strange = [claim for claim in ids if claim in golds and not _agrees(file, claim, golds[claim])]
     if strange:
         why = f"{file.golds[strange[0]]!r} is not gold for claim {strange[0]!r}: of another split?"
-        raise InputError.at(file.path, field="ground_truth_pubkey", why=why)
+        raise InputError(file.path, field="ground_truth_pubkey", why=why)
     if any(claim in golds for claim in ids):
         return file
     first_ids = set(ids[:FRONTS_ASKED])
@@ -133,7 +133,7 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     if len(fitting) > 1:
         first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
         why = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
-        raise InputError.at(file.path, why=why)
+        raise InputError(file.path, why=why)
     if not fitting:
         return file
     (front,) = fitting
@@ -176,7 +176,7 @@ def read_qrels(path: str | Path) -> Qrels:
             problems.add(path, number, "score", why)
     problems.raise_if_any()
     if not grades:
-        raise InputError.at(path, why="no judgements, only a header")
+        raise InputError(path, why="no judgements, only a header")
     return Qrels(grades)
 
 

@@ -67,7 +67,7 @@ def read_mined(path: str | Path, dataset: Dataset) -> list[MinedRow]:
             problems.add(path, number, wrong.field, wrong.why)
     problems.raise_if_any()
     if not rows:
-        raise InputError.at(path, why="no rows")
+        raise InputError(path, why="no rows")
     return rows
 
 

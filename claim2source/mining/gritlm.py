@@ -51,7 +51,7 @@ def write_gritlm(
 
     def shown(kind: str, name: str, texts: list[str]) -> str:
         if not texts[0].strip():
-            raise InputError.at(path, field=kind, why=f"{name!r} has no text to embed")
+            raise InputError(path, field=kind, why=f"{name!r} has no text to embed")
         return texts[0]
 
     def source(name: str) -> list[str]:
@@ -72,5 +72,5 @@ def write_gritlm(
             file.write(encoder.encode(line) + "\n")
             count += 1
         if not count:
-            raise InputError.at(path, why="no pair has a negative: nothing to write")
+            raise InputError(path, why="no pair has a negative: nothing to write")
     return Written(count, left_out)

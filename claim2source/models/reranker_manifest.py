@@ -64,7 +64,7 @@ class RerankerManifest(TrainingRecord):
         path = Path(folder) / file
         raw = read_raw(path)
         if RERANKER not in raw:
-            raise InputError.at(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
+            raise InputError(path, field=RERANKER, why="is missing: no re-ranker's checkpoint")
         if file == EXPORT_FILE:
             raw = {key.name: raw[key.name] for key in fields(cls) if key.name in raw}
         manifest = parsed(cls, raw, path)

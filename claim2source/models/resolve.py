@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE
 from claim2source.core.validate import read_json
 from claim2source.models.config import (
+    NUMPY,
     TRAINED,
     Attention,
     Dtype,
@@ -92,7 +93,8 @@ def resolve(
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
-    base unquantized, as merging does.
+    base unquantized, as merging does. On the device `numpy` a model of BERT's kind runs without
+    PyTorch, any other as on None.
     """
     config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
     folder = checkpoint_folder(config.name)
@@ -131,12 +133,12 @@ def chosen_checkpoint(run_folder: Path) -> Path:
     path = run_folder / RUN_FILE
     run = read_json(path)
     if not isinstance(run, dict) or "chosen" not in run:
-        raise InputError.at(path, field="chosen", why="missing")
+        raise InputError(path, field="chosen", why="missing")
     chosen = run["chosen"]
     if chosen is None:
-        raise InputError.at(path, field="chosen", why="the run has not ended: none is chosen yet")
+        raise InputError(path, field="chosen", why="the run has not ended: none is chosen yet")
     if not isinstance(chosen, str):
-        raise InputError.at(path, field="chosen", why="not a checkpoint's name")
+        raise InputError(path, field="chosen", why="not a checkpoint's name")
     return run_folder / CHECKPOINTS / Path(chosen).name
 
 
@@ -147,6 +149,12 @@ def _load(
     attention: Attention | None,
     shorten: bool = False,
 ) -> Encoder:
+    if device == NUMPY:
+        from claim2source.models.numpy_encoder import load_numpy
+
+        if (encoder := load_numpy(folder, settings, shorten)) is not None:
+            return cast("Encoder", encoder)  # all of it that a search calls
+        device = None
     from claim2source.models.load import load
 
     return load(folder, settings, device, attention, shorten)
@@ -170,11 +178,13 @@ def _checkpoint(
     file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
+    if device == NUMPY and (weights.kind == "lora" or manifest.source_model is not None):
+        device = None  # adapters and projections are layers of PyTorch
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)
         if settings.own_code:
-            raise InputError.at(file, field="encoder.own_code", why="not in a full model")
+            raise InputError(file, field="encoder.own_code", why="not in a full model")
         encoder = _load(folder, settings, device, config.attention)
         encoder.weights = weights.identity({"tokenizer": tokenizer_hash(folder)})
         encoder.name = base.name
@@ -223,12 +233,12 @@ def _late_encoder(
     def load() -> Encoder:
         if record.name.startswith(LOCAL):
             why = f"no such model on this machine: {Path(record.name).name!r}; put it or a link"
-            raise InputError.at(file, field="source_model.name", why=f"{why} beside {file.parent}")
+            raise InputError(file, field="source_model.name", why=f"{why} beside {file.parent}")
         encoder = resolve(_config_of(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
         if encoder.key() != late.key():
             why = f"{record.name} is not the model whose vectors of sources this was trained for"
-            raise InputError.at(file, field="source_model.weights", why=why)
+            raise InputError(file, field="source_model.weights", why=why)
         return encoder
 
     late = LateEncoder(record, load)
@@ -268,7 +278,7 @@ def _load_base(
     """Load the recorded base model, checked by its hash; return its folder too."""
     if recorded.name.startswith(LOCAL):
         why = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
-        raise InputError.at(file, field="base.name", why=f"{why} beside {file.parent}")
+        raise InputError(file, field="base.name", why=f"{why} beside {file.parent}")
     # Its code runs where it ran in training, if this user allows it: a manifest cannot.
     base_config = local_model(
         replace(
@@ -283,10 +293,10 @@ def _load_base(
     files, base = packaged_files(recorded.name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
         why = f"{files} ships no code of its own"
-        raise InputError.at(file, field="encoder.own_code", why=why)
+        raise InputError(file, field="encoder.own_code", why=why)
     if base.sha256 != recorded.sha256:
         why = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
-        raise InputError.at(file, field="base.sha256", why=why)
+        raise InputError(file, field="base.sha256", why=why)
     encoder = _load(files, settings, device, config.attention)
     encoder.weights, encoder.name = _identity(base, files), recorded.name
     return encoder, files
@@ -304,7 +314,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
         return PeftModel.from_pretrained(model, str(folder)).eval()
     except Exception as error:  # libraries raise anything for files that are damaged
         why = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
+        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
@@ -320,6 +330,6 @@ def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
 def check_hash(path: Path, expected: str | None) -> None:
     """Raise `InputError` for a file that is not the one a manifest names."""
     if not path.is_file():
-        raise InputError.at(path, why="the manifest names this file, and it is missing")
+        raise InputError(path, why="the manifest names this file, and it is missing")
     if file_hash(path) != expected:
-        raise InputError.at(path, why="its sha256 is not the manifest's: damaged or exchanged")
+        raise InputError(path, why="its sha256 is not the manifest's: damaged or exchanged")

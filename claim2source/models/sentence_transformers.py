@@ -124,7 +124,7 @@ def read_folder(folder: Path) -> FolderSettings:
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
-            raise InputError.at(file, field="type", why=f"module {kind} is not supported")
+            raise InputError(file, field="type", why=f"module {kind} is not supported")
     return FolderSettings(
         pooling,
         any(kind == "Normalize" for kind, _ in modules),
@@ -163,21 +163,21 @@ def _transformer_config(folder: Path) -> dict[str, object]:
 def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
     if place.resolve() != folder.resolve():
         why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
-        raise InputError.at(folder / _MODULES, field="path", why=why)
+        raise InputError(folder / _MODULES, field="path", why=why)
     file = place / "sentence_bert_config.json"
     for key in _UNSUPPORTED:
         if config.get(key):
-            raise InputError.at(file, field=key, why=f"{config[key]!r} is not supported")
+            raise InputError(file, field=key, why=f"{config[key]!r} is not supported")
     for key, harmless in _HARMLESS.items():
         said = config.get(key)
         for name in said if isinstance(said, dict) else ():
             if name not in harmless:
-                raise InputError.at(file, field=f"{key}.{name}", why="is not supported")
+                raise InputError(file, field=f"{key}.{name}", why="is not supported")
     modalities = config.get("modality_config")
     text = modalities.get("text") if isinstance(modalities, dict) else None
     if text != _TEXT:
         why = f"texts are read by {text!r}, not by the last hidden state"
-        raise InputError.at(file, field="modality_config", why=why)
+        raise InputError(file, field="modality_config", why=why)
 
 
 def _truncate_dim(folder: Path) -> int | None:
@@ -186,7 +186,7 @@ def _truncate_dim(folder: Path) -> int | None:
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError.at(file, field="truncate_dim", why=f"{size!r}: not a number of dimensions")
+        raise InputError(file, field="truncate_dim", why=f"{size!r}: not a number of dimensions")
     return size
 
 
@@ -221,11 +221,11 @@ def _absent_end(folder: Path) -> str:
         return ""
     if "bos" in ends and ids[0] != tokenizer.bos_token_id:
         why = "true, but tokenizer.json adds no first token"
-        raise InputError.at(file, field="add_bos_token", why=why)
+        raise InputError(file, field="add_bos_token", why=why)
     if "eos" not in ends or ids[-1] == tokenizer.eos_token_id:
         return ""
     if tokenizer.eos_token is None:
-        raise InputError.at(file, field="add_eos_token", why="true, but there is no eos_token")
+        raise InputError(file, field="add_eos_token", why="true, but there is no eos_token")
     return str(tokenizer.eos_token)
 
 
@@ -237,9 +237,9 @@ def _read_config(module: Any, folder: Path) -> dict[str, object]:
     try:
         config: dict[str, object] = module.load_config(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError.at(file, why=f"cannot be read as JSON: {one_line(error)}") from None
+        raise InputError(file, why=f"cannot be read as JSON: {one_line(error)}") from None
     if not isinstance(config, dict) or not config:
-        raise InputError.at(file, why="missing, empty or not a JSON object")
+        raise InputError(file, why="missing, empty or not a JSON object")
     return config
 
 
@@ -253,7 +253,7 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
     if length is None and file.is_file():
         length = read_object(file).get("model_max_length")
     if not isinstance(length, int | float | None):
-        raise InputError.at(folder, field="max_seq_length", why=f"{length!r} is not a number")
+        raise InputError(folder, field="max_seq_length", why=f"{length!r} is not a number")
     # transformers writes 10**30 where no length was given.
     return int(length) if length is not None and length < 10**9 else None
 
@@ -270,10 +270,10 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     config = read_object(file)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
-        raise InputError.at(file, field="prompts", why="not an object of names and texts")
+        raise InputError(file, field="prompts", why="not an object of names and texts")
     if default is not None and not (isinstance(default, str) and default in prompts):
         why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
-        raise InputError.at(file, field="default_prompt_name", why=why)
+        raise InputError(file, field="default_prompt_name", why=why)
 
     def prompt(names: tuple[str, ...], others: tuple[str, ...]) -> str:
         own = [prompts[name] for name in names if name in prompts]
@@ -294,21 +294,21 @@ def _read_dense(folder: Path) -> tuple[Path, object] | None:
         return None
     if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
         why = "a Dense module is supported once, right behind the pooling"
-        raise InputError.at(folder / _MODULES, field="type", why=why)
+        raise InputError(folder / _MODULES, field="type", why=why)
     from sentence_transformers.sentence_transformer.modules import Dense
 
     path = modules[2][1]
     file, config = path / "config.json", _read_config(Dense, path)
     if (name := config.get("activation_function", _TANH)) not in _ACTIVATIONS:
         why = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
-        raise InputError.at(file, field="activation_function", why=why)
+        raise InputError(file, field="activation_function", why=why)
     for key in ("in_features", "out_features"):
         value = config.get(key)
         if not isinstance(value, int) or value < 1:
-            raise InputError.at(file, field=key, why="not a number of dimensions")
+            raise InputError(file, field=key, why="not a number of dimensions")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
-            raise InputError.at(file, field=key, why=f"{config[key]!r}, not the pooled vector")
+            raise InputError(file, field=key, why=f"{config[key]!r}, not the pooled vector")
     return path, config["in_features"]
 
 
@@ -325,11 +325,11 @@ def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
     path, inputs = dense
     if inputs != width:
         why = f"{inputs}, but pooled vectors have {width} dimensions"
-        raise InputError.at(path / "config.json", field="in_features", why=why)
+        raise InputError(path / "config.json", field="in_features", why=why)
     try:
         layer = Dense.load(str(path), local_files_only=True)
     except Exception as error:  # libraries raise anything for files that are damaged
         has_safetensors = (path / "model.safetensors").is_file()
         file = path / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
-        raise InputError.at(file, why=f"not the weights of this layer: {one_line(error)}") from None
+        raise InputError(file, why=f"not the weights of this layer: {one_line(error)}") from None
     return layer.float().eval().requires_grad_(False)

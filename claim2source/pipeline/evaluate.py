@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +29,12 @@ from claim2source.core.report import (
     main_scores,
 )
 from claim2source.core.run import Result, Run
-from claim2source.datasets.checkthat import written_index
+from claim2source.datasets import load
 from claim2source.evaluation.families import Family, compare_families, score_intervals
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.io.store import Store
-from claim2source.io.submissions import write_submission
+from claim2source.io.submissions import Year, lab_ids, write_submission
 from claim2source.io.trec import write_trec_run
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
@@ -45,8 +46,11 @@ from claim2source.text.views import missing_translations
 if TYPE_CHECKING:
     from claim2source.models import Encoder
 
+log = logging.getLogger(__name__)
+
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
 SUBMITTED = 5
+_YEARS: tuple[Year, ...] = (2026, 2025)
 
 
 @dataclass(frozen=True)
@@ -309,8 +313,9 @@ def add_tests(
 def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
     """Write a TREC run for each language into a folder; earlier ones of others are removed."""
     _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
-    for language, part in by_language(run, dataset):
-        write_trec_run(part, folder / f"{language}.trec")
+    for language in dataset.languages:
+        claims = [claim.id for claim in dataset.claims if claim.lang == language]
+        write_trec_run(run.restricted(claims), folder / f"{language}.trec")
 
 
 def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
@@ -321,16 +326,9 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     _remove_old_languages(
         folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
     )
-    for language, part in by_language(run, dataset):
-        write_submission(
-            part,
-            folder / "submission_2026" / f"predictions_{language}.tsv",
-            2026,
-            k=SUBMITTED,
-            written_id=written_index(dataset.split, language),
-        )
-    path = folder / "submission_2025" / "predictions.tsv"
-    write_submission(run, path, 2025, k=SUBMITTED, split=dataset.split)
+    for year in _YEARS:
+        for file, ids in lab_ids(dataset, year).items():
+            write_submission(run, folder / f"submission_{year}" / file, year, SUBMITTED, ids)
 
 
 def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
@@ -344,11 +342,14 @@ def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str
                 path.unlink()
 
 
-def by_language(run: Run, dataset: Dataset) -> Iterator[tuple[str, Run]]:
-    """Divide a run by the language of its claims."""
-    for language in dataset.languages:
-        claims = [claim.id for claim in dataset.claims if claim.lang == language]
-        yield language, run.restricted(claims)
+def load_reported(
+    dataset: str, split: str, languages: Sequence[str] | None = None, *, lenient: bool = False
+) -> Dataset:
+    """Load the split to report on; warn of its unscorable claims before anything runs."""
+    reported = load(dataset, split, languages, lenient=lenient)
+    for note in unjudged(reported):
+        log.warning("%s", note)
+    return reported
 
 
 def unjudged(dataset: Dataset) -> list[str]:

@@ -18,6 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import RUN_FILE
+from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
@@ -171,22 +172,17 @@ def plan(
     read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
     in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
     """
-    planned: list[Planned] = []
-    for name, system in systems.items():
-        waits = any(
-            isinstance(node, DenseNode) and node.model.name == CHECKPOINT
-            for node in system.first.walk()
-        )
-        if checkpoints and waits:
-            behind = {**behind, name: system}
-        else:
-            planned.append(Planned(system))
+    waiting = {
+        name: system
+        for name, system in systems.items()
+        if checkpoints and any(model.name == CHECKPOINT for model in system.dense_models)
+    }
+    planned = [Planned(system) for name, system in systems.items() if name not in waiting]
     for checkpoint in checkpoints:
         checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
-        for system in (_CHECKPOINT_ALONE, *behind.values()):
-            planned.append(
-                Planned(_put_on(system, checkpoint, routes or {}, read_as), checkpoint=checkpoint)
-            )
+        for system in (_CHECKPOINT_ALONE, *{**behind, **waiting}.values()):
+            system = system.on_checkpoint(checkpoint.path, routes, read_as, checkpoint.name)
+            planned.append(Planned(system, checkpoint=checkpoint))
     planned = _select(planned, only)
     if run is not None:
         node = RunNode(run=SavedRunConfig({ALL: run}))
@@ -202,18 +198,6 @@ def plan(
     ]
 
 
-def _put_on(
-    system: System, checkpoint: Checkpoint, routes: Mapping[str, str], read_as: DenseNode
-) -> System:
-    name = "+".join(filter(None, (checkpoint.name, system.name)))
-    system_on = system.on_checkpoint(checkpoint.path, routes, read_as)
-    first = replace(system_on.first, name=name)
-    # The dense part has the checkpoint's name, so that a hybrid is tested against it.
-    if isinstance(first, HybridNode):
-        first = replace(first, dense=replace(first.dense, name=checkpoint.name))
-    return replace(system_on, name=name, first=first)
-
-
 def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     """Take the systems that are named.
 
@@ -226,7 +210,9 @@ def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            raise ConfigError("only", name, ", ".join(item.system.name for item in planned))
+            known = dict.fromkeys(item.system.name for item in planned)
+            allowed = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
+            raise ConfigError("only", name, "", f"{name!r} is not allowed; {allowed}")
     if not only:
         return list(planned)
     return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]

@@ -22,7 +22,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.verifiers import Verified, verified, verified_table
+from claim2source.evaluation.verifiers import VerifierWork, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.local import local_name
@@ -39,16 +39,15 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.plan import Planned, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
+from claim2source.systems.conditions import Conditional, share_asked
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import AnyNode, DenseNode, RouteNode, RunNode
+from claim2source.systems.nodes import AnyNode, RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     SIMULATED,
-    Conditional,
     apply_stage,
     is_answered,
     is_simulated,
-    share_asked,
 )
 from claim2source.systems.system import (
     StageResult,
@@ -133,21 +132,27 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
     result = runner.run(system, planned.form, dataset)
     results = result.stages[-len(system.stages) - 1 :]
-    scoring = replace(scoring, seen_golds=_seen_golds(runner, system))
+    try:
+        scoring = replace(scoring, seen_golds=runner.choosing_claims(system).trained_golds)
+    except UserError:
+        pass  # its training's claims are not here
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
+    stages = [stage for _, stage in system.loaded_stages()]
     scored = {}
-    for number, stage in enumerate(stage_names):
-        name = row if number == last else f"{row}: {stage}"
+    for number, (stage_name, stage) in enumerate(zip(stage_names, [None, *stages], strict=True)):
+        name = row if number == last else f"{row}: {stage_name}"
         scored_stage = score_result(name, results[number].result, dataset, scoring)
         report = _fill_report(scored_stage.report, planned, result, number, runner)
-        report = replace(report, stage="" if number == last else stage)
+        # A stage that reads texts of sources may read others than the first one.
+        read = getattr(stage, "sources", result.sources)
+        report = replace(report, stage="" if number == last else stage_name, sources=read)
         if rewrites:
             # Appended to the claims: none of the papers' styles, which replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(scored_stage, report=report)
-    notes, parts = _stage_details(system, stage_names[1:], results, dataset)
-    parts += _versions(system, stage_names[1:], results, dataset, runner.runtime)
+    notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
+    parts += _versions(stages, stage_names[1:], results, dataset, runner.runtime)
     return Row(planned, result.form, scored, tuple(notes), tuple(parts))
 
 
@@ -193,10 +198,6 @@ def _fill_report(
         model=model,
         system=system.name,
         claims=result.form,
-        # A stage that reads texts of sources may read others than the first one.
-        sources=getattr(system.loaded_stages()[number - 1][1], "sources", result.sources)
-        if number
-        else result.sources,
         simulated=number > _first_simulated(system),
         choices=result.choices if number == 0 else report.choices,
         settings=_without_unset(as_plain(system)),
@@ -217,24 +218,11 @@ def _without_unset(value: Any) -> Any:
     }
 
 
-def _seen_golds(runner: SystemRunner, system: System) -> frozenset[str] | None:
-    """Return the golds of the claims that a system's models were trained on, if they were."""
-    try:
-        selection = runner.choosing_claims(system)
-    except UserError:
-        return None
-    if selection.val is selection.train:
-        return None
-    held_out = {claim.id for claim in selection.val.claims}
-    trained = (claim for claim in selection.train.claims if claim.id not in held_out)
-    return frozenset(gold for claim in trained for gold in claim.golds)
-
-
 def _stage_details(
-    system: System, names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
+    stages: Sequence[Stage], names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
-    for number, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+    notes, moves, verifiers = list[str](), {}, dict[str, VerifierWork]()
+    for number, (name, stage) in enumerate(zip(names, stages, strict=True)):
         before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)
         moved = gold_moves(before.run, after.run, dataset, depth)
@@ -279,7 +267,7 @@ def _single_versions(stage: Stage) -> Iterator[Stage]:
 
 
 def _versions(
-    system: System,
+    stages: Sequence[Stage],
     names: Sequence[str],
     results: Sequence[StageResult],
     data: Dataset,
@@ -294,7 +282,7 @@ def _versions(
     if runtime.store is None or not judged.claims:
         return []
     scores: dict[tuple[str, str], list[float]] = {}
-    for position, (name, (_, stage)) in enumerate(zip(names, system.loaded_stages(), strict=True)):
+    for position, (name, stage) in enumerate(zip(names, stages, strict=True)):
         for version in _single_versions(stage) if is_answered(results[position + 1].result) else ():
             result = apply_stage(
                 version,
@@ -378,9 +366,9 @@ def _read_row(
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
     """Hash everything that makes a system's rows: another key, another report."""
-    nodes, data, settings = list(system.first.walk()), runner.reported, runner.settings
-    dense = [node.model.name for node in nodes if isinstance(node, DenseNode)]
-    runs = [node.run for node in nodes if isinstance(node, RunNode)]
+    data, settings = runner.reported, runner.settings
+    dense = [model.name for model in system.dense_models]
+    runs = [node.run for node in system.first.walk() if isinstance(node, RunNode)]
     files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
     parts: dict[str, Any] = {
         "format": _FORMAT,

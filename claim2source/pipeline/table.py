@@ -23,6 +23,7 @@ from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     add_tests,
+    load_reported,
     make_report,
     with_depth_notes,
 )
@@ -30,7 +31,7 @@ from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
-from claim2source.pipeline.submit import load_reported, require_submittable, submit
+from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
@@ -138,11 +139,14 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         """List the systems to evaluate over claim forms (none: their own). Raises `UserError`."""
         shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
         files = self.systems or ([] if self.checkpoint else shipped)
+        systems = read_systems(files, shipped)
+        behind = read_systems([self.stages] if self.stages else [], shipped)
+        checkpoints = checkpoints_of(self.checkpoint, self.label)
         sources = (self.rendering or Rendering()).sources
         planned = plan(
-            read_systems(files, shipped),
-            read_systems([self.stages] if self.stages else [], shipped),
-            checkpoints_of(self.checkpoint, self.label),
+            systems,
+            behind,
+            checkpoints,
             DenseNode(model=self.model, sources_form=sources, rendering=self.rendering),
             routes=self.routes,
             only=self.only,
@@ -150,19 +154,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             run=self.run,
         )
         return over_forms(planned, forms)
-
-    def run_settings(self, train_split: str | None = None) -> RunSettings:
-        """Return the settings of the runner, with the split that settings are chosen on."""
-        return RunSettings(
-            self.dataset,
-            replace(self.choosing(self.val), split=train_split),
-            read_rewrites(self.rewrites) if self.rewrites else {},
-            self.models,
-            self.open_store(),
-            self.device,
-            self.deepest,
-            rewrites_file=str(self.rewrites) if self.rewrites else None,
-        )
 
 
 @with_local_models
@@ -175,13 +166,16 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     """
     # Plan, and refuse what cannot be done before anything is run.
     out, scoring = config.out, config.scoring
-    require_output(out)
     require_tracking(config.wandb)
+    require_output(out)
+    if config.styles is not None:
+        config.styles.require_texts()
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     forms, notes = distinct_forms(config.claims, dataset.claims)
-    planned, settings = config.planned(forms), config.run_settings(train_split)
-    if config.rewrites and settings.rewrites.keys().isdisjoint(c.id for c in dataset.claims):
+    rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
+    if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+    planned = config.planned(forms)
     names = [item.system.name + (f".{item.form}" if item.form else "") for item in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     if config.submit and any(
@@ -191,6 +185,15 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         raise ConfigError("submit", str(config.submit), allowed)
 
     # Run and score.
+    settings = RunSettings(
+        config.dataset,
+        replace(config.choosing(config.val), split=train_split),
+        rewrites,
+        config.open_store(),
+        config.device,
+        config.deepest,
+        rewrites_file=str(config.rewrites) if config.rewrites else None,
+    )
     runner = SystemRunner(dataset, settings)
     rows, not_run = run_rows(planned, runner, scoring, out, PROGRAM)
     if deeper := [metric for metric in config.metrics if metric not in scoring.metrics]:

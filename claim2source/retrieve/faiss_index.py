@@ -226,11 +226,11 @@ class VectorIndex:
                 index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
             except RuntimeError as error:
                 why = f"FAISS cannot read it: {str(error).splitlines()[-1]}"
-                raise InputError.at(path, why=why) from None
+                raise InputError(path, why=why) from None
             part = "hnsw" if config.kind == "hnsw" else "pq"
             if (index.ntotal, index.d) != (count, dimensions) or not hasattr(index, part):
                 what = f"{config.kind} index of {count} vectors of {dimensions} dimensions"
-                raise InputError.at(path, why=f"not the {what} that the manifest names")
+                raise InputError(path, why=f"not the {what} that the manifest names")
         return cls(ids, vectors, config, index)
 
 

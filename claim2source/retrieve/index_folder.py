@@ -30,7 +30,7 @@ def write_folder(
     """
     folder = Path(folder)
     if folder.exists() and not (_is_index(folder) or _is_empty(folder)):
-        raise InputError.at(folder, why="exists and is not an index: it is not replaced")
+        raise InputError(folder, why="exists and is not an index: it is not replaced")
     with atomic_folder(folder) as temporary:
         values = write(temporary)
         files = {
@@ -72,10 +72,10 @@ class IndexFolder:
         """Read the manifest, and with `verify` compare the sha256 of all files."""
         path = Path(folder)
         if why_not_file(path / MANIFEST) in ("no such file", "not a directory"):
-            raise InputError.at(path, why=f"not an index: it has no {MANIFEST}")
+            raise InputError(path, why=f"not an index: it has no {MANIFEST}")
         values = read_json(path / MANIFEST)
         if not isinstance(values, dict) or not isinstance(values.get("index"), str):
-            raise InputError.at(path / MANIFEST, field="index", why="missing: not an index")
+            raise InputError(path / MANIFEST, field="index", why="missing: not an index")
         index = cls(path, values["index"], values)
         if values.get("format") != FORMAT:
             raise index.wrong("format", f"this version reads format {FORMAT}")
@@ -84,15 +84,15 @@ class IndexFolder:
             raise index.wrong("files", "missing")
         for name, sha256 in files.items():
             if not (path / name).is_file():
-                raise InputError.at(path / name, why="the manifest names this file; it is missing")
+                raise InputError(path / name, why="the manifest names this file; it is missing")
             if verify and file_hash(path / name) != sha256:
                 why = "its sha256 is not the manifest's: damaged or exchanged"
-                raise InputError.at(path / name, why=why)
+                raise InputError(path / name, why=why)
         return index
 
     def wrong(self, field: str, why: str) -> InputError:
         """An error in a field of the manifest."""
-        return InputError.at(self.path / MANIFEST, field=field, why=why)
+        return InputError(self.path / MANIFEST, field=field, why=why)
 
     def settings(self, field: str, kind: type[Settings]) -> Settings:
         """Settings of the dataclass `kind`, strictly."""
@@ -115,14 +115,14 @@ class IndexFolder:
         try:
             array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         except (OSError, ValueError, EOFError) as error:
-            raise InputError.at(path, why=f"not an array: {error}") from None
+            raise InputError(path, why=f"not an array: {error}") from None
         fits = len(shape) == array.ndim and all(
             wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
         )
         if array.dtype != kind or not fits or not array.flags.c_contiguous:
             what = f"{array.dtype} {list(array.shape)}"
             wanted = f"{np.dtype(kind)} {['any' if n is None else n for n in shape]}"
-            raise InputError.at(path, why=f"an array {what}, not {wanted}")
+            raise InputError(path, why=f"an array {what}, not {wanted}")
         return array
 
     def strings(self, name: str, count: int) -> list[str]:
@@ -132,7 +132,7 @@ class IndexFolder:
             lines = path.read_text(encoding="ascii").splitlines()
             strings: list[str] = json.loads(f"[{','.join(lines)}]")
         except (OSError, ValueError) as error:
-            raise InputError.at(path, why=f"not one JSON string a line: {error}") from None
+            raise InputError(path, why=f"not one JSON string a line: {error}") from None
         if len(strings) != count or not all(isinstance(string, str) for string in strings):
-            raise InputError.at(path, why=f"not {count} strings, one a line")
+            raise InputError(path, why=f"not {count} strings, one a line")
         return strings

@@ -81,7 +81,7 @@ def complete_run(file: RunFile) -> Run:
     """
     if not file.complete:
         why = "selections need a score JSON or a lab's TSV: a TREC run may leave claims out"
-        raise InputError.at(file.path, why=why)
+        raise InputError(file.path, why=why)
     return file.run
 
 
@@ -108,7 +108,7 @@ class SavedIndex:
             run = named_as(file, {claim.id: claim.golds for claim in mine}).run
             if not set(run.claim_ids) & {claim.id for claim in mine}:
                 why = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
-                raise InputError.at(file.path, field="claim", why=why)
+                raise InputError(file.path, field="claim", why=why)
             ids = {claim.id for claim in mine}
             if len(run.claim_ids) <= len(ids):
                 strange = [claim for claim in run.claim_ids if claim not in ids]
@@ -135,4 +135,4 @@ def _refuse(path: Path, field: str, strange: Sequence[str], where: str) -> None:
     if strange:
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         names = ", ".join(map(repr, strange[:_SHOWN]))
-        raise InputError.at(path, field=field, why=f"not {where}: {names}{more}")
+        raise InputError(path, field=field, why=f"not {where}: {names}{more}")

@@ -28,6 +28,7 @@ from claim2source.serve.schemas import (
     Health,
     Problem,
     Question,
+    first_problem,
 )
 
 log = logging.getLogger(__name__)
@@ -103,11 +104,10 @@ def make_app(service: Service) -> ASGIApp:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        path = [str(part) for part in first["loc"]]
         if first["type"] == "json_invalid":
             return problem(400, f"the body is not JSON: {first['ctx']['error']}")
-        name = ".".join(path[1:] or path)
-        return problem(422, first["msg"].removeprefix("Value error, "), name)
+        field, why = first_problem(error.errors())
+        return problem(422, why, field)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:

@@ -25,6 +25,7 @@ from claim2source.find.answers import (
     as_bibtex,
     heading,
     headline,
+    matching_words,
     notes,
     retraction,
     scores_of,
@@ -34,7 +35,7 @@ from claim2source.find.matching import WORD
 from claim2source.retrieve.analyser import Analyser
 from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same
 from claim2source.serve.batcher import NoAnswer, OnPart
-from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question
+from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question, first_problem
 
 FOLDER = Path(__file__).parent / "page"
 STATIC = FOLDER / "static"
@@ -42,7 +43,7 @@ STATIC = FOLDER / "static"
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
-_FIELDS = ("post", "lang", "date", "k")
+LABELS = {"post": "Post", "lang": "Language", "date": "Posted on", "k": "Papers"}
 LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
 Ask = Callable[[Question, OnPart], Awaitable[Answer]]
 # A text, and whether it is a word of the post.
@@ -75,14 +76,14 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        stages = [] if finder.system is None else [name for name, _ in finder.stages]
         self._about: dict[str, Any] = {
             "version": __version__,
-            "stages": [SEARCH, *stages, SENTENCES],
+            "stages": [SEARCH, *finder.stage_names, SENTENCES],
             "languages": LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,
             "headline": headline,
+            "matching_words": matching_words,
             "notes": notes,
             "retraction": retraction,
             "about_scores": ABOUT_SCORES,
@@ -107,7 +108,7 @@ class Page:
 
     async def show(self, request: Request) -> Response:
         """Show the form, and the papers of a post that is given with it."""
-        fields = {name: request.query_params.get(name, "") for name in _FIELDS}
+        fields = {name: request.query_params.get(name, "") for name in LABELS}
         values: dict[str, Any] = {"given": fields, "found": None, "why": None}
         status, headers = 200, dict[str, str]()
         if fields["post"].strip() and not is_foreign(request.headers):
@@ -236,9 +237,9 @@ def question_of(fields: Mapping[str, str]) -> Question:
 
 
 def first_of(error: ValidationError) -> str:
-    """Describe the first error."""
-    first = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    """Describe the first error, by the label of its field."""
+    field, why = first_problem(error.errors(include_url=False))
+    return f"{LABELS.get(field, field)}: {why}"
 
 
 def example_of(schema: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -282,3 +283,34 @@ class Problem(BaseModel):
 
     error: str
     field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None
+
+
+# What pydantic says of a value in its own words, by the error's type or, of a pattern, the field.
+_REASONS = {
+    "date": "must be a day such as 2021-05-04, 2021-05 or 2021",
+    "post": "must not be empty",
+    "text": "must not be empty",
+    "paper_lang": "must be a language's code such as en",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must not be empty",
+    "too_long": "must be at most {max_length}",
+    "extra_forbidden": "is not known",
+    "missing": "is missing",
+}
+
+
+def first_problem(errors: Sequence[Any]) -> tuple[str, str]:
+    """Name the field of pydantic's first error, and say in plain words why it is refused."""
+    first = errors[0]
+    path = [str(part) for part in first["loc"]]
+    path = path[1:] if path[0] == "body" and len(path) > 1 else path
+    kind = path[-1] if first["type"] == "string_pattern_mismatch" else first["type"]
+    if kind in _REASONS:
+        return ".".join(path), _REASONS[kind].format(**first.get("ctx", {}))
+    return ".".join(path), first["msg"].removeprefix("Value error, ")

@@ -52,7 +52,7 @@ class LearnedView:
 
 
 @dataclass(frozen=True)
-class FittedOn:
+class FittingData:
     """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
 
     `candidates` is the system whose first sources they are, `held_out` says of which claims the
@@ -77,7 +77,7 @@ class LearnedFusion:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     views: tuple[LearnedView, ...]
-    fitted: FittedOn
+    fitted: FittingData
     ranker: Literal["linear"] = "linear"
     format: Literal[1] = 1
 
@@ -106,7 +106,7 @@ class LearnedFusion:
     def read(cls, path: Path) -> Self:
         """Read a written fusion. Raises `InputError` with the field that is wrong."""
         if not path.exists():
-            raise InputError.at(path, why="no such file: train/fusion.py writes it")
+            raise InputError(path, why="no such file: train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
 
 

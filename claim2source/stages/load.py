@@ -140,7 +140,7 @@ class LocalReranker(Reranker):
         )
         folder, base = base_files(config)
         if uses_bin(folder):
-            raise InputError.at(folder, why="no *.safetensors here; .bin weights are not read")
+            raise InputError(folder, why="no *.safetensors here; .bin weights are not read")
         if self.trained is not None:
             check_base(*self.trained, base)
         own_code = check_code(config, folder)
@@ -202,7 +202,7 @@ def check_base(folder: Path, manifest: RerankerManifest, base: Base) -> None:
     """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
     if manifest.weights.kind != "full" and base.sha256 != manifest.base.sha256:
         why = f"{base.name} has other weights ({base.sha256[:12]}...) than this was trained from"
-        raise InputError.at(folder / MANIFEST, field="base.sha256", why=why)
+        raise InputError(folder / MANIFEST, field="base.sha256", why=why)
 
 
 def load_cross_encoder(
@@ -272,7 +272,7 @@ def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     if config.pad_token_id is None:
-        raise InputError.at(folder, why="neither a pad_token_id, nor a pad or an end token")
+        raise InputError(folder, why="neither a pad_token_id, nor a pad or an end token")
 
 
 def keep_head(model: CrossEncoder) -> None:
@@ -296,7 +296,7 @@ def with_adapter(model: Any, folder: Path) -> None:
         PeftModel.from_pretrained(model, str(folder)).eval()
     except Exception as error:  # libraries raise anything for files that are damaged
         why = f"this adapter does not fit its base: {one_line(error)}"
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why) from None
+        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why) from None
 
 
 def first_token_alone(model: Any) -> None:

@@ -14,9 +14,10 @@ from claim2source.core.config import require
 from claim2source.core.progress import watched
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Rule, Settings, Table, Trial
-from claim2source.core.run import Run
+from claim2source.core.run import Result, Run
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_family, language_strata
+from claim2source.evaluation.rumors import MACRO_F1, macro_f1
 from claim2source.metrics.metrics import (
     Scores,
     evaluate,
@@ -29,6 +30,7 @@ from claim2source.metrics.significance import standard_errors
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.retrieve.fuse import Fusion
+from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
 
 # As deep as the metrics that settings are chosen by.
 CUT = 5
@@ -53,6 +55,12 @@ FUSION_DEPTHS = (100, 1000)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
 # Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
+# Of a re-ranker: the default, nothing of the stage before, is the first.
+MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+# Of a verdict: the default first.
+THRESHOLDS = tuple(
+    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
+)
 
 Setting = TypeVar("Setting")
 
@@ -469,3 +477,41 @@ def fusion_distance(config: FusionConfig) -> float:
     changed = sum(getattr(config, f.name) != getattr(plain, f.name) for f in fields(FusionConfig))
     changed -= config.alpha != plain.alpha
     return changed + abs(middle) / len(alphas)
+
+
+def choose_mix(
+    runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
+) -> tuple[float, Choice]:
+    """Choose a re-ranker's mix with the stage before, by the runs of all mixes."""
+    return choose(
+        "mix",
+        {mix: weighing.of(run) for mix, run in runs.items()},
+        weighing,
+        settings=lambda mix: {"mix": mix},
+        distance=lambda mix: mix,
+        rule=rule,
+        trials=True,
+        note=note,
+    )
+
+
+def choose_threshold(
+    result: Result, data: Dataset, labels: Mapping[str, str]
+) -> tuple[float, Choice]:
+    """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
+    name, default = "threshold", Stance.threshold
+    means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
+    actual = [labels[claim.id] for claim in data.claims]
+    scores = {t: macro_f1(actual, [verdict_of(m, t) for m in means]) for t in THRESHOLDS}
+    best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - default)))
+    return best, Choice(
+        name,
+        {name: best},
+        scores[best],
+        data.split,
+        len(actual),
+        metric=MACRO_F1,
+        best={name: best},
+        best_score=scores[best],
+        compared=len(scores),
+    )

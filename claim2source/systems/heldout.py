@@ -69,6 +69,15 @@ class SelectionData:
     seen_share: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def trained_golds(self) -> frozenset[str] | None:
+        """Return the golds of the claims that were trained on; None where nothing was trained."""
+        if self.val is self.train:
+            return None
+        held_out = {claim.id for claim in self.val.claims}
+        trained = (claim for claim in self.train.claims if claim.id not in held_out)
+        return frozenset(gold for claim in trained for gold in claim.golds)
+
     def weighing(self, data: Dataset | None = None, language: str = MACRO) -> Weighing:
         """Weigh val's claims; `data` are the same claims in another form."""
         return weigh(self.val if data is None else data, self.seen, self.seen_share, language)
@@ -315,7 +324,7 @@ class Fitting:
 
     def once(self, made_of: object, make: Callable[[], Made]) -> Made:
         """Choose a setting, once for equal parts, form and texts, whatever they are called."""
-        return self.held_out.once((made_of, self.form, self.runtime.models), make)
+        return self.held_out.once((made_of, self.form), make)
 
 
 class TrainedOn(Protocol):

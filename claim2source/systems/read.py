@@ -116,9 +116,9 @@ def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
     for path in files:
         for name, entry in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
-                raise InputError.at(path, field=name, why="a name must be fit for a folder")
+                raise InputError(path, field=name, why="a name must be fit for a folder")
             if entries.setdefault(name, (entry, path))[0] != entry:
-                raise InputError.at(path, field=name, why="is another system in another file")
+                raise InputError(path, field=name, why="is another system in another file")
     mine = list(entries)
     for path in beside:
         entries = {name: (entry, path) for name, entry in _entries(path).items()} | entries
@@ -160,23 +160,23 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
     file, line and key.
     """
-    named, keys = read_yaml(path := shipped(path, folder)), options_of(kind)
+    path = shipped(path, folder)
+    named, keys = read_yaml(path), options_of(kind)
     if not isinstance(named, YamlMapping):
-        raise InputError.at(path, why="must be names, each with its keys below it")
-    alone = (
+        raise InputError(path, why="must be names, each with its keys below it")
+    is_entry = any(
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
         for name, value in named.items()
     )
-    if any(alone):
-        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
     made: dict[str, Entry] = {}
-    for name, values in named.items():
+    for name, values in {path.stem: named}.items() if is_entry else named.items():
         try:
             made[name] = make(kind, values)
         except ConfigError as error:
             # A flag is no help in a file of entries.
             why = f"{error.key}: {error.why}".partition("; give --")[0]
-            raise ConfigError(name, values, "", why).at(named.places[name]) from None
+            place = (str(path), 1) if is_entry else named.places[name]
+            raise ConfigError(name, values, "", why).at(place) from None
     return made
 
 
@@ -187,7 +187,7 @@ def _entries(path: Path) -> dict[str, SystemEntry]:
         if not _is_old(path):
             raise
         why = "is in the grammar of 0.2: scripts/upgrade_systems.py FILE prints it in the new one"
-        raise InputError.at(path, why=why) from error
+        raise InputError(path, why=why) from error
 
 
 def _is_old(path: Path) -> bool:
@@ -231,13 +231,13 @@ class _Reader:
         entry, path = self.entries[name]
         if name in self._open:
             why = f"names itself: {' -> '.join([*self._open, name])}"
-            raise InputError.at(path, field=name, why=why)
+            raise InputError(path, field=name, why=why)
         self._open.append(name)
         try:
             made = self._system(name, entry)
         except ConfigError as error:
             why = str(error).removeprefix("config: ")
-            raise InputError.at(path, field=name, why=why) from None
+            raise InputError(path, field=name, why=why) from None
         finally:
             self._open.pop()
         self._made[name] = made

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from claim2source.core.errors import UserError
 from claim2source.io.store import Store
 from claim2source.models import Manifest, ModelConfig, Resolved, resolve
-from claim2source.models.local import local_models
 from claim2source.text import Rendering
 
 
@@ -29,8 +27,8 @@ class ModelFacts:
 class ModelPool:
     """Hold one dense model at a time, and the facts of all that were loaded."""
 
-    def __init__(self, folder: Path | None = None, device: str | None = None) -> None:
-        self.folder, self.device = folder, device
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
         self._loaded: tuple[ModelConfig, Resolved] | None = None
         self._facts: dict[str, ModelFacts] = {}
         self._refused: dict[str, str] = {}
@@ -43,8 +41,7 @@ class ModelPool:
         if self._loaded is None or self._loaded[0] != model:
             self._loaded = None  # before the next one is read: two may not fit
             try:
-                with local_models(self.folder):
-                    resolved = resolve(model, self.device)
+                resolved = resolve(model, self.device)
             except UserError as error:
                 # Not tried again for every form and hybrid: the hub may take long to say no.
                 self._refused[key] = str(error)
@@ -68,14 +65,12 @@ class ModelPool:
 
 @dataclass(frozen=True)
 class SystemRuntime:
-    """Hold the resources of systems; `models` is a folder of models by their names' last part."""
+    """Hold the store, the device and the models of systems."""
 
     store: Store | None = None
-    models: Path | None = None
     device: str | None = None
     progress: bool = True
-    pool: ModelPool = field(default_factory=ModelPool, compare=False)
+    pool: ModelPool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if (self.pool.folder, self.pool.device) != (self.models, self.device):
-            object.__setattr__(self, "pool", ModelPool(self.models, self.device))
+        object.__setattr__(self, "pool", ModelPool(self.device))

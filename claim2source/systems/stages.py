@@ -8,131 +8,30 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import Field, asdict, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
-from claim2source.core.config import Settings, Share, make, require
+from claim2source.core.config import make
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.imports import import_named
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
-from claim2source.core.run import Result, Run, join_results
+from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
-from claim2source.evaluation.rumors import MACRO_F1, macro_f1
 from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages import SHARED
 from claim2source.stages.learned import Learned
-from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
-from claim2source.systems.choose import Weighing, choose, weigh
+from claim2source.systems.choose import MIXES, choose_mix, choose_threshold
+from claim2source.systems.conditions import MARGIN, Conditional, WhenConfig, choose_margin
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
-
-# The default, nothing of the stage before, is the first.
-MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-# The default asks about no claim; each further one asks about more.
-MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-# Of a verdict: the default first.
-THRESHOLDS = tuple(
-    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
-)
-# How the note of a claim begins whose ranking a stage was not asked about.
-KEPT = "ranking kept"
-MARGIN = "margin_below"
-
-
-@dataclass(frozen=True)
-class WhenConfig(Settings):
-    """Set which claims a stage is asked about: one condition that holds is enough.
-
-    Args:
-        margin_below: claims whose first score leads the second by less than this share of the
-            range of the claim's list, 0 to 1.
-        disagree: claims whose first source is another one than before the last stage.
-    """
-
-    margin_below: Share | None = None
-    disagree: bool = False
-
-    def check(self) -> None:
-        is_set = self.margin_below is not None or self.disagree
-        require(is_set, "when", asdict(self), "margin_below, disagree or both")
-
-    def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
-        """Explain why a claim's ranking stays as it is; None where the stage is asked."""
-        margin = margin_of(run, claim)
-        if self.margin_below is not None and margin < self.margin_below:
-            return None
-        if self.disagree and earlier is not None:
-            before, now = earlier.sources(claim, 1), run.sources(claim, 1)
-            # A single source leaves nothing to choose.
-            if before and before != now and len(run.sources(claim, 2)) > 1:
-                return None
-        return f"{KEPT}: a margin of {margin:.3f}"
-
-
-@dataclass(frozen=True)
-class Conditional:
-    """Apply a stage to the claims for which it is asked; the others keep their ranking."""
-
-    stage: Stage
-    when: WhenConfig
-
-    @property
-    def depth(self) -> int:
-        """Return the depth of the stage."""
-        return int(getattr(self.stage, "depth", 0))
-
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
-        return self.apply_by(
-            claims, run, None, lambda doubtful, part: self.stage.apply(doubtful, sources, part)
-        )
-
-    def apply_by(
-        self,
-        claims: Sequence[Claim],
-        run: Run,
-        earlier: Run | None,
-        apply: Callable[[Sequence[Claim], Run], Result],
-    ) -> Result:
-        """Apply the stage by `apply` to the claims and rankings that it is asked about."""
-        why = {claim.id: self.when.reason_to_skip(claim.id, run, earlier) for claim in claims}
-        notes = {claim: reason for claim, reason in why.items() if reason is not None}
-        undoubted = Result(run.restricted(notes), notes, stored=True)
-        doubtful = [claim for claim in claims if claim.id not in notes]
-        if not doubtful:
-            return undoubted
-        return join_results(
-            [apply(doubtful, run.restricted(c.id for c in doubtful)), undoubted], claims
-        )
-
-
-def margin_of(run: Run, claim: str) -> float:
-    """Return the lead of a claim's first score, as a share of its list's range.
-
-    0 where all scores are equal, 1 where there is nothing to choose.
-    """
-    scores = run.scores[run.rows(claim)]
-    if len(scores) < 2:
-        return 1.0
-    first, second, last = float(scores[0]), float(scores[1]), float(scores[-1])
-    return (first - second) / (first - last) if first > last else 0.0
-
-
-def share_asked(result: Result) -> float:
-    """Return the share of claims that a stage was asked about."""
-    notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
-    return sum(not note.startswith(KEPT) for note in notes) / max(len(notes), 1)
-
 
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
@@ -370,8 +269,9 @@ def apply_stages(
     results = list(before)
     for name, stage in stages:
         on_stage(name)
+        stage = with_history(stage, results, claims)
         result = apply_stage(
-            with_history(stage, results, claims),
+            stage,
             claims,
             sources,
             results[-1][1],
@@ -408,9 +308,9 @@ def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]
         keys = (kinds[0], WHEN, SIMULATED)
         settings = {k: value for k, value in entry.items() if k not in keys}
         settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
+        when = _read_condition(entry[WHEN], number) if WHEN in entry else None
         stage: Stage = make(kind, settings, f"stages.{number}.")
-        if WHEN in entry:
-            stage = Conditional(stage, _read_condition(entry[WHEN], number))
+        stage = stage if when is None else Conditional(stage, when)
         stages.append((f"{kinds[0]} {name}", stage))
     return stages
 
@@ -491,16 +391,20 @@ def fit_stages(
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
     def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
-        return apply_stages(load_stages([entry]), results, data.claims, data.sources, runtime)
+        stages = load_stages([entry])
+        return apply_stages(stages, results, data.claims, data.sources, runtime)
 
     for number, entry in enumerate(entries):
         if entry.get(MIX) == FIT:
             runs = {mix: run({**entry, MIX: mix})[0][1].run for mix in MIXES}
-            mix, choice = _choose_mix(runs, selection.weighing(data), rule, selection.note)
+            mix, choice = choose_mix(runs, selection.weighing(data), rule, selection.note)
             entry = {**entry, MIX: mix}
             choices.append(choice)
         if entry.get(THRESHOLD) == FIT:
-            threshold, choice = _choose_threshold(run(entry)[0][1], data, selection.labels)
+            if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
+                why = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
+                raise NothingToChooseOn(why)
+            threshold, choice = choose_threshold(run(entry)[0][1], data, selection.labels)
             entry = {**entry, THRESHOLD: threshold}
             choices.append(choice)
         if is_fit(entry):
@@ -515,70 +419,3 @@ def fit_stages(
         if number < last:
             results += run(entry)
     return tuple(fitted), choices
-
-
-def _choose_mix(
-    runs: Mapping[float, Run], weighing: Weighing, rule: Rule, note: str
-) -> tuple[float, Choice]:
-    return choose(
-        MIX,
-        {mix: weighing.of(run) for mix, run in runs.items()},
-        weighing,
-        settings=lambda mix: {MIX: mix},
-        distance=lambda mix: mix,
-        rule=rule,
-        trials=True,
-        note=note,
-    )
-
-
-def _choose_threshold(
-    result: Result, data: Dataset, labels: Mapping[str, str]
-) -> tuple[float, Choice]:
-    """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
-    if not data.claims or not all(claim.id in labels for claim in data.claims):
-        raise NothingToChooseOn(f"{THRESHOLD}: fit: the claims to choose on have no verdicts")
-    means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
-    actual = [labels[claim.id] for claim in data.claims]
-    scores = {t: macro_f1(actual, [verdict_of(m, t) for m in means]) for t in THRESHOLDS}
-    best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - Stance.threshold)))
-    return best, Choice(
-        THRESHOLD,
-        {THRESHOLD: best},
-        scores[best],
-        data.split,
-        len(actual),
-        metric=MACRO_F1,
-        best={THRESHOLD: best},
-        best_score=scores[best],
-        compared=len(scores),
-    )
-
-
-def choose_margin(
-    before: Run,
-    after: Run,
-    data: Dataset,
-    when: WhenConfig | None = None,
-    earlier: Run | None = None,
-    margins: Sequence[float] = MARGINS,
-    rule: Rule = "one_se",
-) -> tuple[float, Choice]:
-    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
-
-    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
-    the best one by more than one standard error. With `when.disagree` claims whose first source
-    the stage before has changed, from `earlier`, are asked about as well.
-    """
-    weighing = weigh(data)
-    old, new = weighing.of(before), weighing.of(after)
-    tried, shares = {}, {}
-    for margin in sorted(margins):
-        condition = WhenConfig(margin, when.disagree if when is not None else False)
-        reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
-        is_asked = np.array([why is None for why in reasons])
-        tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
-    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
-    both = f"asks about {shares[chosen]:.1%} of these claims"
-    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
-    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

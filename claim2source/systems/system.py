@@ -14,7 +14,6 @@ from claim2source.core.run import Cost, Result
 from claim2source.core.stage import Index
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig
-from claim2source.models.local import local_models
 from claim2source.models.reranker_manifest import manifest_of
 from claim2source.systems.heldout import ChoosingOn, HeldOut, NothingToChooseOn, SelectionData
 from claim2source.systems.nodes import (
@@ -113,6 +112,11 @@ class System:
         """List the nodes that its first stage is made of; none of a leaf."""
         return self.first.parts
 
+    @property
+    def dense_models(self) -> list[ModelConfig]:
+        """List the dense models of its first stage."""
+        return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
+
     def loaded_stages(self) -> list[tuple[str, Any]]:
         """Make its stages, each with its name."""
         return load_stages(self.stages)
@@ -147,19 +151,27 @@ class System:
         path: str,
         routes: Mapping[str, str] | None = None,
         read_as: DenseNode | None = None,
+        name: str = "",
     ) -> System:
         """Replace the dense model by a checkpoint, for some languages by another.
 
-        `read_as` says how it is read; none: as a checkpoint of ours. Raises `ConfigError` where
-        the system has no dense model.
+        `read_as` says how it is read; none: as a checkpoint of ours. `name` is the checkpoint's,
+        with which the system's then begins; the dense part of a hybrid has it alone, to be tested
+        against it. Raises `ConfigError` where the system has no dense model.
         """
         first = self.first
         if routes and not isinstance(first, RouteNode):
             bare = replace(first, label=None, unsupported=None, advice=None)
             first = RouteNode(routes={DEFAULT: (bare,)})
         first = _with_checkpoint(first, path, routes, read_as)
+        own = self.name
+        if name:
+            own = f"{name}+{self.name}" if self.name else name
+            first = replace(first, name=own)
+            if isinstance(first, HybridNode):
+                first = replace(first, dense=replace(first.dense, name=name))
         # With other checkpoints it is no longer what its label says.
-        return replace(self, first=first, label=None, unsupported=None, advice=None)
+        return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
 
     def fit(
         self,
@@ -177,9 +189,8 @@ class System:
         form = self.claims or form
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
-        with local_models(runtime.models):
-            first, choices = self.first.fit(fitting)
-            own = first.form_of(form, runtime)
+        first, choices = self.first.fit(fitting)
+        own = first.form_of(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
         if not any(map(is_fit, self.stages)):
             return fitted
@@ -265,13 +276,12 @@ class SystemIndex:
         """Rank sources for claims, `k` at least, and apply the stages."""
         fitted = self.fitted
         system, runtime = fitted.system, fitted.runtime
-        with local_models(runtime.models):
-            index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
-            self._index = index
-            result = index.search(claims, system.first_depth(k))
-            kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
-            stages = [*result.parts, (kind, result)]
-            stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
+        index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
+        self._index = index
+        result = index.search(claims, system.first_depth(k))
+        kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
+        stages = [*result.parts, (kind, result)]
+        stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:
@@ -294,15 +304,13 @@ class SystemIndex:
 class RunSettings:
     """Set how systems are run.
 
-    `dataset` is the folder that further splits are loaded from; `models` a folder of models by
-    the last part of their name; `rewrites` a text appended to each reported claim,
-    read from `rewrites_file`; `depth` the sources kept per claim.
+    `dataset` is the folder that further splits are loaded from; `rewrites` a text appended to each
+    reported claim, read from `rewrites_file`; `depth` the sources kept per claim.
     """
 
     dataset: str = ""
     choosing: ChoosingOn = ChoosingOn()
     rewrites: Mapping[str, str] = field(default_factory=dict)
-    models: Path | None = None
     store: Store | None = None
     device: str | None = None
     depth: int = DEPTH
@@ -319,7 +327,7 @@ class SystemRunner:
     def __init__(self, dataset: Dataset, settings: RunSettings | None = None) -> None:
         self.reported, self.settings = dataset, settings or RunSettings()
         given = self.settings
-        self.runtime = SystemRuntime(given.store, given.models, given.device, given.progress)
+        self.runtime = SystemRuntime(given.store, given.device, given.progress)
         self.held_out = HeldOut(given.dataset, dataset.split, given.choosing)
         self._fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = {}
         self._last: SystemIndex | None = None
@@ -375,12 +383,10 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
 
     Raises `NothingToChooseOn` where there are none.
     """
-    dense = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
-    with local_models(runtime.models):
-        manifests = [runtime.pool.facts(model).record for model in dense]
-        others = [manifest_of(model) for model in system.models()]
+    manifests = [runtime.pool.facts(model).record for model in system.dense_models]
+    of_stages = map(manifest_of, system.models())
     try:
-        return held_out.claims([*manifests, *others])
+        return held_out.claims([*manifests, *of_stages])
     except NothingToChooseOn as error:
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Choose the sentences of an abstract that report a result or conclude from one."""
+"""Choose the sentences of an abstract that report a result, and those with a post's numbers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ _SIGNS = re.compile(
 )
 
 
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
+
+
 def findings(sentences: Sequence[str]) -> list[int]:
     """List the positions of an abstract's findings; of all sentences where there are none.
 
@@ -37,3 +40,18 @@ def findings(sentences: Sequence[str]) -> list[int]:
         and _SIGNS.search(sentences[number]) is not None
     ]
     return marked or whole or [*range(len(sentences))]
+
+
+def with_numbers_of(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
+    """Keep, of these positions, sentences that hold most of the text's numbers; all, if none does.
+
+    A decimal comma is a point. Single digits are no sign: they are in every abstract.
+    """
+    numbers = _numbers(text)
+    shared = {i: len(numbers & _numbers(sentences[i])) for i in positions}
+    most = max(shared.values(), default=0)
+    return [i for i, count in shared.items() if count == most]
+
+
+def _numbers(text: str) -> set[str]:
+    return {found.replace(",", ".") for found in _NUMBER.findall(text) if len(found) > 1}

@@ -96,10 +96,10 @@ class Prompt:
         for name in self.variables:
             if name not in names:
                 why = f"no value is given for it here; given: {', '.join(sorted(names)) or 'none'}"
-                raise InputError.at(self.path, field=f"variables.{name}", why=why)
+                raise InputError(self.path, field=f"variables.{name}", why=why)
         for name in sorted(names - {*self.variables}):
             why = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
-            raise InputError.at(self.path, field="variables", why=why)
+            raise InputError(self.path, field="variables", why=why)
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Fill in the prompt: a system message, the examples, and the data as a user's message.
@@ -148,7 +148,7 @@ class Prompt:
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
         why = f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
-        raise InputError.at(self.path, field=f"variables.{name}", why=why)
+        raise InputError(self.path, field=f"variables.{name}", why=why)
 
     def _texts(self) -> list[tuple[str, str]]:
         lines = [(f"instructions.{i}", text) for i, text in enumerate(self.instructions)]
@@ -167,7 +167,7 @@ def read_prompt(name_or_path: str) -> Prompt:
         if not path.is_file():
             names = shipped_prompts()
             why = f"no such prompt; {did_you_mean(name_or_path, names)}a file ends in .yaml, and "
-            raise InputError.at(name_or_path, why=f"{why}these ship: {', '.join(names)}")
+            raise InputError(name_or_path, why=f"{why}these ship: {', '.join(names)}")
     read = validated(_File, _mapping(path), path)
     prompt = Prompt(
         name=path.stem,
@@ -195,7 +195,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     for key in values:
         if key not in allowed:
             why = f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
-            raise InputError.at(path, field=key, why=why)
+            raise InputError(path, field=key, why=why)
     if isinstance(version := values.get("version"), int | float) and not isinstance(version, bool):
         values["version"] = values["version"].text  # as it is written
     return values
@@ -203,7 +203,7 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 def _check(prompt: Prompt) -> None:
     def refuse(key: str, why: str) -> None:
-        raise InputError.at(prompt.path, field=key, why=why)
+        raise InputError(prompt.path, field=key, why=why)
 
     for key in ("version", "task", "output"):
         if not getattr(prompt, key).strip():

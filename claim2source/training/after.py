@@ -38,12 +38,12 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     values, run = read_yaml(file), str(config.out)
     for key in values if isinstance(values, dict) else ():
         if key in _SET_BY_RUN:
-            raise InputError.at(file, None, key, "is the training's own; leave it out")
+            raise InputError(file, None, key, "is the training's own; leave it out")
     words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
     try:
         evaluation = read_config(EvaluateConfig, words, program="after", description=None)
     except ConfigError as error:
-        raise InputError.at(file, None, error.key, error.why) from None
+        raise InputError(file, None, error.key, error.why) from None
     return replace(
         evaluation,
         dataset=config.data.dataset,
@@ -74,7 +74,7 @@ def check_after(config: FinetuneConfig) -> None:
         if evaluation.styles is not None:
             evaluation.styles.require_texts()
     except ConfigError as error:
-        raise InputError.at(str(config.after), None, error.key, error.why) from None
+        raise InputError(str(config.after), None, error.key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:

@@ -15,11 +15,10 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, known
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
-from claim2source.systems.nodes import DenseNode
 from claim2source.systems.system import RunSettings, System, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 
@@ -254,7 +253,7 @@ class Candidates:
     @property
     def models(self) -> list[ModelConfig]:
         """List the dense models that find the candidates."""
-        return [node.model for node in self.system.first.walk() if isinstance(node, DenseNode)]
+        return self.system.dense_models
 
     def run(self, data: Dataset, reported: Dataset, settings: RunSettings) -> SystemResult:
         """Rank claims; settings are chosen for the `reported` split, off it."""
@@ -452,7 +451,7 @@ class Fitting:
         visible = lists.seeing(recipe.views)
         weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
-        fitted = FittedOn(
+        fitted = FittingData(
             data.name,
             data.split,
             int(lists.reachable.sum()),

@@ -20,7 +20,7 @@ from claim2source.models.local import local_model, local_models, local_name
 from claim2source.models.manifest import FILE
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
-from claim2source.systems.nodes import BM25Node, DenseNode
+from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import Systems, named_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
@@ -39,7 +39,7 @@ def system_hash(system: System, folder: Path | None = None) -> str:
     it lies.
     """
     with local_models(folder):
-        models = [node.model for node in system.first.walk() if isinstance(node, DenseNode)]
+        models = system.dense_models
         weights = [_weights_hash(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
         names_in_stages = list(_texts_in(list(system.stages)))
@@ -118,8 +118,7 @@ class FirstStage:
         """Name the models of the first stage; none of runs that are given."""
         if self.first.run:
             return []
-        nodes = self.system.first.walk()
-        names = [node.model.name for node in nodes if isinstance(node, DenseNode)]
+        names = [model.name for model in self.system.dense_models]
         with local_models(self.first.models):
             return [local_name(model) for model in (*names, *self.system.models())]
 
@@ -139,13 +138,13 @@ class FirstStage:
         settings = RunSettings(
             dataset,
             ChoosingOn(lenient=lenient),
-            models=self.first.models,
             store=store,
             device=device,
             depth=self.depth,
         )
-        runner = SystemRunner(reported, settings)
-        return {name: runner.run(self.system, None, split).result for name, split in splits.items()}
+        runner, system = SystemRunner(reported, settings), self.system
+        with local_models(self.first.models):
+            return {name: runner.run(system, None, split).result for name, split in splits.items()}
 
     def _read_run_files(self, data: Dataset) -> Run:
         scored = run_scores(self.first.run, data, KEY)

@@ -108,20 +108,20 @@ class TrainingState(RunState):
         try:
             raw = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:
-            raise InputError.at(path, why="no saved state here: nothing to resume") from None
+            raise InputError(path, why="no saved state here: nothing to resume") from None
         except Exception as error:  # torch raises many types for a file that is no state
             lines = str(error).splitlines() or ["it is empty or cut"]
             why = f"not a saved state: {lines[0]}"
-            raise InputError.at(path, why=why) from None
+            raise InputError(path, why=why) from None
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
             why = f"this version reads format {STATE_FORMAT}"
-            raise InputError.at(path, field="format", why=why)
+            raise InputError(path, field="format", why=why)
         missing = {spec.name for spec in fields(RunState)} - raw.get(OURS, {}).keys()
         if missing:
-            raise InputError.at(path, field=min(missing), why="is missing")
+            raise InputError(path, field=min(missing), why="is missing")
         state = cls.of(raw)
         if (name := not_finite(state.weights)) is not None:
-            raise InputError.at(path, field=name, why=NOT_FINITE)
+            raise InputError(path, field=name, why=NOT_FINITE)
         return state
 
     @classmethod

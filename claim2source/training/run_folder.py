@@ -239,7 +239,7 @@ class RunFolder:
         for epoch in range(epochs_done + 1):
             if epoch not in recorded:
                 why = f"epoch {epoch} is missing, though the run was trained beyond it"
-                raise InputError.at(self.path / RUN_FILE, field="history", why=why)
+                raise InputError(self.path / RUN_FILE, field="history", why=why)
 
     def record(self, entry: Epoch) -> None:
         """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
@@ -307,9 +307,9 @@ def _read(path: Path) -> _RunFile:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         why = "is missing: without its history no epoch can be chosen, so the run cannot be resumed"
-        raise InputError.at(file, why=why) from None
+        raise InputError(file, why=why) from None
     except UnicodeDecodeError:
-        raise InputError.at(file, why="not UTF-8") from None
+        raise InputError(file, why="not UTF-8") from None
     return validated(_RunFile, text, file)
 
 
@@ -318,7 +318,7 @@ def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):
-        raise InputError.at(path, why="cannot be used: its links lead nowhere") from None
+        raise InputError(path, why="cannot be used: its links lead nowhere") from None
 
 
 def _is_nothing(path: Path) -> bool:
@@ -343,7 +343,7 @@ def refuse_changes(file: Path, config: RunConfig) -> None:
     """Raise `ConfigError` for a setting that differs from the file's, with which a run began."""
     if _NEWEST not in _flattened(_begun_settings(file)):
         why = "is of an earlier version, whose runs cannot be resumed; begin again with --overwrite"
-        raise InputError.at(file, why=why)
+        raise InputError(file, why=why)
     for key, old, new in _changes(file, config):
         raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
@@ -352,12 +352,12 @@ def _begun_settings(file: Path) -> dict[str, object]:
     try:
         before = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError.at(file, why="is missing: the run cannot be resumed without it") from None
+        raise InputError(file, why="is missing: the run cannot be resumed without it") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError.at(file, why=f"not YAML: {why}") from None
+        raise InputError(file, why=f"not YAML: {why}") from None
     if not isinstance(before, dict) or not all(isinstance(key, str) for key in before):
-        raise InputError.at(file, why="does not hold the settings of a run")
+        raise InputError(file, why="does not hold the settings of a run")
     return before
 
 

@@ -75,10 +75,10 @@ def run_files(path: Path, key: str = _KEY) -> list[Path]:
             held = sorted(file.name for file in path.iterdir())[:3]
             holds = f"holds {', '.join(held)} .." if held else "is empty"
             why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
-            raise InputError.at(path, field=key, why=why)
+            raise InputError(path, field=key, why=why)
         return files
     if not path.is_file():
-        raise InputError.at(path, field=key, why="no such file")
+        raise InputError(path, field=key, why="no such file")
     return [path]
 
 
@@ -118,14 +118,14 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
             if not (scored := run.scored(claim.id)):
                 continue
             if claim.id in scores:
-                raise InputError.at(file, field="claim", why=f"{claim.id} is in another file too")
+                raise InputError(file, field="claim", why=f"{claim.id} is in another file too")
             if wrong := next((source for source in scored if source not in known), None):
-                raise InputError.at(file, field="source", why=f"{wrong} is not in the data set")
+                raise InputError(file, field="source", why=f"{wrong} is not in the data set")
             scores[claim.id] = scored
     if not scores:
         split = "training" if data.split == "train" else data.split
         why = f"scores no claim of the {split} split"
-        raise InputError.at(paths[0], field="claim", why=why)
+        raise InputError(paths[0], field="claim", why=why)
     return scores
 
 

@@ -15,13 +15,12 @@ from rank_bm25 import BM25Okapi
 
 from claim2source.core.config import Number
 from claim2source.core.errors import UserError
-from claim2source.core.memory import peak_memory
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.retrieve import BM25Config, BM25Index
-from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts
+from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH = 100
+DEPTH, SAMPLE = 100, 20
 WHITESPACE = BM25Config(analysis="whitespace", k1=1.5, b=0.75)
 
 
@@ -32,20 +31,18 @@ class Config(Bench):
     Args:
         documents: documents to index.
         claims: claims to search.
-        sample: claims that rank_bm25 searches in each repeat.
     """
 
     documents: Number = 10_000
     claims: Number = 10_000
-    sample: Number = 20
 
 
 def run(config: Config) -> Measured:
-    draw = np.random.default_rng(config.seed)
+    draw = np.random.default_rng(SEED)
     texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
-    watch, few = Watch(config.clock), claims[: config.sample]
+    watch, few = Watch(config.clock), claims[:SAMPLE]
 
     def ours(side: str, analysis: BM25Config) -> Run:
         with watch(f"{side} index"):
@@ -61,9 +58,7 @@ def run(config: Config) -> Measured:
             scores = [index.get_scores(claim.text.split()) for claim in few]
             return [one[np.argsort(one)[::-1][:DEPTH]] for one in scores]  # as get_top_n
 
-    before = peak_memory()
-    ranked = ours("ours", WHITESPACE)  # warms up, and no peer is in memory yet
-    peak = peak_memory()
+    ranked = ours("ours", WHITESPACE)  # warms up
     for claim, expected in zip(few, peer(), strict=True):
         scores = [*ranked.scored(claim.id).values()]
         if not np.allclose(scores, expected[: len(scores)], rtol=1e-4, atol=1e-5):
@@ -77,5 +72,4 @@ def run(config: Config) -> Measured:
         **watch.ratio("peer"),
         **watch.ratio("peer", "terms", "terms_"),
         "seconds": watch.medians,
-        "peak_mb": {"before": round(before / 2**20), "ours": round(peak / 2**20)},
     }

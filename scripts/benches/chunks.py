@@ -1,25 +1,26 @@
 """Measure peak memory of a training step as the batch grows 8-fold: chunked (GradCache) and plain.
 
-A step is one forward and backward pass as the trainer makes it (`chunked_forward` or
-`whole_forward`, texts packed) and one step of AdamW, without the trainer around it, in a process
-of its own: claims and sources of one length, all-MiniLM-L6-v2, every weight trained. `ratio` is
-the memory that the plain step adds, divided by what the chunked step adds, both with the small
-batch. `growth_ratio` is the chunked step's peak with the large batch divided by that with the small
-one; `growth_above_start_ratio` is the same for the memory added to the peak before the step,
-without weights and libraries.
+A step is a forward and backward pass as the trainer makes it and one of AdamW, in a process of its
+own: claims and sources of 64 tokens, all-MiniLM-L6-v2, every weight trained. `ratio` is the memory
+that the plain step adds, divided by what the chunked step adds, both with the small batch.
+`growth_ratio` is the chunked step's peak with the large batch divided by that with the small one;
+`growth_above_start_ratio` is the same for the memory that the step adds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 
 from claim2source.core.config import Number
 from claim2source.core.memory import peak_memory
 from scripts.benches import common
-from scripts.benches.common import Bench, Measured, median, ratio_of
+from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of
 
 GROWS, CHUNK, TOKENS = 8, 16, 64
 
@@ -29,11 +30,9 @@ class Config(Bench):
     """Settings of `scripts/bench.py chunks`.
 
     Args:
-        model: a model's name or folder; texts have 64 tokens, and chunks 16 texts.
         batch: claims in the small batch; the large one has 8 times as many.
     """
 
-    model: str = common.MINILM
     batch: Number = 32
 
 
@@ -43,10 +42,10 @@ def run(config: Config) -> Measured:
         "plain": (config.batch, False),
         "chunked_large": (config.batch * GROWS, True),
     }
-    steps: dict[str, list[tuple[float, float, float]]] = {name: [] for name in kinds}
-    for name in common.turns(list(kinds), config.repeats):
-        steps[name].append(common.in_fresh_process(step, config, *kinds[name]))
-    by_kind = {name: np.array(taken).T for name, taken in steps.items()}
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        sides = {name: partial(pool.submit, step, config, *kind) for name, kind in kinds.items()}
+        steps = Watch().take_turns(sides, config.repeats)
+    by_kind = {name: np.array([one.result() for one in taken]).T for name, taken in steps.items()}
     peak = {name: peaks for name, (peaks, _, _) in by_kind.items()}
     added = {name: peaks - before for name, (peaks, before, _) in by_kind.items()}
     # Dropout falls alike on both: the chunks are the same.
@@ -68,13 +67,12 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
     from claim2source.training.gradcache import chunked_forward, length_chunks, whole_forward
     from claim2source.training.losses import info_nce
 
-    encoder = resolve(ModelConfig(config.model, pooling="mean", max_length=TOKENS)).encoder
+    encoder = resolve(ModelConfig(common.MINILM, pooling="mean", max_length=TOKENS)).encoder
     encoder.model.train().requires_grad_(True)
-    torch.manual_seed(config.seed)
-    draw = torch.Generator().manual_seed(config.seed)
+    torch.manual_seed(SEED)
+    draw = torch.Generator().manual_seed(SEED)
     highest = int(encoder.model.config.vocab_size)
-    shape = (2 * batch, TOKENS)
-    rows = torch.randint(min(1000, highest // 2), highest, shape, generator=draw)
+    rows = torch.randint(1000, highest, (2 * batch, TOKENS), generator=draw)
     tokens = [Tokens(tuple(row)) for row in rows.tolist()]
 
     def encode(picked: Sequence[int]) -> torch.Tensor:

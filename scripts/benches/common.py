@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
-from claim2source.core.config import Repeats, Seed, Settings, require
+from claim2source.core.config import Repeats, Settings, require
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.text import Rendering
 
-Done = TypeVar("Done")
 Clock = Literal["wall", "cpu"]
 # What a case prints as JSON, `ratio` first.
 Measured = dict[str, object]
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM, SEED = "sentence-transformers/all-MiniLM-L6-v2", 13
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,11 @@ class Bench(Settings):
 
     Args:
         repeats: repeats of everything, the sides in turn.
-        seed: of what is drawn.
         clock: of seconds: `wall`, or on a busy machine `cpu`, what all threads of this process
             compute.
     """
 
     repeats: Repeats = 5
-    seed: Seed = 13
     clock: Clock = "wall"
 
 
@@ -61,7 +56,7 @@ class DataBench(Bench):
             ("documents", documents, rendering.source_texts(data.sources)),
             ("claims", claims, rendering.claim_texts(data.claims)),
         ):
-            whole, draw = sorted(set(texts)), np.random.default_rng([self.seed, wanted])
+            whole, draw = sorted(set(texts)), np.random.default_rng([SEED, wanted])
             require(wanted <= len(whole), key, wanted, f"at most {len(whole)} of {self.dataset}")
             drawn.append([whole[i] for i in draw.choice(len(whole), size=wanted, replace=False)])
         return drawn
@@ -85,12 +80,19 @@ class Watch:
         yield
         self.seconds.setdefault(part, []).append((seconds_by(self.clock) - started) * times)
 
-    def take_turns(self, sides: Mapping[str, Callable[[], object]], repeats: int) -> None:
-        """Time every side once a repeat, each repeat beginning with the next one."""
-        for name in turns(list(sides), repeats):
-            gc.collect()  # what another side left behind is not this one's work
-            with self(name):
-                sides[name]()
+    def take_turns(
+        self, sides: Mapping[str, Callable[[], Any]], repeats: int
+    ) -> dict[str, list[Any]]:
+        """Time every side once a repeat, each repeat beginning with the next one; its results."""
+        names, results = list(sides), {name: list[Any]() for name in sides}
+        for repeat in range(repeats):
+            first = repeat % len(names)
+            for name in [*names[first:], *names[:first]]:
+                gc.collect()  # what another side left behind is not this one's work
+                with self(name):
+                    result = sides[name]()
+                results[name].append(result)
+        return results
 
     def of(self, side: str) -> np.ndarray:
         parts = [took for name, took in self.seconds.items() if f"{name} ".startswith(f"{side} ")]
@@ -105,13 +107,6 @@ class Watch:
     def medians(self) -> dict[str, float]:
         """The median seconds of every part."""
         return {name: median(took, 4) for name, took in self.seconds.items()}
-
-
-def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
-    """Yield all names once a repeat, each repeat beginning with the next one."""
-    for repeat in range(repeats):
-        first = repeat % len(names)
-        yield from [*names[first:], *names[:first]]
 
 
 def median(values: Iterable[float], digits: int = 3) -> float:
@@ -130,12 +125,6 @@ def largest_difference(ours: np.ndarray, peer: np.ndarray, most: float, what: st
     if not worst <= most:
         raise UserError(f"the {what} differ by up to {worst:.2g} from the peer's")
     return float(f"{worst:.2g}")
-
-
-def in_fresh_process(work: Callable[..., Done], *given: object) -> Done:
-    """Run a function in a process of its own, because peaks count from a process's start."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *given).result()
 
 
 def zipf_texts(draw: np.random.Generator, words: Sequence[str], lengths: np.ndarray) -> list[str]:

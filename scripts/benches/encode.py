@@ -25,13 +25,9 @@ class Config(DataBench):
     """Settings of `scripts/bench.py encode`.
 
     Args:
-        model: a model's name or folder, on both sides without prefixes; mean, length 1.
-        max_length: tokens per text.
         documents: sources drawn, beside the `claims`.
     """
 
-    model: str = common.MINILM
-    max_length: Number = 256
     documents: Number = 240
     claims: Number = 480
 
@@ -42,7 +38,7 @@ def run(config: Config) -> Measured:
     documents, claims = config.texts(config.documents, config.claims)
     texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
     alike: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
-    resolved = resolve(ModelConfig(config.model, max_length=config.max_length, **alike), "cpu")
+    resolved = resolve(ModelConfig(common.MINILM, **alike), "cpu")
     encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
     peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
     options: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False}

@@ -5,33 +5,31 @@ as rare words do; its vector lies around a real one: MiniLM's of one of its sent
 two others and noise. Posts are the demo's, and the packaged MiniLM encodes them. One client asks
 after the other, then several at once; before that a new server, of whose index nothing is in the
 page cache, answers the first posts (`cold`). `ratio` is the 95th percentile in process divided by
-that over HTTP, with one client, of the first size. With --no_sentences the index keeps no vectors
-of sentences, and the nearest ones are not looked for. Of each size there are also the seconds of
-writing and building by both clocks, the disk and memory that they take, the recall that the index
-measured, and recall@100 of the posts against all vectors, without a filter and with filters that
-keep a tenth and a hundredth of the papers; `cpu_ms` are the server's processor milliseconds for an
-answer.
+that over HTTP, with one client. With --no_sentences the index keeps no vectors of sentences, and
+the nearest ones are not looked for. There are also the seconds of writing and building by both
+clocks, the disk and memory that they take, the recall that the index measured, and recall@100 of
+the posts against all vectors, without a filter and with filters that keep a tenth and a hundredth
+of the papers; `cpu_ms` are the server's processor milliseconds for an answer.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx2
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from claim2source.core.config import Number, flag, list_field, require
+from claim2source.core.config import Number, flag
 from claim2source.core.errors import UserError
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.progress import Progress
@@ -48,12 +46,13 @@ from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, Dense
 from claim2source.retrieve.analyser import Analyser
 from claim2source.text.clean import sentences_of
-from scripts.benches.common import Bench, Measured, Watch, median, ratio_of, turns, zipf_texts
+from scripts.benches.common import SEED, Bench, Measured, Watch, median, ratio_of, zipf_texts
 
 BATCH, SENTENCES = 4096, 6
 SERVE = Path(__file__).resolve().parents[2] / "eval" / "serve.py"
 # Parts of a vector: its sentence, two others, noise.
 PARTS, NOISE = (1.0, 0.5, 0.25), 0.4
+CLIENTS = 8
 WARM = 5  # posts that are asked about before anything is timed
 COLD = 20  # first posts of a server whose files are not in memory
 INSIDE, ONE = "in process", "one client"
@@ -66,33 +65,19 @@ class Config(Bench):
     """Settings of `scripts/bench.py find`; times are the wall's.
 
     Args:
+        sources: papers in the index.
         requests: posts of each measurement.
-        clients: how many ask at once in the last measurement.
     """
 
-    sources: list[Number] = list_field([10_000], help="papers in the index, one after another")
+    sources: Number = 10_000
     requests: Number = 100
-    clients: Number = 8
     sentences: bool = flag("keep vectors of sentences, and look for the nearest", default=True)
 
-    def check(self) -> None:
-        """Check that there is an index to make."""
-        require(bool(self.sources), "sources", [], "one number or more")
 
-
-def run(config: Config) -> Measured:
-    """Measure an index of each size."""
-    known = [claim.text for claim in load("demo", "test").claims]
-    posts = [known[i % len(known)] for i in range(config.requests)]
-    dense = Dense(ModelConfig())
-    sizes = [measure(count, posts, config, dense) for count in config.sources]
-    first = {key: sizes[0].pop(key) for key in ("ratio", "spread")}
-    return {**first, "sizes": sizes}
-
-
-def made_up(count: int, seed: int, dense: Dense, sentences: bool) -> Iterator[Rows]:
+def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
-    draw, demo = np.random.default_rng([seed, count]), load("demo", "test").sources
+    count = config.sources
+    draw, demo = np.random.default_rng([SEED, count]), load("demo", "test").sources
     known = sorted({one for source in demo for one in sentences_of(source.abstract)})
     encoded = dense.encoder.encode(known, "source", store=None, progress=None)[0]
     words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
@@ -119,18 +104,18 @@ def made_up(count: int, seed: int, dense: Dense, sentences: bool) -> Iterator[Ro
             for i, source in enumerate(sources)
         ]
         # The last sentence, which nobody encodes, has another's vector.
-        kept = [*half(encoded)[chosen[:, : SENTENCES + 1]]] if sentences else None
+        kept = [*half(encoded)[chosen[:, : SENTENCES + 1]]] if config.sentences else None
         terms = [" ".join(one) for one in analyser.sources(sources)]
         yield Rows(papers, terms, half(vectors), [stamp_of(paper) for paper in papers], kept)
 
 
-def build(folder: Path, count: int, config: Config, dense: Dense) -> Measured:
+def build(folder: Path, config: Config, dense: Dense) -> Measured:
     """Make the index; measure it."""
     engine = open_for_writing(folder, dense, sentences=config.sentences)
     reset_peak_memory()
     memory, watch, cpu = {"before": peak_memory()}, Watch(), Watch("cpu")
-    with Progress("papers", count) as bar:
-        for rows in made_up(count, config.seed, dense, config.sentences):
+    with Progress("papers", config.sources) as bar:
+        for rows in made_up(config, dense):
             with watch("write"), cpu("write"):
                 engine.upsert(rows)
             bar.update(len(rows))
@@ -149,11 +134,13 @@ def build(folder: Path, count: int, config: Config, dense: Dense) -> Measured:
     }
 
 
-def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> Measured:
-    """Build an index of `count` papers, serve it, ask, and measure all of it."""
+def run(config: Config) -> Measured:
+    """Build an index, serve it, ask, and measure all of it."""
+    known, dense = [claim.text for claim in load("demo", "test").claims], Dense(ModelConfig())
+    posts = [known[i % len(known)] for i in range(config.requests)]
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "idx"
-        built = build(index, count, config, dense)
+        built = build(index, config, dense)
         forget(index)
         with served(index, config) as (host, _):
             cold = over_http(host, posts[:COLD])
@@ -162,16 +149,14 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
             ways = {
                 INSIDE: partial(in_process, finder, posts),
                 ONE: partial(over_http, host, posts),
-                f"{config.clients} clients": partial(at_once, host, posts, config.clients),
+                f"{CLIENTS} clients": partial(at_once, host, posts),
             }
             in_process(finder, posts[:WARM])
             over_http(host, posts[:WARM])
-            seconds: dict[str, list[list[float]]] = {way: [] for way in ways}
-            spent = dict.fromkeys(ways, 0.0)
-            for way in turns(list(ways), config.repeats):
-                before = sum(server.cpu_times()[:2])
-                seconds[way].append(ways[way]())
-                spent[way] += sum(server.cpu_times()[:2]) - before
+            seconds = Watch().take_turns(ways, config.repeats)
+            before = sum(server.cpu_times()[:2])
+            over_http(host, posts)
+            spent = sum(server.cpu_times()[:2]) - before
             memory = round(server.memory_info().rss / 2**20)
         shares = recall(finder.engine, posts, dense)
     percentiles = {
@@ -180,16 +165,15 @@ def measure(count: int, posts: Sequence[str], config: Config, dense: Dense) -> M
     }
     percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
     return {
-        "sources": count,
-        "recall_of_posts": shares,
         **ratio_of(percentiles[INSIDE]["p95"] / percentiles[ONE]["p95"]),
+        "recall_of_posts": shares,
         "milliseconds": {
             way: {name: median(values, 1) for name, values in of_way.items()}
             for way, of_way in percentiles.items()
         },
         **built,
         "server_mb": memory,
-        "cpu_ms": round(1000 * spent[ONE] / (config.repeats * len(posts)), 1),
+        "cpu_ms": round(1000 * spent / len(posts), 1),
     }
 
 
@@ -219,7 +203,7 @@ def forget(folder: Path) -> None:
 
 @contextmanager
 def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve an index; give host with port, and the process."""
+    """Serve an index; give its address and the process."""
     command = [sys.executable, str(SERVE), "--index", str(index)]
     command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -228,7 +212,7 @@ def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
             line = server.stdout.readline().split()
             if len(line) < 4:
                 raise UserError("the server did not start")
-            yield line[3].removeprefix("http://").rstrip("/"), psutil.Process(server.pid)
+            yield line[3], psutil.Process(server.pid)
         finally:
             server.terminate()
             server.communicate()
@@ -236,16 +220,11 @@ def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
 
 def over_http(host: str, posts: Sequence[str]) -> list[float]:
     """Ask about posts, one after the other over one connection; the seconds of each."""
-    watch, headers = Watch(), {"content-type": "application/json"}
-    with closing(HTTPConnection(host, timeout=120)) as connection:
+    watch = Watch()
+    with httpx2.Client(timeout=120) as client:
         for post in posts:
-            body = json.dumps({"post": post})
             with watch(ONE):
-                connection.request("POST", "/api/v1/find", body, headers)
-                answer = connection.getresponse()
-                text = answer.read()
-            if answer.status != 200:
-                raise UserError(f"the server answered {answer.status}: {text[:200]!r}")
+                client.post(f"{host}api/v1/find", json={"post": post}).raise_for_status()
     return watch.seconds.get(ONE, [])
 
 
@@ -258,8 +237,8 @@ def in_process(finder: Finder, posts: Sequence[str]) -> list[float]:
     return watch.seconds[INSIDE]
 
 
-def at_once(host: str, posts: Sequence[str], clients: int) -> list[float]:
+def at_once(host: str, posts: Sequence[str]) -> list[float]:
     """Ask with several clients, each about its share of the posts."""
-    with ThreadPoolExecutor(clients) as pool:
-        parts = pool.map(partial(over_http, host), [posts[i::clients] for i in range(clients)])
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        parts = pool.map(partial(over_http, host), [posts[i::CLIENTS] for i in range(CLIENTS)])
         return [seconds for part in parts for seconds in part]

@@ -42,13 +42,9 @@ from claim2source.training.checkpoint import adapt
 from claim2source.training.config import FinetuneConfig, LoraConfig, OptimisationConfig
 from claim2source.training.memory_plan import ModelShape, plan_memory_here
 from scripts.benches import training
-from scripts.benches.common import MINILM, DataBench, Measured
+from scripts.benches.common import MINILM, SEED, DataBench, Measured
 from scripts.plan import peak_flops
 
-KINDS: dict[str, tuple[Any, Any]] = {
-    "mistral": (MistralConfig, MistralModel),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
 SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
 # Of a test, and of the run that is killed and resumed: 1.2 billion weights. Where no size is
 # given, transformers' Mistral is the one of 7 billion.
@@ -58,7 +54,6 @@ QWEN = {
     "Qwen3-Reranker-0.6B": dict(zip(SIZES.split(), (1024, 3072, 28, 16, 8), strict=True)),
     "Qwen3-Reranker-8B": dict(zip(SIZES.split(), (4096, 12_288, 36, 32, 8), strict=True)),
 }
-LORA = LoraConfig(r=16, dropout=0.0)
 POSTS = ["new study: masks cut outbreaks", "sleep"]
 
 
@@ -86,13 +81,12 @@ def run(config: Config) -> Measured:
     peak = peak_flops(device)
     claims, documents = (4, 9) if config.tiny else (64, 2000)
     parts: dict[str, Callable[[], Measured]] = {
-        "attention, both ways": partial(attend, config, False),
-        "attention, causal": partial(attend, config, True),
+        "attention": partial(attend, config),
         "run": partial(whole_run, config),
+        "training, checkpointing False": partial(train, config, peak, claims, False),
+        "training, checkpointing True": partial(train, config, peak, claims, True),
+        "encoding": partial(encode, config, peak, documents),
     }
-    for again in (False, True):
-        parts[f"training, checkpointing {again}"] = partial(train, config, peak, claims, again)
-    parts["encoding"] = partial(encode, config, peak, documents)
     parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
     results = {name: measured(name, part) for name, part in parts.items()}
     shares = [row["share"] for row in results.values() if "loss" in row]
@@ -111,19 +105,20 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     return result
 
 
-def random_model(kind: str, config: Config, device: str, sizes: Mapping[str, Any]) -> Any:
+def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
     """Make a Mistral or a Qwen3 of random weights in bf16, and MiniLM's tokenizer for it."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    settings, network = KINDS[kind]
-    shape = settings(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
-    torch.manual_seed(config.seed)
+    shape = kind(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
+    torch.manual_seed(SEED)
     with torch.device(device):
+        network: Any = MistralModel if kind is MistralConfig else Qwen3ForCausalLM
         return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
 
 
 def make_encoder(config: Config) -> Encoder:
     """Make an untrained bidirectional Mistral in bf16."""
-    model, tokenizer = random_model("mistral", config, config.device, TINY if config.tiny else {})
+    sizes = TINY if config.tiny else {}
+    model, tokenizer = random_model(MistralConfig, config.device, sizes)
     model.config.is_causal = False
     settings = EncoderSettings(max_length=config.tokens, dtype="bfloat16")
     return Encoder(model, tokenizer, settings, None)
@@ -142,14 +137,13 @@ def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Meas
         save_every=0,
     )
     model = ModelConfig(dtype="bfloat16")
-    recipe = FinetuneConfig(tuning="lora", model=model, lora=LORA, optimisation=optimisation)
+    lora = LoraConfig(r=16, dropout=0.0)
+    recipe = FinetuneConfig(tuning="lora", model=model, lora=lora, optimisation=optimisation)
     planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
     adapt(encoder, planned.config)
     recipe, _ = planned.calibrate(encoder)
-    drawn = training.Config(
-        texts=config.dataset, batch_size=claims, steps=config.repeats, seed=config.seed
-    )
-    _, rows, texts = pairs = training.draw_pairs(drawn)
+    drawn = training.Config(texts=config.dataset, batch_size=claims)
+    _, rows, texts = pairs = training.draw_pairs(drawn, config.repeats)
     if not config.tiny:
         torch.cuda.reset_peak_memory_stats()
     steps = training.train(encoder, recipe.optimisation, pairs, "bf16-mixed")
@@ -186,26 +180,23 @@ def rates(
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
 
 
-def attend(config: Config, causal: bool) -> Measured:
-    """Compare attention over packed texts in bf16 with float32's over each text, with gradients.
-
-    Four heads of queries share one of keys and values, as in Mistral-7B.
-    """
-    heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)
+def attend(config: Config) -> Measured:
+    """Compare attention over packed texts in bf16 with float32's over each text, with gradients."""
+    heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)  # as in Mistral-7B
     lengths = [3, 9, 5] if config.tiny else [17, 512, 130, 255, 64] * 8
     bounds = torch.tensor([0, *accumulate(lengths)], device=config.device, dtype=torch.int32)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(SEED)
     shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
     drawn = [torch.randn(shape, device=config.device) for shape in shapes]
     kernel = None if config.tiny else flash_varlen()
 
     def by_text(*sides: Tensor) -> Tensor:
         cut = [side.transpose(0, 1).split(lengths, dim=1) for side in sides]
-        dot = partial(scaled_dot_product_attention, is_causal=causal, enable_gqa=True)
+        dot = partial(scaled_dot_product_attention, enable_gqa=True)
         return torch.cat([dot(*text) for text in zip(*cut, strict=True)], 1).transpose(0, 1)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return kernel(q, k, v, bounds, max(lengths), None, causal) if kernel else by_text(q, k, v)
+        return kernel(q, k, v, bounds, max(lengths), None, False) if kernel else by_text(q, k, v)
 
     results = []
     for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
@@ -217,8 +208,8 @@ def attend(config: Config, causal: bool) -> Measured:
         name: round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
         for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True)
     }
-    named = {"kernel": getattr(kernel, "__name__", None), "texts": len(lengths)}
-    return {**named, **apart, "right": max(apart.values()) < 0.02}
+    name = getattr(kernel, "__name__", None)
+    return {"kernel": name, **apart, "right": max(apart.values()) < 0.02}
 
 
 def whole_run(config: Config) -> Measured:
@@ -228,14 +219,14 @@ def whole_run(config: Config) -> Measured:
     figures: Measured = {}
     with TemporaryDirectory() as folder:
         base, run, out = Path(folder, "base"), Path(folder, "run"), Path(folder, "out")
-        for part in random_model("mistral", config, "cpu", TINY if config.tiny else MIDDLE):
+        for part in random_model(MistralConfig, "cpu", TINY if config.tiny else MIDDLE):
             part.save_pretrained(base)
-        words = f"--model.name {base} --model.pooling mean --model.bidirectional true --out {run} "
-        words += "--model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off "
-        words += "--optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32 "
-        words += f"--store {folder}/store --optimisation.warmup_ratio 0 "
-        small, large = "--data.limit 64 --device cpu", "--model.dtype bfloat16"
-        words += small if config.tiny else f"{large} --optimisation.precision bf16"
+        size = "--model.dtype bfloat16 --optimisation.precision bf16"
+        size = "--data.limit 64 --device cpu" if config.tiny else size
+        words = f"""--model.name {base} --model.pooling mean --model.bidirectional true --out {run}
+            --model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off
+            --optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32
+            --optimisation.warmup_ratio 0 --store {folder}/store {size}"""
         for name, command in {
             "killed": f"train/finetune.py {words}",
             "resumed": f"train/finetune.py {words} --resume",
@@ -270,7 +261,7 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     some["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = random_model("qwen3", config, config.device, some)
+    stage.__dict__["network"] = random_model(Qwen3Config, config.device, some)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
     pairs = [Pair(claim, source) for claim in claims for source in sources]
     list(stage.score(pairs[:4]))

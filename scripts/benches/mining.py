@@ -26,9 +26,9 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Cost
 from claim2source.mining import MinedRow, Miner, MiningConfig, write_mined
 from claim2source.text import Rendering
-from scripts.benches.common import Bench, Measured, Watch, abstracts_and_posts
+from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH, SHARE, CHECKED = 100, 0.95, 50
+DEPTH, SHARE, CHECKED, DIMENSIONS = 100, 0.95, 50, 384
 # The peer's limit is a share of the whole score.
 DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
 HYBRID = replace(DENSE, alpha=0.5)
@@ -41,12 +41,10 @@ class Config(Bench):
     Args:
         documents: sources of the pool.
         claims: claims to mine, each with one gold.
-        dimensions: of the vectors.
     """
 
     documents: Annotated[int, Between(DEPTH + 1, MOST)] = 10_000
     claims: Number = 10_000
-    dimensions: Number = 384
 
 
 class Inputs:
@@ -59,13 +57,13 @@ class Inputs:
     def __init__(self, config: Config) -> None:
         from sentence_transformers.util import dot_score, pairwise_dot_score
 
-        draw, count = np.random.default_rng(config.seed), config.documents
+        draw, count = np.random.default_rng(SEED), config.documents
         abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
-        sources = draw.normal(size=(count, config.dimensions))
+        sources = draw.normal(size=(count, DIMENSIONS))
         golds = draw.integers(0, count, config.claims)
-        noise = draw.normal(size=(config.claims, config.dimensions))
+        noise = draw.normal(size=(config.claims, DIMENSIONS))
         self.sources = normalized(sources)
-        self.claims = normalized(self.sources[golds] + 2 * noise / config.dimensions**0.5)
+        self.claims = normalized(self.sources[golds] + 2 * noise / DIMENSIONS**0.5)
         # The number makes every text distinct: the peer merges equal ones.
         pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
         named = enumerate(zip(posts, golds, strict=True))
@@ -134,8 +132,7 @@ def mine_peer(inputs: Any) -> Any:
 
 def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
-    inputs = Inputs(config)
-    data = inputs.dataset
+    data = (inputs := Inputs(config)).dataset
     text_of = {one.id: one.abstract for one in data.sources} | {c.id: c.text for c in data.claims}
     ours = {
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]

@@ -12,7 +12,7 @@ import random
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pytorch_lightning as pl
@@ -33,16 +33,14 @@ from claim2source.training.data import TrainingPairs
 from claim2source.training.losses import LossesConfig
 from claim2source.training.memory_plan import Tuning
 from claim2source.training.module import RetrieverModule
-from claim2source.training.resume import trainable_weights
 from scripts.benches import common
-from scripts.benches.common import Bench, Clock, Measured, largest_difference, seconds_by
+from scripts.benches.common import SEED, Bench, Clock, Measured, largest_difference, seconds_by
 
 RENDERING = Rendering()
 SCALE = 20.0  # 1 / temperature
 # What both trainers call alike.
 ALIKE: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
 LORA = LoraConfig(r=16, alpha=64, dropout=0.0)
-TOLERANCE = 1e-3  # of the first step's losses
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class Config(Bench):
         batch_size: pairs per step.
         max_length: tokens per text.
         chunk: texts per forward pass of the cached loss.
-        steps: timed steps of each training, after one that is not.
     """
 
     model: str = common.MINILM
@@ -68,7 +65,6 @@ class Config(Bench):
     batch_size: Annotated[int, Between(2, MOST)] = 32
     max_length: Number = 256
     chunk: Number = 16
-    steps: Number = 2
 
     @property
     def base(self) -> ModelConfig:
@@ -79,8 +75,8 @@ class Config(Bench):
 Pairs = tuple[Dataset, list[MinedRow], list[tuple[str, str]]]
 
 
-def draw_pairs(config: Config) -> Pairs:
-    """Draw a data set, its pairs, and the texts of each.
+def draw_pairs(config: Config, steps: int = 2) -> Pairs:
+    """Draw a data set, its pairs for so many timed steps after one that is not, and their texts.
 
     No two pairs have a claim, a paper or a text in common, and a claim has one gold: a gold of
     another pair in a batch would be a false negative in the peer's loss but not in ours.
@@ -92,47 +88,40 @@ def draw_pairs(config: Config) -> Pairs:
     rendered = RENDERING.source_texts(data.sources)
     text_of = {one.id: text for one, text in zip(data.sources, rendered, strict=True)}
     claims = [claim for claim in data.claims if len(claim.golds) == 1]
-    random.Random(config.seed).shuffle(claims)
+    random.Random(SEED).shuffle(claims)
     texts, seen = dict[MinedRow, tuple[str, str]](), set[str]()
     for claim in claims:
         pair = RENDERING.claim_texts([claim])[0], text_of[claim.golds[0]]
         if len({"", *pair} - seen) == 3:
             seen.update(pair)
             texts[MinedRow(claim.id, claim.golds[0], ())] = pair
-    count = config.batch_size * (1 + config.steps)
+    count = config.batch_size * (1 + steps)
     if len(texts) < count:
         raise UserError(f"{config.texts}: {len(texts)} pairs of distinct texts, not {count}")
     rows = list(texts)[:count]
     return data, rows, [texts[row] for row in rows]
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Hold the seconds of every step but the first, losses, and the count of trained weights."""
+class Steps(NamedTuple):
+    """Hold the seconds of every step but the first, and all losses."""
 
     seconds: list[float]
     losses: list[float]
-    trained: int
 
 
 def run(config: Config) -> Measured:
     """Train with both sides in turn. Raises `UserError` where their first losses differ."""
     pairs = draw_pairs(config)
-    sides = {"ours": train_ours, "peer": train_peer}
-    steps: dict[str, list[Steps]] = {side: [] for side in sides}
-    for side in common.turns(list(sides), config.repeats):
-        steps[side].append(sides[side](config, pairs))
+    sides = {"ours": partial(train_ours, config, pairs), "peer": partial(train_peer, config, pairs)}
+    steps = common.Watch().take_turns(sides, config.repeats)
     ours, peer = steps["ours"][0], steps["peer"][0]
-    if ours.trained != peer.trained:
-        raise UserError(f"{ours.trained} weights are trained, and {peer.trained} by the peer")
     losses = np.array(ours.losses[0]), np.array(peer.losses[0])
     seconds = {name: np.array([np.mean(one.seconds) for one in of]) for name, of in steps.items()}
     return {
         **common.ratio_of(seconds["peer"] / seconds["ours"]),
         "seconds_a_step": {side: common.median(took, 4) for side, took in seconds.items()},
-        "loss_difference": largest_difference(*losses, TOLERANCE, "losses of the first batch"),
+        "loss_difference": largest_difference(*losses, 1e-3, "losses of the first batch"),
         "last_losses": [ours.losses[-1], peer.losses[-1]],
-        "trained_weights": ours.trained,
     }
 
 
@@ -183,9 +172,8 @@ def train(
         barebones=True,
     )
     trainer.fit(module, BatchLoader(sampler, module.collate))
-    trained = sum(p.numel() for p in trainable_weights(module.model).values())
     share = preparing / sampler.optimizer_steps
-    return Steps([took + share for took in np.diff(ends)[1:].tolist()], module.losses, trained)
+    return Steps([took + share for took in np.diff(ends)[1:].tolist()], module.losses)
 
 
 def train_peer(config: Config, drawn: Pairs) -> Steps:
@@ -250,6 +238,5 @@ def train_peer(config: Config, drawn: Pairs) -> Steps:
         trainer = st.SentenceTransformerTrainer(
             model, arguments, Columns.from_dict(columns), loss=loss, callbacks=[Ends()]
         )
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         trainer.train()
-    return Steps(np.diff(ends)[1:].tolist(), [float(value) for value in losses], trained)
+    return Steps(np.diff(ends)[1:].tolist(), [float(value) for value in losses])

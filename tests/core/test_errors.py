@@ -56,7 +56,7 @@ def raising(error):
     ("error", "code", "said"),
     [
         (
-            InputError([Problem("f", 1, "x", "a"), Problem("f", 2, "x", "b")]),
+            InputError.of([Problem("f", 1, "x", "a"), Problem("f", 2, "x", "b")], 2),
             2,
             "error: f:1: x: a\nerror: f:2: x: b\n",
         ),

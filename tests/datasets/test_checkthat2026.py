@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.datasets import load
 from claim2source.datasets.checkthat import prepare_2026 as prepare
-from claim2source.datasets.checkthat import prepare_hub, written_index
-from claim2source.io.submissions import write_submission
+from claim2source.datasets.checkthat import prepare_hub
+from claim2source.io.submissions import lab_ids, write_submission
 from claim2source.io.trec import read_run
 
 COLLECTION: list[dict[str, Any]] = [
@@ -165,17 +165,25 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_a_submission_has_the_tasks_own_index(tmp_path: Path, split: str) -> None:
     prepare(task(tmp_path / "in"), tmp_path / "out")
+    whole = load(tmp_path / "out", split)
+    run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in whole.claims})
+    files = lab_ids(whole, 2026)
+    assert set(files) == {f"predictions_{lang}.tsv" for lang in ("en", "de", "fr")}
     for lang in ("en", "de", "fr"):
-        part = load(tmp_path / "out", split).in_languages([lang])
-        run = Run.from_lists({claim.id: [("11", 1.0), ("44", 0.5)] for claim in part.claims})
         path = tmp_path / f"predictions_{lang}.tsv"
-        write_submission(run, path, 2026, written_id=written_index(split, lang))
+        write_submission(run, path, 2026, ids=files[path.name])
         asked = [str(entry["index"]) for entry in CLAIMS[f"{lang}_{split}"]]
         assert list(read_run(path).run.claim_ids) == asked
         assert read_run(path).run.sources(asked[0]) == ["11", "44"]
-    index = written_index("dev", "de")
-    given = ["dev-de-7", "dev-de-dev-de-7", "dev-7", "dev-en-7", "7"]
-    assert [index(claim) for claim in given] == ["7", "dev-de-7", "7", "en-7", "7"]
+    for given, index in (
+        ("dev-de-7", "7"),
+        ("dev-de-dev-de-7", "dev-de-7"),
+        ("dev-7", "7"),
+        ("dev-en-7", "en-7"),
+        ("7", "7"),
+    ):
+        german = Dataset((Claim(given, "text", "de"),), (), Qrels({}), "dev")
+        assert lab_ids(german, 2026) == {"predictions_de.tsv": {given: index}}
 
 
 BAD_CLAIMS = [

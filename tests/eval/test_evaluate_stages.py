@@ -20,7 +20,7 @@ from claim2source.io.trec import read_run
 from claim2source.pipeline.summary import WIDTH
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.stages.max_sim import MaxSim
-from claim2source.systems.stages import WhenConfig
+from claim2source.systems.conditions import WhenConfig
 from eval.evaluate import main
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

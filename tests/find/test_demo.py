@@ -42,5 +42,6 @@ def test_the_example_s_paper_is_first_in_the_demo(
         papers = json.loads(capsys.readouterr().out)
         assert title in papers[0]["title"], papers
         assert papers[0]["verdict"] in ("found", "uncertain"), papers
+        assert ("3.7" in papers[0]["sentence"]) == (post == EXAMPLE)
     find(["Schon wieder Regen in Kiel, ich habe das Wetter satt", "--index", folder, "--json"])
     assert {one["verdict"] for one in json.loads(capsys.readouterr().out)} == {"not here"}

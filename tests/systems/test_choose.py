@@ -14,10 +14,11 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.retrieve import FusionConfig
 from claim2source.systems.choose import Weighing, choose, choose_fusion, weigh
+from claim2source.systems.conditions import WhenConfig, choose_margin
 from claim2source.systems.heldout import SelectionData
 from claim2source.systems.nodes import BM25Node
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import WhenConfig, choose_margin, fit_stages
+from claim2source.systems.stages import fit_stages
 from claim2source.systems.system import System, run_system
 from tests.training.small import small_splits
 

@@ -14,14 +14,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.io.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
-from claim2source.systems.stages import (
-    Conditional,
-    WhenConfig,
-    apply_stage,
-    load_stages,
-    margin_of,
-    share_asked,
-)
+from claim2source.systems.conditions import Conditional, WhenConfig, margin_of, share_asked
+from claim2source.systems.stages import apply_stage, load_stages
 
 CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
 SOURCES = [Source(letter, title=letter) for letter in "abc"]

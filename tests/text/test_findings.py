@@ -6,7 +6,7 @@ import json
 import re
 
 from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings
+from claim2source.text.findings import findings, with_numbers_of
 from tests.shared_data import shared
 
 _HEADING = re.compile(
@@ -30,6 +30,21 @@ def test_findings_are_results_and_conclusions_and_never_a_heading() -> None:
     ]
     assert findings(["One sentence is enough.", "Short.", "And one more here."]) == [0, 2]
     assert findings(["Short.", "Too."]) == [0, 1] and findings([]) == []
+
+
+def test_findings_with_the_post_s_numbers_come_first() -> None:
+    sentences = [
+        "Rates rose 3 %.",
+        "The ratio was 3.7 (CI 2.8).",
+        "Of 78,400 pupils 41 % fell ill.",
+    ]
+    assert with_numbers_of("masks cut outbreaks 3.7x", sentences, [0, 1, 2]) == [1]
+    assert with_numbers_of("3,7-mal weniger", sentences, [0, 1, 2]) == [1]
+    assert with_numbers_of("41% of 78,400, ratio 3.7", sentences, [0, 1, 2]) == [2]
+    assert with_numbers_of("ratio 3.7", sentences, [0, 2]) == [0, 2]
+    assert with_numbers_of("3 of 4 pupils", sentences, [0, 1, 2]) == [0, 1, 2]
+    assert with_numbers_of("ratio 13.7, 3.71", sentences, [0, 1, 2]) == [0, 1, 2]
+    assert with_numbers_of("", [], []) == []
 
 
 def test_findings_of_structured_abstracts_are_what_their_headings_say() -> None:

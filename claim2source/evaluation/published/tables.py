@@ -178,7 +178,7 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
         for raw in paper["tables"]:
             table = validated(Table, _table_fields(paper, raw), path, str(raw.get("id")))
             if table.id in tables:
-                raise InputError.at(path, None, table.id, "another table has this id")
+                raise InputError(path, None, table.id, "another table has this id")
             tables[table.id] = table
     return tuple(tables.values())
 

@@ -174,7 +174,7 @@ class ScaledCheckpoint:
             why = (
                 f"{base.name} has other weights ({loaded.base.sha256[:12]}...) than this began with"
             )
-            raise InputError.at(self.folder / FILE, field="base.sha256", why=why)
+            raise InputError(self.folder / FILE, field="base.sha256", why=why)
         return loaded
 
     @cached_property
@@ -193,7 +193,7 @@ class ScaledCheckpoint:
         shapes = [{(name, v.shape) for name, v in state.items()} for state in (base, tuned)]
         if shapes[0] != shapes[1]:
             odd = min(shapes[0] ^ shapes[1])[0]
-            raise InputError.at(self.folder, why=f"its weight {odd} does not fit its base's")
+            raise InputError(self.folder, why=f"its weight {odd} does not fit its base's")
         for name, value in tuned.items():
             mixed = value
             if value.is_floating_point():
@@ -232,7 +232,7 @@ def read_parts(checkpoints: Sequence[str | Path]) -> list[Part]:
                 raise UserError(f"{part.folder}: its {what} is not that of {first.folder}")
         file = part.folder / (_MODEL if part.manifest.weights.kind == "full" else ADAPTER_FILE)
         if not file.is_file() or file_hash(file) != part.manifest.weights.sha256:
-            raise InputError.at(file, why="its sha256 is not the manifest's, or it is missing")
+            raise InputError(file, why="its sha256 is not the manifest's, or it is missing")
     return parts
 
 
@@ -293,15 +293,15 @@ def _sum_full(
     names = set(opened[0].keys())
     for file, other in zip(files, opened, strict=True):
         if odd := names ^ set(other.keys()):
-            raise InputError.at(file, field=min(odd), why=f"is in one of them, not in {files[0]}")
+            raise InputError(file, field=min(odd), why=f"is in one of them, not in {files[0]}")
     state = {}
     for name in sorted(names):
         values = [other.get_tensor(name) for other in opened]
         if base and name not in base:
-            raise InputError.at(files[0], field=name, why="is not in its base")
+            raise InputError(files[0], field=name, why="is not in its base")
         shapes = {value.shape for value in [*values, *([base[name]] if base else [])]}
         if len(shapes) > 1:
-            raise InputError.at(files[-1], field=name, why=f"has another shape in {files[0]}")
+            raise InputError(files[-1], field=name, why=f"has another shape in {files[0]}")
         state[name] = values[0]
         if values[0].is_floating_point():
             terms = torch.stack([value.to(torch.float64) for value in values])
@@ -327,7 +327,7 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
         odd = [name for name in _VARIANTS if config.get(name)]
         if odd or config.get("bias", "none") != "none":
             why = f"adapters with {(*odd, 'bias')[0]} are no sum of deltas, and are in no sum"
-            raise InputError.at(part.folder / ADAPTER_CONFIG_FILE, why=why)
+            raise InputError(part.folder / ADAPTER_CONFIG_FILE, why=why)
         states.append(load_file(part.folder / ADAPTER_FILE))
         rank = int(config["r"])
         root = rank**0.5 if config.get("use_rslora") else rank
@@ -360,10 +360,10 @@ def _refuse_variants(model: Any, folder: Path) -> None:
         others = config.modules_to_save or config.lora_bias or config.trainable_token_indices
         if config.bias != "none" or others:
             why = "adapters that also change biases, tokens or whole modules cannot be scaled"
-            raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why)
+            raise InputError(folder / ADAPTER_CONFIG_FILE, why=why)
     if any(module.lora_variant for module in model.modules() if isinstance(module, LoraLayer)):
         why = "a variant of LoRA that is no sum of base and delta cannot be scaled"
-        raise InputError.at(folder / ADAPTER_CONFIG_FILE, why=why)
+        raise InputError(folder / ADAPTER_CONFIG_FILE, why=why)
 
 
 def _merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
