@@ -101,7 +101,8 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        given = "is missing; wanted" if value is None else f"{shown(value)} is not allowed; allowed"
+        missing = value is None or value == [] or value == ()
+        given = "is missing; wanted" if missing else f"{shown(value)} is not allowed; allowed"
         self.why = why or f"{given}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 

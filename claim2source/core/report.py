@@ -507,7 +507,7 @@ class Report:
         if version == 2:
             _upgrade_version_2(raw, path)
         elif version != VERSION:
-            older = "a report of version 0.1.0; evaluate again to compare it with others"
+            older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)

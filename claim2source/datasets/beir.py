@@ -207,7 +207,7 @@ def _read_split(
     splits = sorted(judged | {query.split for query in queries if query.split})
     usual = [name for name in _USUAL_SPLITS if name in splits]
     listed = ", ".join(dict.fromkeys([*usual, *splits]))
-    there = f"splits: {listed}" if listed else "it has no splits"
+    there = f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
     return None

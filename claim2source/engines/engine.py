@@ -67,6 +67,7 @@ from claim2source.engines.rows import (
     vectors_of,
 )
 from claim2source.engines.table import PaperTable, Stats
+from claim2source.models.config import NUMPY, ModelConfig
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -449,6 +450,13 @@ class Engine(PaperTable):
         self.manifest.check_encoder(encoder, self.where)
         self._encoder = encoder
 
+    def load(self, model: ModelConfig) -> None:
+        """Encode claims with this model. Raises `UserError` if another one made the index."""
+        encoder = Dense(model, device=self.device).encoder
+        if self.device == NUMPY and not self.manifest.is_of(encoder):
+            encoder = Dense(model).encoder  # transformers may read its config otherwise
+        self.use(encoder)
+
     @property
     def encoder(self) -> TextEncoder:
         """Return the encoder of claims, which is loaded when it is first needed."""
@@ -456,7 +464,7 @@ class Engine(PaperTable):
             if self.manifest.model is None:
                 why = "was made by an encoder without a name: give it its model with `use`"
                 raise UserError(f"{self.where}: {why}")
-            self.use(Dense(self.manifest.model, device=self.device).encoder)
+            self.load(self.manifest.model)
         assert self._encoder is not None
         return self._encoder
 

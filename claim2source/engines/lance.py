@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from importlib.util import find_spec, module_from_spec
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 # (id, score), best first.
 Hits = list[tuple[str, float]]
+_REST_CLIENT = "lance_namespace_urllib3_client"
 _LAST = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
@@ -78,11 +81,34 @@ def lancedb_module() -> Any:
     # larger parts than memory need hold.
     os.environ.setdefault("LANCEDB_LOG", "error")
     os.environ.setdefault("LANCE_SHUFFLE_BATCH_BYTES", str(2**22))
+    _spare_rest_client()
     try:
         import lancedb
     except ImportError:
         raise UserError("an index needs LanceDB: pip install 'claim2source[index]'") from None
     return lancedb
+
+
+def _spare_rest_client() -> None:
+    """Have LanceDB import the models of its REST service without that service's client.
+
+    The client makes validators for every call, which takes half of LanceDB's time to import. It
+    is loaded when it is used.
+    """
+    spec = None if _REST_CLIENT in sys.modules else find_spec(_REST_CLIENT)
+    if spec is None or spec.loader is None:
+        return
+    loader, module = spec.loader, module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[_REST_CLIENT] = module
 
 
 def numbers(table: pyarrow.Table, column: str) -> np.ndarray:

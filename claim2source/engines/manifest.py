@@ -133,18 +133,22 @@ class IndexManifest:
         """Name the model that made the vectors by its weights and settings."""
         return content_hash(of_model(self.encoders))[:12]
 
+    def is_of(self, encoder: TextEncoder) -> bool:
+        """Tell whether this model made the vectors, with any version of its libraries."""
+        keys = encoder_keys(encoder)
+        return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
+
     def check_encoder(self, encoder: TextEncoder, where: str) -> None:
         """Raise `UserError` where another model made the vectors.
 
         Other versions of its libraries are only said: few of them change a vector.
         """
-        keys = encoder_keys(encoder)
-        if keys is None or content_hash(of_model(keys)) != content_hash(of_model(self.encoders)):
+        if not self.is_of(encoder):
             model = "" if self.model is None else f", {self.model.name}"
             raise UserError(
                 f"{where}: another model made this index{model}: its weights or settings differ"
             )
-        if content_hash(keys) != content_hash(self.encoders):
+        if content_hash(encoder_keys(encoder)) != content_hash(self.encoders):
             log.warning("%s: other versions of the model's libraries made this index", where)
 
     def check_analyser(self, bm25: BM25Config, where: str) -> None:

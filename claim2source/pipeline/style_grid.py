@@ -104,6 +104,8 @@ class StyleOptions(Settings):
     def require_texts(self) -> None:
         """Raise `InputError` where the folder of texts lacks a style."""
         if self.texts is not None:
+            if not self.texts.is_dir():
+                raise InputError(self.texts, why="no such folder")
             made = read_origin(self.texts)
             for name in self.rewritten:
                 if name not in made:
