@@ -30,7 +30,7 @@ from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
 from claim2source.io.store import Store
 from claim2source.models.local import with_local_models
-from claim2source.text.language import CODES
+from claim2source.text.language import CODES, load_detector
 
 AUTO = "auto"
 
@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
+    if config.lang == AUTO:
+        load_detector()
     engine = open_index(config.index or "", config.at)
     posts = in_language(posts_of(config), config.lang)
     # A post or file that cannot be read is known before a model is.
@@ -98,7 +100,8 @@ def find(config: FindConfig) -> None:
 
     from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 
-    finder = config.open_finder(engine, Store(config.store), progress=True)
+    one_post = config.post is not None
+    finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
     if config.bibtex:
         say(as_bibtex(answers))

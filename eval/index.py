@@ -186,6 +186,8 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
+    if config.claims is not None:
+        folder_of(config.claims)
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)

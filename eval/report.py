@@ -80,7 +80,9 @@ class Config(Settings):
     out: Path | None = None
     dataset: str | None = None
     split: str | None = None
-    languages: list[str] | None = list_field(help="claims in these languages only")
+    languages: list[str] | None = list_field(
+        help="claims in these languages only; none: those that all the reports scored"
+    )
     against: str | None = None
     metric: str = "mrr@5"
     alpha: Annotated[float, Between(0.001, 0.9)] = 0.05

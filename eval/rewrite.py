@@ -42,12 +42,12 @@ from claim2source.text.styles import (
     RULES,
     STYLES,
     ClaimText,
-    Made,
     Original,
     Rewrite,
     Style,
+    StyleOrigin,
     originals,
-    read_made,
+    read_origin,
     refuse_other_folder,
     rewrite_by_rules,
     write_style,
@@ -192,9 +192,11 @@ def _record_of(style: Style, text: Original, request: Request, answer: Answer) -
     return text.rewritten(reply, request.sample + 1, answer.failure)
 
 
-def _made_by(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | None) -> Made:
+def _made_by(
+    config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | None
+) -> StyleOrigin:
     claims = style.side == "claims"
-    return Made(
+    return StyleOrigin(
         by=RULES if prompt is None else config.llm.model,
         dataset=data.name,
         split=config.split if claims else None,
@@ -205,7 +207,7 @@ def _made_by(config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt 
 
 
 def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prompt]) -> None:
-    there = read_made(config.out)
+    there = read_origin(config.out)
     for style in config.chosen:
         new, old = _made_by(config, data, style, prompts.get(style.name)), there.get(style.name)
         if old is None or config.overwrite:

@@ -33,7 +33,7 @@ from claim2source.text.language import language_name
 from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.translate import (
     CLAIM,
-    Foreign,
+    ForeignText,
     foreign_claims,
     foreign_sources,
     whole_sources,
@@ -81,10 +81,10 @@ class TranslateConfig(ModelOptions):
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedText:
     """Hold the outcome of one text: English, and the reason why it is doubtful or missing."""
 
-    text: Foreign
+    text: ForeignText
     english: str = ""
     kind: Literal["", "failed", "doubtful", "not asked"] = ""
     why: str = ""
@@ -146,11 +146,11 @@ def _checked_folder(config: TranslateConfig) -> Path:
     return folder
 
 
-def _requests(texts: Sequence[Foreign], prompt: str) -> list[Request]:
+def _requests(texts: Sequence[ForeignText], prompt: str) -> list[Request]:
     names = (GERMAN, SCIENTIFIC) if prompt == AUTO else (prompt, prompt)
     german, other = map(read_prompt, names)
 
-    def request(text: Foreign) -> Request:
+    def request(text: ForeignText) -> Request:
         chosen: Prompt = german if text.language.partition("-")[0] == "de" else other
         values = {"text": text.text, "language": language_name(text.language)}
         return Request(text.name, chosen.messages(values), f"{chosen.name} {chosen.version}")
@@ -158,7 +158,7 @@ def _requests(texts: Sequence[Foreign], prompt: str) -> list[Request]:
     return [request(text) for text in texts]
 
 
-def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> list[Answer]:
+def _ask(llm: LLM, texts: Sequence[ForeignText], requests: Sequence[Request]) -> list[Answer]:
     by_name = {text.name: text for text in texts}
 
     def check(request: Request, answer: Answer) -> str | None:
@@ -168,19 +168,19 @@ def _ask(llm: LLM, texts: Sequence[Foreign], requests: Sequence[Request]) -> lis
     return llm.answer(requests, check, "translations")
 
 
-def _classify(text: Foreign, answer: Answer) -> Translated:
+def _classify(text: ForeignText, answer: Answer) -> TranslatedText:
     if answer.failure is None:
-        return Translated(text, answer.text)
+        return TranslatedText(text, answer.text)
     if not answer.is_asked:
-        return Translated(text, kind="not asked", why=answer.failure)
+        return TranslatedText(text, kind="not asked", why=answer.failure)
     # The check found nothing but lost facts: it is a translation still.
     if answer.text and text.why_bad(answer.text) is None:
         if answer.failure == text.why_doubtful(answer.text):
-            return Translated(text, answer.text, "doubtful", answer.failure)
-    return Translated(text, kind="failed", why=answer.failure)
+            return TranslatedText(text, answer.text, "doubtful", answer.failure)
+    return TranslatedText(text, kind="failed", why=answer.failure)
 
 
-def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Translated]:
+def _by_seq2seq(texts: Sequence[ForeignText], config: Seq2SeqConfig) -> list[TranslatedText]:
     from claim2source.models.seq2seq import translations
 
     results = []
@@ -188,11 +188,11 @@ def _by_seq2seq(texts: Sequence[Foreign], config: Seq2SeqConfig) -> list[Transla
         bad = reply.why or text.why_bad(reply.text)
         doubt = None if bad else text.why_doubtful(reply.text)
         kind: Literal["", "failed", "doubtful"] = "failed" if bad else "doubtful" if doubt else ""
-        results.append(Translated(text, "" if bad else reply.text, kind, bad or doubt or ""))
+        results.append(TranslatedText(text, "" if bad else reply.text, kind, bad or doubt or ""))
     return results
 
 
-def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
+def _write(config: TranslateConfig, folder: Path, results: Sequence[TranslatedText]) -> None:
     texts = [result.text for result in results]
     english = {
         (result.text.id, result.text.part): result.english
@@ -218,7 +218,7 @@ def _write(config: TranslateConfig, folder: Path, results: Sequence[Translated])
         write_json(config.report, _report(results))
 
 
-def _report(results: Sequence[Translated]) -> Mapping[str, object]:
+def _report(results: Sequence[TranslatedText]) -> Mapping[str, object]:
     kinds = Counter(result.kind or "good" for result in results)
     problems = [
         {
@@ -235,7 +235,7 @@ def _report(results: Sequence[Translated]) -> Mapping[str, object]:
     return {"texts": len(results), "counts": dict(kinds), "problems": problems}
 
 
-def _count_lines(texts: Sequence[Foreign]) -> list[str]:
+def _count_lines(texts: Sequence[ForeignText]) -> list[str]:
     lines = []
     for what, chosen in (
         ("claims", [text for text in texts if text.part == CLAIM]),

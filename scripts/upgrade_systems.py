@@ -21,9 +21,10 @@ Values = Mapping[str, Any]
 
 def main() -> int:
     """Print the file named on the command line; return the exit code."""
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
+    asks = bool({"-h", "--help"} & {*sys.argv})
+    if asks or len(sys.argv) != 2:
+        print(__doc__, file=sys.stdout if asks else sys.stderr)
+        return 0 if asks else 2
     try:
         upgraded = upgrade(Path(sys.argv[1]).read_text("utf-8"))
     except (OSError, yaml.YAMLError, ValueError) as error:

@@ -101,7 +101,8 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        given = "is missing; wanted" if value is None else f"{shown(value)} is not allowed; allowed"
+        missing = value is None or value == [] or value == ()
+        given = "is missing; wanted" if missing else f"{shown(value)} is not allowed; allowed"
         self.why = why or f"{given}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
@@ -153,7 +154,7 @@ class Problems:
             raise InputError.of(self._kept, self._total)
 
 
-class Counting(Problems):
+class CountedProblems(Problems):
     """Collect problems; count omissions and changes by kind, with the first place of each."""
 
     def __init__(self) -> None:
@@ -211,12 +212,12 @@ def run_program(
     quiet_libraries()
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
-    handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
+    handler.setFormatter(_PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler])
     with _raising_at_sigterm():
         code = _code_of(main, argv)
     for stream in (sys.stdout, sys.stderr):
-        _close(stream)
+        _close_stream(stream)
     sys.exit(code)
 
 
@@ -243,16 +244,16 @@ def _code_of(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] | 
         # The user can correct a file that cannot be read or written, but not other causes.
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:
-            return _unforeseen(error)
+            return _write_trace(error)
         prefix = "" if file is None else f"{os.fsdecode(file)}: "
         _complain(f"error: {prefix}{error.strerror.lower()}")
         return EXIT_CODE
     except Exception as error:
-        return _unforeseen(error)
+        return _write_trace(error)
     return code
 
 
-class _Printable(logging.Formatter):
+class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
@@ -332,7 +333,7 @@ def _complain(line: str) -> None:
         print(shortened(printable_line(line)), file=sys.stderr, flush=True)
 
 
-def _close(stream: TextIO) -> None:
+def _close_stream(stream: TextIO) -> None:
     """Flush a stream; drop the rest that it cannot take: Python would complain of it at its end."""
     try:
         stream.flush()
@@ -343,8 +344,7 @@ def _close(stream: TextIO) -> None:
             os.close(null)
 
 
-def _unforeseen(error: Exception) -> int:
-    """Write the trace to a file that only the user can read, and say where it is."""
+def _write_trace(error: Exception) -> int:
     first = f"{type(error).__name__}: {error}".split("\n")[0].removesuffix(": ")
     try:
         handle, path = tempfile.mkstemp(prefix="claim2source-", suffix=".log")

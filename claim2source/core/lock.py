@@ -108,7 +108,8 @@ class FolderLock:
 
     def _wait_until_stale(self, file: int, holder: Holder) -> None:
         touched = os.fstat(file).st_mtime
-        left = STALE - (_now_in(self.path.parent) - touched)
+        # A lock that was touched in the future, before a clock was set back, is waited for as long.
+        left = min(STALE, STALE - (_file_system_time(self.path.parent) - touched))
         if left > 0:
             log.warning(
                 "%s: locked by %s; waiting %.0f s at most to see whether it lives",
@@ -156,7 +157,7 @@ def _flock(file: int) -> bool | None:
     return True
 
 
-def _now_in(folder: Path) -> float:
-    """Ask the folder's file system for the time: a server's clock may differ from ours."""
+def _file_system_time(folder: Path) -> float:
+    # A server's clock may differ from ours.
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime

@@ -505,9 +505,9 @@ class Report:
             raise InputError(path, why="is not a JSON object")
         version = raw.get("version")
         if version == 2:
-            _upgrade(raw, path)
+            _upgrade_version_2(raw, path)
         elif version != VERSION:
-            older = "a report of version 0.1.0; evaluate again to compare it with others"
+            older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
@@ -522,7 +522,6 @@ class Report:
         return report
 
     def _file_names(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name files, or may be taken for such, with their fields."""
         for name, system in self.systems.items():
             for key, text in (("name", name), ("name", system.name), ("runs", system.runs)):
                 yield f"systems.{name}.{key}", text
@@ -532,8 +531,7 @@ class Report:
             yield "training.chosen_checkpoint", self.training.chosen_checkpoint
 
 
-def _upgrade(raw: dict[str, Any], path: Path) -> None:
-    """Turn a report of version 2 into one of this version: published scores move to their rows."""
+def _upgrade_version_2(raw: dict[str, Any], path: Path) -> None:
     try:
         for entry in raw.pop("published", ()):
             row = raw["systems"][entry.pop("system")]

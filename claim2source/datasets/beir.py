@@ -96,11 +96,11 @@ def read_beir(
     read = read_claims(queries)
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    found = Found(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
+    found = DatasetParts(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
     return assembled(found, split, folder.resolve().name, problems, languages)
 
 
-class Found(NamedTuple):
+class DatasetParts(NamedTuple):
     """Hold the parts of a data set: claims, judgements (None: there are none), the corpus.
 
     `judged` names where the judgements are, `columns` what their columns are called.
@@ -115,7 +115,7 @@ class Found(NamedTuple):
 
 
 def assembled(
-    found: Found, split: str, name: str, problems: Traits, languages: Sequence[str] | None
+    found: DatasetParts, split: str, name: str, problems: Traits, languages: Sequence[str] | None
 ) -> Dataset:
     """Read the corpus, and put claims, sources and judgements together; see `load`.
 
@@ -151,7 +151,7 @@ def assembled(
     qrels = Qrels(grades)
     claims = []
     for query in read:
-        if query.claim.id not in grades and not _belongs(query, split, judgements is None):
+        if query.claim.id not in grades and not _in_split(query, split, judgements is None):
             continue
         for source in query.claim.candidates or ():
             if source not in pool and corpus.complete:
@@ -198,24 +198,22 @@ def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
 def _read_split(
     folder: Path, split: str, queries: Sequence[Query], problems: Traits
 ) -> list[Judgement] | None:
-    """Read the judgements of a split; None where it has claims but no qrels file."""
     judged = {path.stem for path in (folder / QRELS).glob("*.tsv")}
     if split in judged:
         path = folder / QRELS / f"{split}.tsv"
         return read_judgements(_qrels_rows(path, problems), path, problems)
-    if any(_belongs(query, split, True) for query in queries):
+    if any(_in_split(query, split, True) for query in queries):
         return None
     splits = sorted(judged | {query.split for query in queries if query.split})
     usual = [name for name in _USUAL_SPLITS if name in splits]
     listed = ", ".join(dict.fromkeys([*usual, *splits]))
-    there = f"splits: {listed}" if listed else "it has no splits"
+    there = f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
     problems.add(folder, None, "split", f"no split {split!r}; {there}")
     problems.raise_if_any()
     return None
 
 
-def _belongs(query: Query, split: str, by_id: bool) -> bool:
-    """Tell whether a claim without judgements belongs to the split, by its metadata or its id."""
+def _in_split(query: Query, split: str, by_id: bool) -> bool:
     return query.split == split if query.split else by_id and query.claim.id.startswith(f"{split}-")
 
 

@@ -28,7 +28,7 @@ TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
-class Prepared(NamedTuple):
+class PreparedSplits(NamedTuple):
     """Hold the splits written, and a note for everything that was absent."""
 
     splits: list[Dataset]
@@ -51,7 +51,7 @@ def prepare_2026(
     translations: str | Path | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Read the task's JSON files in `source`, write a BEIR folder `target`.
 
     Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
@@ -88,7 +88,7 @@ def prepare_hub(
     revision: str | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
@@ -149,7 +149,7 @@ def _write(
     target: Path,
     translations: str | Path | None,
     overwrite: bool,
-) -> Prepared:
+) -> PreparedSplits:
     problems = Problems()
     papers = _papers(collection, problems)
     ids = {paper.id for paper in papers}
@@ -170,7 +170,7 @@ def _write(
         qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
         splits.append(Dataset(tuple(own.values()), papers, qrels, split))
     write_beir(splits, target, overwrite=overwrite)
-    return Prepared(splits, notes)
+    return PreparedSplits(splits, notes)
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
@@ -289,7 +289,9 @@ def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
     return key if complete else prefix + key
 
 
-def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = False) -> Prepared:
+def prepare_2025(
+    source: str | Path, target: str | Path, *, overwrite: bool = False
+) -> PreparedSplits:
     """Read the folder `source` of Task 4b of 2025, write a BEIR folder `target`.
 
     Claim ids are `<split>-<post_id>`. train and dev are required; test is taken from the gold
@@ -319,7 +321,7 @@ def prepare_2025(source: str | Path, target: str | Path, *, overwrite: bool = Fa
             _same_posts(plain, gold, problems)
     problems.raise_if_any()
     write_beir(splits, target, overwrite=overwrite)
-    return Prepared(splits, [])
+    return PreparedSplits(splits, [])
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:

@@ -80,7 +80,7 @@ GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
 """.split()
 
 
-class Built:
+class RecordedCall:
     """Record a call of an admitted name, and the state of the object that it would make."""
 
     __slots__ = ("args", "state")
@@ -88,7 +88,7 @@ class Built:
     args: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> Built:
+    def __new__(cls, *args: Any) -> RecordedCall:
         made = object.__new__(cls)
         made.args, made.state = args, None
         return made
@@ -98,8 +98,9 @@ class Built:
 
 
 # An admitted name stands for a class of its kind: a call of it makes a record.
-_KINDS: dict[str, type[Built]] = {
-    kind: type("Name", (Built,), {"kind": kind, "__slots__": ()}) for kind in ADMITTED.values()
+_KINDS: dict[str, type[RecordedCall]] = {
+    kind: type("Name", (RecordedCall,), {"kind": kind, "__slots__": ()})
+    for kind in ADMITTED.values()
 }
 
 
@@ -115,7 +116,7 @@ class _Restricted(pickle._Unpickler):
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
 
-    def find_class(self, module: str, name: str) -> type[Built]:
+    def find_class(self, module: str, name: str) -> type[RecordedCall]:
         kind = ADMITTED.get((module, name))
         _need(kind is not None, f"refused {f'{module}.{name}'[:200]!r}; nothing was run")
         return _KINDS[str(kind)]
@@ -194,8 +195,8 @@ class _Reader:
         self.budget -= amount
         _need(self.budget >= 0, "it claims more data than the file holds")
 
-    def built(self, value: Any, *kinds: str) -> Built:
-        _need(isinstance(value, Built) and value.kind in kinds, f"no {' or '.join(kinds)}")
+    def built(self, value: Any, *kinds: str) -> RecordedCall:
+        _need(isinstance(value, RecordedCall) and value.kind in kinds, f"no {' or '.join(kinds)}")
         return value
 
     def frame(self, top: Any) -> dict[str, list[Cell]]:
@@ -227,7 +228,7 @@ class _Reader:
         return [str(label) for label in columns[0]]
 
     def places(self, placement: Any, most: int) -> list[int]:
-        if isinstance(placement, Built) and placement.kind == "slice":
+        if isinstance(placement, RecordedCall) and placement.kind == "slice":
             positions = range(*placement.args)
             _need(len(positions) <= most, "a block has more columns than the frame")
             return list(positions)
@@ -246,7 +247,7 @@ class _Reader:
             arrays = [
                 part
                 for part in node.state
-                if isinstance(part, Built) and part.kind in ("array", "array of buffer")
+                if isinstance(part, RecordedCall) and part.kind in ("array", "array of buffer")
             ]
             _need(len(arrays) == 1, "an extension array without its data")
             node = arrays[0]
@@ -299,7 +300,7 @@ class _Reader:
             return _plain_value(value)
         if value is _KINDS["missing"]:
             return None
-        _need(isinstance(value, Built), f"a cell is a {type(value).__name__}")
+        _need(isinstance(value, RecordedCall), f"a cell is a {type(value).__name__}")
         if value.kind == "not a time":
             return None
         if value.kind == "timestamp":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import flag, read_config
-from claim2source.core.errors import Counting, InputError
+from claim2source.core.errors import CountedProblems, InputError
 from claim2source.io.jsonl import EMPTY, REPEATED, UNKNOWN
 
 SETTINGS = "dataset.yaml"
@@ -56,7 +56,7 @@ def is_lenient(folder: Path, asked: bool) -> bool:
     return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or asked
 
 
-class Traits(Counting):
+class Traits(CountedProblems):
     """Collect problems; with `lenient`, those that do no harm are only counted, by kind.
 
     Without a folder they are those of tables.

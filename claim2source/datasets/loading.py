@@ -13,7 +13,7 @@ from claim2source.datasets.beir import (
     OF_CLAIMS,
     OF_SOURCES,
     QRELS,
-    Found,
+    DatasetParts,
     assembled,
     folder_of,
     read_beir,
@@ -171,13 +171,13 @@ def _load_tables(
         if judged is None:
             # There is no other split that they could belong to.
             read = [query._replace(split=query.split or split) for query in read]
-            data = Found(queries, read, corpus, Path(PAIRS), None)
+            data = DatasetParts(queries, read, corpus, Path(PAIRS), None)
         else:
             ids = judged.choose(CLAIM_COLUMNS), judged.choose(SOURCE_COLUMNS)
             names = (*ids, _grades(judged) or GRADE_COLUMNS[0])
             rows = _judged_rows(judged, *ids)
             judgements = read_judgements(rows, Path(PAIRS), problems, names)
-            data = Found(queries, read, corpus, Path(PAIRS), judgements, names)
+            data = DatasetParts(queries, read, corpus, Path(PAIRS), judgements, names)
     return assembled(data, split, TABLES, problems, languages)
 
 
@@ -213,7 +213,7 @@ class _Texts(Records):
             yield row
 
 
-def _of_texts(pairs: Frame, problems: Traits) -> Found:
+def _of_texts(pairs: Frame, problems: Traits) -> DatasetParts:
     posts, papers = _Texts("post", problems), _Texts("paper", problems)
     columns = [name for name in pairs.columns if name.startswith(_NEGATIVE)]
     columns = [_ANCHOR, _POSITIVE, *columns]
@@ -237,4 +237,4 @@ def _of_texts(pairs: Frame, problems: Traits) -> Found:
                 papers.id_of(text, number)
     rows = ((number, [*ids, "1"]) for ids, number in judged.items())
     judgements = read_judgements(rows, Path(PAIRS), problems)
-    return Found(posts, read_claims(posts), papers, Path(PAIRS), judgements)
+    return DatasetParts(posts, read_claims(posts), papers, Path(PAIRS), judgements)

@@ -10,7 +10,7 @@ from claim2source.core.config import require
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.beir import QRELS, check_folders, folder_of, write_beir
-from claim2source.datasets.checkthat import Prepared
+from claim2source.datasets.checkthat import PreparedSplits
 from claim2source.datasets.loading import load
 
 
@@ -20,7 +20,7 @@ def mix(
     distractors: int | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Write a BEIR folder `target` with the judged splits and the sources of several data sets.
 
     Sets are folders or names as `load` takes them. Ids are `<name of the set>/<id>`. A split has
@@ -39,13 +39,13 @@ def mix(
         for folder, name in zip(folders, names, strict=True)
         for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv"))
     ]
-    sources = _pool(parts, distractors)
+    sources = _distinct_sources(parts, distractors)
     splits = [
         _joined([part for part in parts if part.split == split], sources)
         for split in dict.fromkeys(part.split for part in parts)
     ]
     write_beir(splits, target, overwrite=overwrite)
-    return Prepared(splits, [note for part in parts for note in part.notes])
+    return PreparedSplits(splits, [note for part in parts for note in part.notes])
 
 
 def _renamed(data: Dataset, name: str) -> Dataset:
@@ -70,7 +70,7 @@ def _renamed(data: Dataset, name: str) -> Dataset:
     return Dataset(tuple(claims), sources, Qrels(grades), data.split, name, data.notes)
 
 
-def _pool(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
+def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
     """Collect every source once; of those that are no gold `distractors` of each set."""
     golds = {gold for part in parts for gold in part.golds}
     pool: dict[str, Source] = {}

@@ -15,7 +15,7 @@ from claim2source.core.errors import Problems
 from claim2source.core.files import why_not_file
 from claim2source.core.records import Claim, Dataset, Qrels, Source, nfkc
 from claim2source.datasets.beir import check_folders, source_of, write_beir
-from claim2source.datasets.checkthat import Prepared
+from claim2source.datasets.checkthat import PreparedSplits
 from claim2source.io.jsonl import JsonLines
 from claim2source.io.text_files import text_lines, why_not_id, why_not_text
 
@@ -91,7 +91,7 @@ def prepare(
     filters: NewsFilters | None = None,
     *,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedSplits:
     """Read the released files in the folder `source`, write a BEIR folder `target`.
 
     `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
@@ -126,7 +126,7 @@ def prepare(
         grades = {claim.id: {claim.golds[0]: 1} for claim in found}
         parts.append(Dataset(tuple(found), sources, Qrels(grades), split))
     write_beir(parts, target, overwrite=overwrite)
-    return Prepared(parts, [note for note in notes if note])
+    return PreparedSplits(parts, [note for note in notes if note])
 
 
 _MESSAGES: dict[str, str] = {
@@ -138,7 +138,7 @@ _MESSAGES: dict[str, str] = {
 
 def _titles(path: Path, problems: Problems) -> dict[str, Source]:
     titles: dict[str, Source] = {}
-    for line, title, key in _pairs(path, ("id", "title"), problems, id_first=True):
+    for line, title, key in _texts_and_ids(path, ("id", "title"), problems, id_first=True):
         if key in titles:
             problems.add(path, line, "id", f"{key!r} is there twice")
         titles.setdefault(key, Source(key, title))
@@ -155,7 +155,7 @@ def _posts(
     problems: Problems,
 ) -> list[Claim]:
     before, posts = len(problems), []
-    for line, text, news in _pairs(path, ("text", "news id"), problems):
+    for line, text, news in _texts_and_ids(path, ("text", "news id"), problems):
         if news not in articles:
             problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
         elif why := filters.why_not(text, articles[news].title):
@@ -167,7 +167,7 @@ def _posts(
     return posts
 
 
-def _pairs(
+def _texts_and_ids(
     path: Path, columns: tuple[str, str], problems: Problems, *, id_first: bool = False
 ) -> Iterator[tuple[int, str, str]]:
     """Yield line, text and id of every line; a tab within a text does no harm."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from claim2source.core.config import require
-from claim2source.core.errors import Counting, InputError
+from claim2source.core.errors import CountedProblems, InputError
 from claim2source.core.files import why_not_file
 from claim2source.datasets.beir import CORPUS, folder_of, text_length
 from claim2source.datasets.lenient import is_lenient
@@ -88,7 +88,7 @@ class PaperFiles:
     others: Sequence[Path] = ()
     check: bool = True
     left_out: int = 0
-    problems: Counting = field(default_factory=Counting)
+    problems: CountedProblems = field(default_factory=CountedProblems)
     _longest: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -138,7 +138,7 @@ class PaperFiles:
 
     def scan(self) -> Iterator[Paper]:
         """Read the files once; of papers with one id one with more text may follow another."""
-        self.left_out, self.problems = 0, Counting()
+        self.left_out, self.problems = 0, CountedProblems()
         for path in self.others:
             self.problems.count("files of other kinds", path)
         number = 0

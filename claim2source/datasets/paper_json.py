@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from claim2source.core.errors import Counting
+from claim2source.core.errors import CountedProblems
 from claim2source.datasets.beir import source_of
 from claim2source.datasets.papers import (
     RETRACTED,
@@ -33,7 +33,7 @@ _FOREIGN = {
 }
 
 
-def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Paper | None]:
+def read_json(path: Path, problems: CountedProblems, kind: str | None) -> Iterator[Paper | None]:
     """Yield the papers of a file; None for a record that is reported or counted instead.
 
     `kind` says what the records are; by default each is read as what it is.
@@ -51,7 +51,7 @@ def read_json(path: Path, problems: Counting, kind: str | None) -> Iterator[Pape
                 yield paper_of_row(work)
 
 
-def _works(row: Row, path: Path, problems: Counting) -> Iterator[Row]:
+def _works(row: Row, path: Path, problems: CountedProblems) -> Iterator[Row]:
     held: object = row.record
     while isinstance(held, Mapping) and not {"_id", "id", "DOI", "title"} & set(held):
         inner = [held[key] for key in _LISTS if isinstance(held.get(key), dict | list)]
@@ -94,7 +94,7 @@ def is_crossref(record: Mapping[str, object]) -> bool:
     return "_id" not in record and any(key in record for key in _CROSSREF)
 
 
-def _openalex(row: Row, path: Path, problems: Counting) -> Paper | None:
+def _openalex(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
     record = row.record
     key = row.as_id("id", record.get("id"))
     if key is None:
@@ -143,7 +143,7 @@ def _in_order(row: Row, index: object) -> str:
     return row.as_text(field, " ".join(word for _, word in sorted(placed)))
 
 
-def _crossref(row: Row, path: Path, problems: Counting) -> Paper | None:
+def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
     doi = _first_text(row, "DOI", "doi")
     key = plain_doi(doi) or doi.strip().lower() or row.as_id("id", row.record.get("id"))
     if key is None:
@@ -209,7 +209,6 @@ def _of_text(row: Row, field: str) -> str:
 
 
 def _first_text(row: Row, *fields: str) -> str:
-    """Read the first text or number in these fields, each of which may hold a list."""
     for field in fields:
         value = row.record.get(field)
         if isinstance(value, list):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from claim2source.core.errors import Counting, InputError
+from claim2source.core.errors import CountedProblems, InputError
 from claim2source.datasets.beir import OF_SOURCES
 from claim2source.datasets.papers import plain
 from claim2source.io.jsonl import Row
@@ -35,7 +35,7 @@ Cells = tuple[int, Mapping[str, object]]
 
 
 def table_rows(
-    path: Path, columns: Mapping[str, str], problems: Counting, parquet: bool
+    path: Path, columns: Mapping[str, str], problems: CountedProblems, parquet: bool
 ) -> Iterator[Row]:
     """Yield the rows of a table as records of corpus.jsonl are; `columns` map fields to columns.
 
@@ -46,7 +46,7 @@ def table_rows(
         yield _row(path, line, cells, columns, problems)
 
 
-def _csv(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _csv(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> Iterator[Cells]:
     csv.field_size_limit(2**31 - 1)
     lines = any_lines(path, problems)
     before: list[str] = []  # of the file, up to its header
@@ -75,7 +75,7 @@ def _csv(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator
         yield number, {field: values[column] for field, column in columns.items()}
 
 
-def _parquet(path: Path, renamed: Mapping[str, str], problems: Counting) -> Iterator[Cells]:
+def _parquet(path: Path, renamed: Mapping[str, str], problems: CountedProblems) -> Iterator[Cells]:
     from pyarrow import ArrowException, Table, parquet
 
     number = 0
@@ -125,14 +125,16 @@ def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _columns(
-    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Counting
+    path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: CountedProblems
 ) -> dict[str, str]:
     small = {column.lower(): column for column in reversed(header)} | {c: c for c in header}
     columns = {name: small[name] for name in FIELDS if name in small}
     if "abstract" not in columns and "text" in small:
         columns["abstract"] = small["text"]
     columns |= renamed
-    there = ", ".join(header) or "none"
+    if not header:
+        raise InputError(path, why="is empty: a first line of columns is wanted")
+    there = ", ".join(header)
     for name, column in columns.items():
         if column not in header:
             raise InputError(path, field=name, why=f"no column {column!r}; there are: {there}")
@@ -153,7 +155,7 @@ def _row(
     line: int,
     cells: Mapping[str, object],
     columns: Mapping[str, str],
-    problems: Counting,
+    problems: CountedProblems,
 ) -> Row:
     labels = {_FIELD_OF.get(name, f"metadata.{name}"): columns.get(name, name) for name in FIELDS}
 

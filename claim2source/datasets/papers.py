@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import Counting
+from claim2source.core.errors import CountedProblems
 from claim2source.core.records import Source
 from claim2source.io.text_files import why_not_id, why_not_text
 
@@ -99,7 +99,7 @@ class Paper:
 def paper_of_texts(
     path: Path,
     place: int | str,
-    problems: Counting,
+    problems: CountedProblems,
     *,
     key: str,
     title: str,
@@ -135,7 +135,7 @@ def paper_of_texts(
     return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
 
 
-def plain(text: str, path: Path, place: int | str, problems: Counting) -> str:
+def plain(text: str, path: Path, place: int | str, problems: CountedProblems) -> str:
     """Remove markup from a text, which is counted."""
     without = without_markup(text)
     if without == text:

@@ -30,7 +30,7 @@ from claim2source.core.program import with_places
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
 from claim2source.datasets import checkthat, news
-from claim2source.datasets.checkthat import Prepared
+from claim2source.datasets.checkthat import PreparedSplits
 from claim2source.datasets.mixed import mix
 
 PROGRAM = "scripts/prepare.py"
@@ -92,7 +92,7 @@ class PrepareConfig(Settings):
         )
 
 
-def prepare(config: PrepareConfig) -> Prepared:
+def prepare(config: PrepareConfig) -> PreparedSplits:
     """Write the data set of a task; its files may be on the hub."""
     target, overwrite = config.output, config.overwrite
     if config.task == "mixed":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.errors import Counting, UserError
+from claim2source.core.errors import CountedProblems, UserError
 from claim2source.datasets.authors import in_reading_order
 from claim2source.datasets.papers import (
     NO_TITLE,
@@ -67,7 +67,7 @@ Values = Mapping[str, Sequence[str]]
 
 
 def read_tagged(
-    path: Path, problems: Counting, kind: Literal["ris", "nbib"]
+    path: Path, problems: CountedProblems, kind: Literal["ris", "nbib"]
 ) -> Iterator[Paper | None]:
     """Yield the references of RIS or of PubMed's NBIB; None for one without title and abstract."""
     try:
@@ -101,7 +101,7 @@ def read_tagged(
         problems.add(path, None, None, f"holds no references that begin with {start}")
 
 
-def _records(path: Path, problems: Counting, start: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, problems: CountedProblems, start: str) -> Iterator[tuple[int, list[str]]]:
     first, lines = 0, list[str]()
     for number, line in any_lines(path, problems):
         begins = line.startswith(start)
@@ -119,7 +119,7 @@ def _records(path: Path, problems: Counting, start: str) -> Iterator[tuple[int, 
 def _reference(
     path: Path,
     line: int,
-    problems: Counting,
+    problems: CountedProblems,
     fields: Mapping[str, Sequence[str]],
     values: Values,
     key: str = "",
@@ -165,7 +165,7 @@ def _reference(
     )
 
 
-def read_bibtex(path: Path, problems: Counting) -> Iterator[Paper | None]:
+def read_bibtex(path: Path, problems: CountedProblems) -> Iterator[Paper | None]:
     """Yield the entries of BibTeX, which is read whole; None for one without title and abstract."""
     try:
         import bibtexparser

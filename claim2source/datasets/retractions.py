@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import Counting, InputError
+from claim2source.core.errors import CountedProblems, InputError
 from claim2source.datasets.papers import (
     CONCERN,
     CORRECTED,
@@ -84,7 +84,7 @@ def read_notices(path: Path) -> Notices:
 
     Raises `InputError` where it lacks its columns.
     """
-    problems = Counting()
+    problems = CountedProblems()
     lines = (line for _, line in any_lines(path, problems))
     csv.field_size_limit(2**31 - 1)
     try:
@@ -110,7 +110,7 @@ def read_notices(path: Path) -> Notices:
         raise InputError(path, why=f"is not a CSV file: {error}") from None
     problems.raise_if_any()
     dois, pmids = dict[str, str](), dict[str, str]()
-    for _, kind, state, row in sorted(listed, key=lambda entry: _number(entry[0])):
+    for _, kind, state, row in sorted(listed, key=lambda entry: _day_number(entry[0])):
         if not state and kind.lower() != _REINSTATED:
             continue
         if doi := plain_doi(row["OriginalPaperDOI"] or ""):
@@ -120,7 +120,7 @@ def read_notices(path: Path) -> Notices:
     return Notices(dois, pmids)
 
 
-def _number(date: str) -> int:
+def _day_number(date: str) -> int:
     """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
     match = re.match(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})", date)
     if match:
@@ -130,5 +130,5 @@ def _number(date: str) -> int:
 
 
 def _day(date: str) -> str:
-    number = _number(date)
+    number = _day_number(date)
     return f"{number // 10_000:04}-{number // 100 % 100:02}-{number % 100:02}" if number else ""

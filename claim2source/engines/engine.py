@@ -21,6 +21,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
+from claim2source.core.memory import release_memory
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
@@ -40,6 +41,7 @@ from claim2source.engines.lance import (
     connection,
     lancedb_module,
     named_errors,
+    newest_version,
     short,
 )
 from claim2source.engines.manifest import MANIFEST, IndexManifest
@@ -54,8 +56,8 @@ from claim2source.engines.probes import (
     sampled_queries,
 )
 from claim2source.engines.rows import (
-    ADDED,
     EVERYWHERE,
+    PAPER,
     Rows,
     Where,
     paper_of,
@@ -64,7 +66,8 @@ from claim2source.engines.rows import (
     table_of,
     vectors_of,
 )
-from claim2source.engines.table import PaperTable
+from claim2source.engines.table import PaperTable, Stats
+from claim2source.models.config import NUMPY, ModelConfig
 from claim2source.retrieve import FusionConfig, candidate_pool, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
@@ -75,7 +78,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
-# Below so many papers every vector is compared.
+# Below so many papers every vector is compared: there is one partition.
 EXACT = 50_000
 # Weight of terms for claims in another language than the papers', without a translation: few of
 # their words are there. Chosen on the demo's train posts (docs/log.md).
@@ -111,7 +114,8 @@ class Engine(PaperTable):
     What is written counts once the call has returned: a process that is killed later loses none
     of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
     search meanwhile. `where` names the index in errors. With `version` an older state is searched;
-    else each search sees what other processes wrote until then. `name` is the manifest's.
+    else `find`, `search`, `stats` and `refresh` see what other processes wrote until then, and
+    what is read next is of the same state. `name` is the manifest's.
     """
 
     device: str | None = None
@@ -131,6 +135,7 @@ class Engine(PaperTable):
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None
         self._seal: Seal = {}
+        self._row_numbers = {}
         self._stamp = files.stamp(name)
         self._check_files()
         self._table: Any = self._open_table()
@@ -205,36 +210,47 @@ class Engine(PaperTable):
     def _open_table(self) -> Any:
         """Open the manifest's table; never make one."""
         manifest = self.manifest
-        if not self.files.listed(f"{self._folder}/_versions"):
+        versions = self.files.listed(f"{self._folder}/_versions")
+        if not versions:
             raise self._damaged(f"{self._folder}/_versions is missing")
         try:
             table = connection(self.files).open_table(manifest.table)
             if self.at is not None:
                 table.checkout(self.at)
-            schema, papers = table.schema, table.count_rows()
+            schema, papers, version = table.schema, table.count_rows(), table.version
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
                 why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        lacking = {*schema_of(manifest.dimensions, manifest.sentences > 0).names} - {*schema.names}
-        if lacking - ADDED or schema.field("vector").type.list_size != manifest.dimensions:
+        columns = schema_of(manifest.dimensions, manifest.sentences > 0).names
+        if {*columns} != {*schema.names} or (
+            schema.field("vector").type.list_size != manifest.dimensions
+        ):
             raise self._damaged("its table is not the one that its manifest describes")
+        if self.at is None and version < newest_version(versions):
+            raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
-        self._columns = frozenset(schema.names)
         return table
 
     def refresh(self) -> None:
-        """Reread manifest, model and table where another process has built the index."""
+        """Read what another process wrote; manifest and model too, where it built the index."""
+        self._row_numbers.clear()
         if self._lock is not None or self.at is not None:
             return
         if (stamp := self.files.stamp(self.name)) == self._stamp:
+            with self._named():
+                self._table.checkout_latest()
             return
-        before = self.manifest
-        self.manifest, self._stamp = IndexManifest.read(self.files, self.name), stamp
-        self._check_files()
-        self._table = self._open_table()
+        before, self.manifest = self.manifest, IndexManifest.read(self.files, self.name)
+        try:
+            self._check_files()
+            self._table = self._open_table()
+        except BaseException:
+            self.manifest = before  # the next search tries again
+            raise
+        self._stamp = stamp
         if self.manifest.encoders != before.encoders:
             self._encoder = None
 
@@ -250,6 +266,7 @@ class Engine(PaperTable):
                 lock.release()
                 raise
             self._lock = lock
+        self._row_numbers.clear()
         self._lock.check()
 
     def close(self) -> None:
@@ -298,13 +315,9 @@ class Engine(PaperTable):
         """Update the retraction notices of all papers; return how many papers changed.
 
         `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
-        encoded. Raises `UserError` where an older version made the index.
+        encoded.
         """
         self.lock()
-        if "retracted" not in self._columns:
-            with self._named():
-                self._table.add_columns({"retracted": "''"})
-            self._columns |= {"retracted"}
         changed: dict[str, str] = {}
         with self._named():
             query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
@@ -321,7 +334,7 @@ class Engine(PaperTable):
             states = [changed[key] for key in table["id"].to_pylist()]
             papers = [
                 replace(paper_of(row), retracted=new)
-                for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
+                for row, new in zip(table.select(PAPER).to_pylist(), states, strict=True)
             ]
             for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
                 column = table.schema.get_field_index(name)
@@ -334,6 +347,16 @@ class Engine(PaperTable):
         """Write under the lock of another engine of the same index."""
         self._lock = other._lock
 
+    def stats(self) -> Stats:
+        """Count papers, papers outside the search indexes, and bytes."""
+        self.refresh()
+        with self._named():
+            papers, names = self._table.count_rows(), self._index_names()
+            unbuilt = papers
+            if "terms" in names:
+                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
+        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
+
     def note(self, **values: Any) -> None:
         """Change the manifest."""
         self.manifest = replace(self.manifest, **values)
@@ -344,6 +367,7 @@ class Engine(PaperTable):
         """Build or extend the search indexes, compact the table, measure the recall."""
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
+        release_memory()  # of writing
         with self._named():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
@@ -358,7 +382,7 @@ class Engine(PaperTable):
         papers, names = self._table.count_rows(), self._index_names()
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
-        for column in {"terms", "names"} & self._columns:
+        for column in ("terms", "names"):
             if papers and (column not in names or self.manifest.stale):
                 # Texts are analysed before they come here: the engine splits them at spaces only.
                 terms = FTS(
@@ -371,19 +395,13 @@ class Engine(PaperTable):
                 )
                 self._table.create_index(column, config=terms)
         values = {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
-        if papers >= self.exact_below:
+        if papers:
             values = self._build_partitions(papers, names, say)
         elif "vector" in names:
             self._table.drop_index(names["vector"])
-        lengths = self._table.search().select(["length"]).to_batches(65_536)
-        total = sum(int(np.asarray(batch["length"]).sum()) for batch in lengths)
-        average = total / papers if papers else 0.0
-        weight = 0.0
-        if "names" in self._columns:
-            weight = names_weight(
-                self.sample(papers, NAME_SAMPLE), self.manifest.bm25, self._ids_by
-            )
-        return {"papers": papers, "average_length": average, "names": weight, **values}
+        sample = self.sample(papers, NAME_SAMPLE)
+        weight = names_weight(sample, self.manifest.bm25, self._ids_by)
+        return {"papers": papers, "names": weight, **values}
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
@@ -391,15 +409,21 @@ class Engine(PaperTable):
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
-        if "vector" not in names or papers > REDIVIDE * trained:
-            partitions, trained = max(1, round(papers**0.5)), papers
+        exact = papers < self.exact_below
+        if "vector" not in names or papers > REDIVIDE * trained or exact != (partitions == 1):
+            # One partition holds its vectors together: they are compared in half the time.
+            partitions, trained = 1 if exact else round(papers**0.5), papers
             config = IvfFlat(
                 distance_type="dot",
                 num_partitions=partitions,
                 max_iterations=20,
                 sample_rate=CENTRE_SAMPLE,
             )
+            release_memory()  # of the other indexes
             self._table.create_index("vector", config=config)
+            release_memory()
+        if exact:
+            return {"partitions": 1, "probes": 1, "recall": 1.0, "trained": trained}
         drawn = self._draw(papers, MIXED * QUERIES, ["vector"])
         queries = sampled_queries(vectors_of(drawn["vector"]))
         best = best_scores(queries, self._vectors())
@@ -426,6 +450,13 @@ class Engine(PaperTable):
         self.manifest.check_encoder(encoder, self.where)
         self._encoder = encoder
 
+    def load(self, model: ModelConfig) -> None:
+        """Encode claims with this model. Raises `UserError` if another one made the index."""
+        encoder = Dense(model, device=self.device).encoder
+        if self.device == NUMPY and not self.manifest.is_of(encoder):
+            encoder = Dense(model).encoder  # transformers may read its config otherwise
+        self.use(encoder)
+
     @property
     def encoder(self) -> TextEncoder:
         """Return the encoder of claims, which is loaded when it is first needed."""
@@ -433,7 +464,7 @@ class Engine(PaperTable):
             if self.manifest.model is None:
                 why = "was made by an encoder without a name: give it its model with `use`"
                 raise UserError(f"{self.where}: {why}")
-            self.use(Dense(self.manifest.model, device=self.device).encoder)
+            self.load(self.manifest.model)
         assert self._encoder is not None
         return self._encoder
 

@@ -5,6 +5,7 @@ An object store is asked by obstore, whose writes can be conditional: what is th
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ SCHEMES = ("s3", "gs", "az")
 HASH_LIMIT = 256 * 2**20
 # LanceDB writes this file anew with each version; it does without where it is damaged.
 REWRITTEN = "/latest_version_hint.json"
+_NO_FILE = "is not a regular file: remove it"
 # What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
 Seal = Mapping[str, tuple[int, str, str]]
 
@@ -94,8 +96,11 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         path = self.path / name
-        # Anything else than a file may never end.
-        return path.read_bytes() if path.is_file() else None
+        if path.is_file():
+            return path.read_bytes()
+        if os.path.lexists(path):  # reading it may never end
+            raise InputError(path, why=_NO_FILE)
+        return None
 
     def write(self, name: str, data: bytes) -> None:
         with atomic_path(self.path / name) as temporary:
@@ -116,9 +121,14 @@ class Folder:
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
                 with suppress(FileNotFoundError):  # a writer may be cleaning up
-                    status = path.stat()
-                    if not stat.S_ISREG(status.st_mode):  # reading it may never end
-                        raise InputError(path, why="is not a regular file: remove it")
+                    try:
+                        status = path.stat()
+                    except OSError as error:
+                        if error.errno != errno.ELOOP:
+                            raise
+                        raise InputError(path, why=_NO_FILE) from None
+                    if not stat.S_ISREG(status.st_mode):
+                        raise InputError(path, why=_NO_FILE)
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
         return stamps

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import reduce
+from importlib.util import find_spec, module_from_spec
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # (id, score), best first.
 Hits = list[tuple[str, float]]
+_REST_CLIENT = "lance_namespace_urllib3_client"
+_LAST = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -57,15 +61,27 @@ def short(error: Exception) -> str:
 
 
 def connection(files: IndexFiles) -> Any:
+    """Open the database; its tables stay at the version that they were opened at."""
     options = getattr(files, "options", None)
-    return lancedb_module().connect(
-        files.uri, read_consistency_interval=timedelta(0), storage_options=options
+    return lancedb_module().connect(files.uri, storage_options=options)
+
+
+def newest_version(names: Iterable[str]) -> int:
+    """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
+    numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
+    # Of 20 digits: counted down from the largest number, so that the newest is listed first.
+    return max(
+        (_LAST - int(one) if len(one) == 20 else int(one) for one in numbers if one.isdecimal()),
+        default=0,
     )
 
 
 def lancedb_module() -> Any:
-    # By itself it warns that a new index is not there yet.
+    # By itself it warns that a new index is not there yet, and sorts vectors into partitions in
+    # larger parts than memory need hold.
     os.environ.setdefault("LANCEDB_LOG", "error")
+    os.environ.setdefault("LANCE_SHUFFLE_BATCH_BYTES", str(2**22))
+    _spare_rest_client()
     try:
         import lancedb
     except ImportError:
@@ -73,8 +89,26 @@ def lancedb_module() -> Any:
     return lancedb
 
 
-def hits(table: pyarrow.Table, scores: np.ndarray) -> Hits:
-    return list(zip(table["id"].to_pylist(), scores.tolist(), strict=True))
+def _spare_rest_client() -> None:
+    """Have LanceDB import the models of its REST service without that service's client.
+
+    The client makes validators for every call, which takes half of LanceDB's time to import. It
+    is loaded when it is used.
+    """
+    spec = None if _REST_CLIENT in sys.modules else find_spec(_REST_CLIENT)
+    if spec is None or spec.loader is None:
+        return
+    loader, module = spec.loader, module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[_REST_CLIENT] = module
 
 
 def numbers(table: pyarrow.Table, column: str) -> np.ndarray:

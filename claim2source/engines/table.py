@@ -17,7 +17,6 @@ from claim2source.engines.lance import (
     any_of,
     expression,
     filtered,
-    hits,
     matching,
     named_errors,
     numbers,
@@ -57,7 +56,8 @@ class PaperTable:
     exact_below: int
     where: str
     _table: Any
-    _columns: frozenset[str]
+    # Of papers that a search of this version listed: reading them by number spares a look-up.
+    _row_numbers: dict[str, int]
 
     @property
     def version(self) -> int:
@@ -74,16 +74,12 @@ class PaperTable:
         """Draw some of the papers, always the same ones."""
         if not papers:
             return []
-        return [paper_of(row) for row in self._draw(papers, count, self._paper).to_pylist()]
+        return [paper_of(row) for row in self._draw(papers, count, PAPER).to_pylist()]
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
         rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
         with self._named():
             return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
-
-    @property
-    def _paper(self) -> list[str]:
-        return [name for name in PAPER if name in self._columns]
 
     def _index_names(self) -> dict[str, str]:
         return {index.columns[0]: index.name for index in self._table.list_indices()}
@@ -97,7 +93,8 @@ class PaperTable:
         """
         made = self.manifest
         probes = 0 if exact else made.probes
-        if probes and (condition := expression(where)) is not None:
+        # One partition holds all papers, and is searched whatever the filter.
+        if probes and made.partitions > 1 and (condition := expression(where)) is not None:
             with self._named():
                 remaining = self._table.count_rows(condition.to_sql())
             # The best k of a tenth of the papers lie as far away as the best 10 k of all.
@@ -112,12 +109,17 @@ class PaperTable:
         with self._named():
             query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
             query = query.distance_type("dot").limit(k).select(["id", "_distance"])
-            query = filtered(query, where)
+            query = filtered(query.with_row_id(True), where)
             rows = (query.nprobes(probes) if probes else query.bypass_vector_index()).to_arrow()
         if probes and len(rows) < k and probes < self.manifest.partitions:
             return self._nearest(vector, k, where, min(2 * probes, self.manifest.partitions))
         # LanceDB's distance is 1 - the inner product.
-        return hits(rows, 1 - numbers(rows, "_distance"))
+        return self._hits(rows, 1 - numbers(rows, "_distance"))
+
+    def _hits(self, rows: pyarrow.Table, scores: np.ndarray) -> Hits:
+        ids = rows["id"].to_pylist()
+        self._row_numbers.update(zip(ids, rows["_rowid"].to_pylist(), strict=True))
+        return list(zip(ids, scores.tolist(), strict=True))
 
     def _probed(self, queries: np.ndarray, k: int, probes: int) -> list[np.ndarray]:
         """Search with many vectors [n, d] at once; return the best scores of each."""
@@ -129,7 +131,7 @@ class PaperTable:
 
     def _vectors(self) -> Iterator[np.ndarray]:
         query = self._table.search().select(["vector"]).limit(None)
-        for batch in query.to_batches(65_536):
+        for batch in query.to_batches(8_192):
             yield vectors_of(batch["vector"])
 
     def lexical(
@@ -156,15 +158,15 @@ class PaperTable:
             return []
         with self._named():
             query = self._table.search(any_of(queries)).limit(k).select(["id", "_score"])
-            rows = filtered(query, where).to_arrow()
-        return hits(rows, numbers(rows, "_score") / (K1 + 1))
+            rows = filtered(query.with_row_id(True), where).to_arrow()
+        return self._hits(rows, numbers(rows, "_score") / (K1 + 1))
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         return [key for key, _ in self.lexical(terms, 50, EVERYWHERE, names, weight)]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         """Read papers by id."""
-        rows = self._read_rows(ids, self._paper)
+        rows = self._read_rows(ids, PAPER)
         return {row["id"]: paper_of(row) for row in rows}
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
@@ -174,9 +176,15 @@ class PaperTable:
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if not ids:
             return []
+        known, columns = self._row_numbers, list(columns)
         with self._named():
-            query = self._table.search().where(among(ids)).select(list(columns)).limit(None)
-            rows: list[dict[str, Any]] = query.to_list()
+            if all(key in known for key in ids):
+                query = self._table.take_row_ids(sorted({known[key] for key in ids}))
+                table = query.select(columns).to_arrow()
+            else:
+                query = self._table.search().where(among(ids)).select(columns)
+                table = query.limit(None).to_arrow()
+        rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
     def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
@@ -188,25 +196,13 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        names = columns_of(self.manifest.sentences > 0)
-        columns = [name for name in names if name in self._columns]
+        columns = columns_of(self.manifest.sentences > 0)
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
 
-    def stats(self) -> Stats:
-        """Count papers, papers outside the search indexes, and bytes."""
-        with self._named():
-            papers, names = self._table.count_rows(), self._index_names()
-            unbuilt = papers
-            if "terms" in names:
-                unbuilt = self._table.index_stats(names["terms"]).num_unindexed_rows
-        return Stats(papers, unbuilt, sum(size for size, _ in self.files.listed().values()))
-
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""
-        if "retracted" not in self._columns:
-            return {}
         return {
             row["id"]: row["retracted"]
             for row in self._read_rows(ids, ("id", "retracted"))

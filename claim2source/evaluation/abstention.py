@@ -89,7 +89,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Estimate:
     """Hold a value with its 95 % interval over gold papers."""
 
     value: float
@@ -104,11 +104,11 @@ class Abstention:
     `better` is the difference in AUROC to a baseline, where there is one.
     """
 
-    auroc: Bounded
-    augrc: Bounded
-    coverage: Bounded
+    auroc: Estimate
+    augrc: Estimate
+    coverage: Estimate
     point: Point
-    better: Bounded | None = None
+    better: Estimate | None = None
 
 
 def auroc(confidence: np.ndarray, present: np.ndarray) -> float:
@@ -281,16 +281,16 @@ def draw_curves(curves: Mapping[str, Curve], title: str = "") -> Figure:
     return figure
 
 
-def _interval(bounded: Bounded) -> str:
+def _interval(bounded: Estimate) -> str:
     return f"[{bounded.low:.4f}, {bounded.high:.4f}]"
 
 
-def _bounded(value: float, sample: np.ndarray) -> Bounded:
+def _bounded(value: float, sample: np.ndarray) -> Estimate:
     good = sample[np.isfinite(sample)]
     if not len(good):
-        return Bounded(float(value), float("nan"), float("nan"))
+        return Estimate(float(value), float("nan"), float("nan"))
     low, high = np.quantile(good, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Bounded(float(value), float(low), float(high))
+    return Estimate(float(value), float(low), float(high))
 
 
 class _Order:

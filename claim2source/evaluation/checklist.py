@@ -141,7 +141,6 @@ def _unrecorded(report: Report, columns: int) -> list[Row]:
 
 
 def _generated_texts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield texts that a language model may have written in advance."""
     for system in report.systems.values():
         if system.claims in _TRANSLATED:
             yield _name(system), "translations of claims"

@@ -28,7 +28,13 @@ from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, family_parts
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
-from claim2source.evaluation.reports import LoadedSystem, common_data, judged_run, read_reports
+from claim2source.evaluation.reports import (
+    LoadedSystem,
+    common_data,
+    common_languages,
+    judged_run,
+    read_reports,
+)
 from claim2source.metrics.metrics import (
     Scores,
     coverage,
@@ -174,8 +180,8 @@ def read_scored(
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
     Simulated systems are left out, and cells of a grid of text styles beside the systems that they
-    are of. Without a data set or split, it is the one that all the reports
-    name. Raises `UserError` where the reports differ, hold no scores, or have runs of other claims.
+    are of. Without a data set, split or languages, these are what all the reports name. Raises
+    `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
     loaded = [system for system in read_reports(reports) if not system.report.simulated]
     names = {(system.report_folder, system.report.name) for system in loaded}
@@ -188,6 +194,7 @@ def read_scored(
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
     folder, split = common_data([*systems.values()], dataset, split)
+    languages = languages or common_languages([*systems.values()])
     data = load(folder, split, languages, lenient=lenient)
     if baseline is not None and baseline not in systems:
         raise ConfigError("against", baseline, f"a system of the reports: {', '.join(systems)}")

@@ -176,6 +176,20 @@ def common_data(
     )
 
 
+def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
+    """Return the languages that all were scored on. Raises `UserError` where these differ."""
+    names: dict[frozenset[str], list[str]] = {}
+    for system in systems:
+        names.setdefault(frozenset(system.report.languages), []).append(system.name)
+    if len(names) != 1:
+        listed = "; ".join(
+            f"{', '.join(sorted(languages))} ({_shortened(who)})"
+            for languages, who in names.items()
+        )
+        raise UserError(f"languages: the reports differ: {listed}; name some with --languages")
+    return list(systems[0].report.languages)
+
+
 def _one_folder(one: str, other: str) -> bool:
     try:
         return one == other or real_path(folder_of(one)) == real_path(folder_of(other))

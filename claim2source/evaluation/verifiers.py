@@ -11,7 +11,7 @@ from claim2source.evaluation.ranks import Moves
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifierWork:
     """Describe a verifier's work on a split.
 
     `asked` of the `claims` were asked about, by `asks` requests of `tokens` in all. `promoted` and
@@ -46,12 +46,12 @@ class Verified:
         )
 
 
-def verified(result: Result, moves: Moves | None) -> Verified | None:
+def verified(result: Result, moves: Moves | None) -> VerifierWork | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
     polls = [detail for detail in result.details.values() if detail.get("asks")]
-    return Verified(
+    return VerifierWork(
         claims=len(result.run.claim_ids),
         asked=len(polls),
         asks=int(sum(poll["asks"] for poll in polls)),
@@ -61,7 +61,7 @@ def verified(result: Result, moves: Moves | None) -> Verified | None:
     )
 
 
-def verified_table(stages: Mapping[str, Verified]) -> TextTable:
+def verified_table(stages: Mapping[str, VerifierWork]) -> TextTable:
     """Tabulate verifiers' work and its effect."""
     columns = "stage claims asked share requests tokens promoted demoted tokens/promoted".split()
     rows: list[list[Cell]] = []

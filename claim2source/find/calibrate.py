@@ -10,10 +10,10 @@ import numpy as np
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
-from claim2source.engines import Engine, Found
+from claim2source.engines import Engine
 from claim2source.find.elsewhere import posts_from_elsewhere
+from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
 from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
-from claim2source.retrieve import FusionConfig, fuse
 from claim2source.stages.abstain import (
     DEEPEST,
     AbstainModel,
@@ -22,10 +22,7 @@ from claim2source.stages.abstain import (
     fit,
     tenths_of,
 )
-from claim2source.text.language import READ
 
-# Stages that abstention reads. Lists are as deep as its features look.
-LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
 # More claims tell little more.
 MOST = 1_000
 # Posts of other topics.
@@ -34,18 +31,6 @@ FEWEST, MOST_ELSEWHERE = 150, 300
 NOT_HERE = 0.3
 # Of the model of topics.
 PENALTY = 1.0
-
-
-def stages_of(results: Found) -> dict[str, Result]:
-    """Name an index's rankings, fused with the default weights, as abstention reads them."""
-    lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
-    fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
-    return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
-
-
-def languages_of(engine: Engine) -> tuple[str, ...]:
-    """List the languages among which a short post's is decided, the papers' first."""
-    return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
 
 
 @dataclass(frozen=True, eq=False)

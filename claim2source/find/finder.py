@@ -6,37 +6,30 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from claim2source.core.config import require
-from claim2source.core.errors import UserError
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim
 from claim2source.core.run import Result
-from claim2source.core.stage import Stage
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, Found, Where
 from claim2source.engines.growing import batches
 from claim2source.engines.rows import SPLIT, split, stamp_of
-from claim2source.find.calibrate import DENSE, FUSED, LEXICAL, languages_of, stages_of
 from claim2source.find.matching import MatchingWords, Words
+from claim2source.find.rankings import DENSE, FUSED, LEXICAL, languages_of, stages_of
 from claim2source.io.posts import Post
 from claim2source.io.store import Store
-from claim2source.models import ENGLISH, resolve
+from claim2source.models import ENGLISH
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
-from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
-from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import (
-    apply_stages,
-    counts_terms,
-    with_corpus_stats,
-    with_runtime,
-)
-from claim2source.systems.system import System
 from claim2source.text.clean import sentences_of
 from claim2source.text.findings import findings, with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
+
+if TYPE_CHECKING:
+    from claim2source.find.pipeline import PipelineStages
+    from claim2source.systems.system import System
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +37,7 @@ Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
 TOGETHER = 64
 # What `on_part` is called with beside the names of stages.
-SEARCH, SENTENCES, COUNTING = "search", "sentences", "reading the index"
-# Papers that a stage which counts terms over the whole index holds in memory, at most.
-_POOL = 50_000
+SEARCH, SENTENCES = "search", "sentences"
 # Characters by which a language is detected, sentences of a post that are compared.
 _SAMPLE, _SENTENCES = 5_000, 20
 # Growth of an index after which its abstention is stale.
@@ -136,23 +127,17 @@ class Finder:
         progress: bool = False,
         sentences: bool = True,
     ) -> None:
-        self.engine, self.store, self.device, self.progress = engine, store, device, progress
-        self.sentences, self.threshold = sentences, threshold
+        self.engine, self.sentences, self.threshold = engine, sentences, threshold
         self.on_part: Callable[[str], None] = lambda part: None
-        self.system = pipeline
         self._abstain: tuple[object, AbstainModel] | None = None
-        self._depth = DEEPEST
-        self._pool: dict[str, Source] = {}
-        self.stages: list[tuple[str, Stage]] = []
+        self._matching = MatchingWords(engine.manifest.bm25)
+        self._pipeline: PipelineStages | None = None
         if pipeline is not None:
-            self._check(pipeline)
-            # Once: a stage loads its model when it is first applied, and keeps it.
-            self.stages = [
-                (name, with_runtime(stage, store, device, progress))
-                for name, stage in pipeline.loaded_stages()
-            ]
-            self._depth = max(DEEPEST, pipeline.first_depth(0))
-        judges = self.abstain is not None or any(name == _ABSTAIN for name, _ in self.stages)
+            # Its imports take longer than an answer without it.
+            from claim2source.find.pipeline import PipelineStages
+
+            self._pipeline = PipelineStages(engine, pipeline, store, device, progress)
+        judges = self.abstain is not None or _ABSTAIN in self.stage_names
         allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
@@ -164,6 +149,11 @@ class Finder:
             )
 
     @property
+    def stage_names(self) -> list[str]:
+        """Name the stages that follow the index, in order."""
+        return [] if self._pipeline is None else self._pipeline.names
+
+    @property
     def abstain(self) -> AbstainModel | None:
         """Read the model of abstention that was fitted to the index, as it is now."""
         fitted = self.engine.manifest.abstain
@@ -172,22 +162,6 @@ class Finder:
         if self._abstain is None or self._abstain[0] is not fitted:
             self._abstain = fitted, AbstainModel.of_plain(fitted, Path(self.engine.where))
         return self._abstain[1]
-
-    def _check(self, system: System) -> None:
-        """Take over a pipeline's fusion; refuse another BM25, model or first stage."""
-        engine, first = self.engine, system.first
-        if isinstance(first, HybridNode):
-            engine.fusion = first.fusion
-        require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
-        for part in first.parts or (first,):
-            if isinstance(part, BM25Node):
-                engine.manifest.check_analyser(part.bm25, engine.where)
-            elif not isinstance(part, DenseNode) or isinstance(first, RouteNode):
-                allowed = "bm25, dense or hybrid: the index is the first stage"
-                require(False, "system", system.name, allowed)
-            # `dense: checkpoint` is the index's own.
-            elif part.unsupported is None and part.model != engine.manifest.model:
-                engine.use(resolve(part.model, self.device).encoder)
 
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
         """Find `k` papers for every post, in order.
@@ -218,12 +192,16 @@ class Finder:
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
-        results = self.engine.find(claims, max(k, self._depth), where)
+        depth = max(DEEPEST, 0 if self._pipeline is None else self._pipeline.depth)
+        results = self.engine.find(claims, max(k, depth), where)
         runs = [part.run for part in (results.lexical, results.dense, results.fused)]
-        wanted, depth = (runs[2:], k) if self.system is None else (runs, None)
-        ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, depth)]
+        wanted, most = (runs[2:], k) if self._pipeline is None else (runs, None)
+        ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, most)]
         papers = self.engine.fetch(list(dict.fromkeys(ids)))
-        stages = self._staged(claims, results, papers)
+        named = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
+        if self._pipeline is not None:
+            named = self._pipeline.apply(claims, results, papers, self.on_part)
+        stages = _Stages(results, tuple(named))
         present = self._presence(claims, stages)
         # Another process may have removed a paper meanwhile.
         shown = {
@@ -233,10 +211,8 @@ class Finder:
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
         verdicts, measured = self._verdicts(claims, stages, present)
-        listed_papers = list({key for ids in shown.values() for key in ids})
-        matching = MatchingWords(
-            self.engine.manifest.bm25, [papers[paper] for paper in listed_papers]
-        )
+        if self._matching.bm25 != self.engine.manifest.bm25:
+            self._matching = MatchingWords(self.engine.manifest.bm25)
         of = IndexState(
             self.engine.version, self.engine.manifest.model_hash, self._answer_settings(where)
         )
@@ -245,6 +221,7 @@ class Finder:
         for post, claim in zip(posts, claims, strict=True):
             listed = [(name, run.scored(claim.id)) for name, run in scores]
             last = listed[-1][1]
+            words = self._matching.of(claim, [papers[one] for one in shown[claim.id]])
             matches = tuple(
                 Match(
                     rank,
@@ -252,7 +229,7 @@ class Finder:
                     last[one],
                     {name: scored[one] for name, scored in listed if one in scored},
                     *nearest.get((claim.id, one), ("", "")),
-                    matching.of(claim, one),
+                    words[rank - 1],
                 )
                 for rank, one in enumerate(shown[claim.id], 1)
             )
@@ -271,44 +248,6 @@ class Finder:
                 )
             )
         return answers
-
-    def _staged(
-        self, claims: Sequence[Claim], found: Found, papers: Mapping[str, Paper]
-    ) -> _Stages:
-        system = self.system
-        results = [(LEXICAL, found.lexical), (DENSE, found.dense), (FUSED, found.fused)]
-        if system is None:
-            return _Stages(found, tuple(results))
-        first = system.first
-        if isinstance(first, HybridNode):
-            names = (first.sparse.display_name, first.dense.display_name, FUSE)
-            results = [(name, one) for name, (_, one) in zip(names, results, strict=True)]
-        else:
-            results = [(RETRIEVE, found.lexical if isinstance(first, BM25Node) else found.dense)]
-        sources = [paper.source for paper in papers.values()]
-        self._count_over(sources)
-        runtime = SystemRuntime(self.store, device=self.device, progress=self.progress)
-        results += apply_stages(self.stages, results, claims, sources, runtime, self.on_part)
-        return _Stages(found, tuple(results))
-
-    def _count_over(self, sources: Sequence[Source]) -> None:
-        """Have stages that count terms count over all papers, once these are not known yet.
-
-        Raises `UserError` where the index is too large for that.
-        """
-        counting = [name for name, stage in self.stages if counts_terms(stage)]
-        if not counting or all(self._pool.get(source.id) == source for source in sources):
-            return
-        if (papers := self.engine.stats().papers) > _POOL:
-            raise UserError(
-                f"{self.engine.where}: {counting[0]} weighs terms by how rare they are in all "
-                f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
-            )
-        self.on_part(COUNTING)
-        stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
-        self._pool = {one.id: one for one in (*stored, *sources)}
-        pool = list(self._pool.values())
-        self.stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self.stages]
 
     def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
         """Return the probability that each post's paper is in the index."""
@@ -371,10 +310,9 @@ class Finder:
 
     def _answer_settings(self, where: Where) -> dict[str, object]:
         filters = {name: value for name, value in asdict(where).items() if value is not None}
-        stages = [name for name, _ in self.stages]
         return {
             **filters,
-            **({"stages": stages} if stages else {}),
+            **({"stages": self.stage_names} if self.stage_names else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from claim2source.core.records import Claim
 from claim2source.datasets.papers import Paper
@@ -13,48 +13,54 @@ from claim2source.retrieve.analyser import Analyser
 
 # With accents that stand apart from their letters.
 WORD = re.compile(r"[\w\u0300-\u036f]+(?:[-'’.][\w\u0300-\u036f]+)*")
+# Words whose terms are held.
+_MOST_WORDS = 200_000
 # Words of the post, and of the paper.
 Words = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class MatchingWords:
-    """Know the terms of the words of some papers; each word is analysed once."""
+    """Match words of posts and papers; each word is analysed once while its terms are held."""
 
-    def __init__(self, bm25: BM25Config, papers: Sequence[Paper]) -> None:
-        self._analyser = Analyser(bm25)
-        texts = {
-            paper.source.id: f"{paper.source.title}\n{paper.source.abstract}" for paper in papers
-        }
-        self._words = {key: list(dict.fromkeys(WORD.findall(text))) for key, text in texts.items()}
-        distinct = list({word for words in self._words.values() for word in words})
-        self._terms = dict(zip(distinct, self._analyser.texts(distinct), strict=True))
-        self._papers = {paper.source.id: paper for paper in papers}
-        self._claims: dict[Claim, tuple[list[str], set[str], list[set[str]], set[str]]] = {}
+    def __init__(self, bm25: BM25Config) -> None:
+        self.bm25, self._analyser = bm25, Analyser(bm25)
+        self._terms: dict[str, list[str]] = {}
 
-    def of(self, claim: Claim, paper: str) -> Words:
-        """List the words of a claim, and of a paper, that match, each once in text order."""
-        if claim not in self._claims:
-            self._claims[claim] = self._analyse(claim)
-        words, sought, own, possible = self._claims[claim]
-        theirs = [word for word in self._words[paper] if sought & {*self._terms[word]}]
-        terms_of_paper = {term for word in theirs for term in self._terms[word]}
-        source = self._papers[paper].source
-        names = possible & {*names_of(source)}
-        named = [word for text in (*source.authors, source.venue) for word in WORD.findall(text)]
-        theirs += [word for word in named if _holds(word, names) and word not in theirs]
-        mine = [
-            word
-            for word, terms in zip(words, own, strict=True)
-            if terms & terms_of_paper or _holds(word, names)
-        ]
-        return _distinct_words(mine), _distinct_words(theirs)
-
-    def _analyse(self, claim: Claim) -> tuple[list[str], set[str], list[set[str]], set[str]]:
+    def of(self, claim: Claim, papers: Sequence[Paper]) -> list[Words]:
+        """List the words of a claim and of each paper that match, each once in text order."""
         texts = [claim.text, claim.translation or ""]
-        words = list(dict.fromkeys(word for text in texts for word in WORD.findall(text)))
-        sought = set(self._analyser.claim(claim))
-        own = [sought & {*terms} for terms in self._analyser.texts(words)]
-        return words, sought, own, {*name_terms(claim.text)}
+        words, *of_papers = (
+            list(dict.fromkeys(word for text in those for word in WORD.findall(text)))
+            for those in (texts, *((one.source.title, one.source.abstract) for one in papers))
+        )
+        terms = self._terms_of([words, *of_papers])
+        sought, possible = set(self._analyser.claim(claim)), {*name_terms(claim.text)}
+        own = [sought & {*terms[word]} for word in words]
+        matches = []
+        for paper, those in zip(papers, of_papers, strict=True):
+            source = paper.source
+            theirs = [word for word in those if not sought.isdisjoint(terms[word])]
+            shared = {term for word in theirs for term in terms[word]}
+            names = possible & {*names_of(source)}
+            named = [
+                word for text in (*source.authors, source.venue) for word in WORD.findall(text)
+            ]
+            theirs += [word for word in named if _holds(word, names) and word not in theirs]
+            mine = [
+                word
+                for word, terms_of_word in zip(words, own, strict=True)
+                if terms_of_word & shared or _holds(word, names)
+            ]
+            matches.append((_distinct_words(mine), _distinct_words(theirs)))
+        return matches
+
+    def _terms_of(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
+        """Map the words of texts to their terms."""
+        if len(self._terms) > _MOST_WORDS:
+            self._terms.clear()
+        new = list({word for words in texts for word in words} - self._terms.keys())
+        self._terms.update(zip(new, self._analyser.texts(new), strict=True))
+        return self._terms
 
 
 def _holds(word: str, names: set[str]) -> bool:

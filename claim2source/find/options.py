@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from claim2source.core.config import Share, require
 from claim2source.engines import Engine
 from claim2source.io.store import Store
+from claim2source.models.config import NUMPY, ModelConfig
 from claim2source.models.local import ModelOptions
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class FinderOptions(ModelOptions):
 
     def check(self) -> None:
         require(self.index is not None, "index", None, f"a folder, or {INDEX}")
-        require(self.system is None or self.pipeline is not None, "system", self.system, "none")
+        good = self.system is None or self.pipeline is not None
+        require(good, "system", self.system, "none without --pipeline")
 
     def open_finder(
         self,
@@ -53,17 +55,22 @@ class FinderOptions(ModelOptions):
         *,
         progress: bool = False,
         sentences: bool = True,
+        one_post: bool = False,
     ) -> Finder:
-        """Make a finder of an opened index. Raises `UserError` where something does not fit."""
+        """Make a finder of an opened index. Raises `UserError` where something does not fit.
+
+        For `one_post` the model runs in NumPy where it can: PyTorch takes longer to import.
+        """
         from claim2source.find.finder import Finder
-        from claim2source.systems.read import read_staged
 
-        pipeline = None if self.pipeline is None else read_staged(self.pipeline, self.system)
-        engine.device = self.device
+        pipeline = None
+        if self.pipeline is not None:
+            from claim2source.systems.read import read_staged
+
+            pipeline = read_staged(self.pipeline, self.system)
+        engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
-            from claim2source.models import resolve
-
-            engine.use(resolve(self.model, self.device).encoder)
+            engine.load(ModelConfig(name=self.model))
         return Finder(
             engine,
             pipeline,

@@ -127,7 +127,7 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
     """
     try:
         return json.loads(text, object_pairs_hook=_distinct)
-    except _Repeated as error:
+    except _RepeatedKey as error:
         problems.add(path, line, str(error), "stands twice in one JSON object")
     except json.JSONDecodeError as error:
         problems.add(path, line or error.lineno, None, f"broken JSON: {error.msg}")
@@ -138,7 +138,7 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
     return None
 
 
-class _Repeated(Exception):
+class _RepeatedKey(Exception):
     """Report a key that an object has twice."""
 
 
@@ -146,7 +146,7 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+        raise _RepeatedKey(next(key for key in keys if keys.count(key) > 1))
     return values
 
 

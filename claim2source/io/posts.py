@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.config import Settings, require
-from claim2source.core.errors import Counting
+from claim2source.core.errors import CountedProblems
 from claim2source.core.records import Claim
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.io.text_files import any_lines, tsv_rows
@@ -48,7 +48,7 @@ def read_posts(path: Path) -> Iterator[Post]:
 
     A post without an id is numbered by its line. Raises `InputError` for a line that is wrong.
     """
-    problems = Counting()
+    problems = CountedProblems()
     table = {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes[-2:]}
     rows = _table_rows(path, problems) if table else JsonLines(path, problems).records()
     seen: dict[str, int] = {}
@@ -65,7 +65,7 @@ def read_posts(path: Path) -> Iterator[Post]:
         problems.raise_if_any()
 
 
-def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
+def _table_rows(path: Path, problems: CountedProblems) -> Iterator[Row]:
     """Yield the rows of a CSV file as records; empty cells are absent."""
     lines = (line for _, line in any_lines(path, problems))
     before = list[str]()
@@ -83,8 +83,9 @@ def _table_rows(path: Path, problems: Counting) -> Iterator[Row]:
     separator = max(SEPARATORS, key=lambda one: len(columns_by(one)))
     columns = columns_by(separator)
     if not {"text", "post"} & set(columns):
-        there = " ".join(header.split()) or "none"
-        problems.add(path, None, "text", f"no such column; the header is: {there}")
+        there = " ".join(header.split())
+        why = f"no such column; the header is: {there}" if there else "is empty"
+        problems.add(path, None, "text" if there else None, why)
         return
     names = list(columns.values())
     texts = (line for part in (before, lines) for line in part)

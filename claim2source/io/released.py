@@ -33,7 +33,7 @@ _LARGEST = 1e37  # float32 has room above it for ties
 
 
 @dataclass(frozen=True)
-class Scored:
+class ReleasedScores:
     """Hold a score file's lists, the golds that it names, and the count of repeated sources."""
 
     ranked: _Lists
@@ -52,7 +52,7 @@ def is_json(lines: Sequence[str]) -> bool:
 
 def read_scores(
     path: Path, lines: Sequence[str], problems: Problems, ranked_by: RankedBy = "reranker"
-) -> Scored:
+) -> ReleasedScores:
     """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
 
     Where no re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left
@@ -60,7 +60,7 @@ def read_scores(
     are lowered by as little as float32 can hold, since the file's order counts.
     """
     content = parse_json("".join(lines), path, problems)
-    scored = Scored({}, {}, 0)
+    scored = ReleasedScores({}, {}, 0)
     if isinstance(content, dict):
         problems.add(path, None, None, _why_no_run(content))
     elif isinstance(content, list):
@@ -142,7 +142,9 @@ class _Entry(Row):
         return float(value)  # type: ignore[arg-type]
 
 
-def _lists(path: Path, entries: Sequence[_Entry], reranked: bool, problems: Problems) -> Scored:
+def _lists(
+    path: Path, entries: Sequence[_Entry], reranked: bool, problems: Problems
+) -> ReleasedScores:
     ranked: _Lists = {}
     golds: dict[str, str] = {}
     repeated = 0
@@ -160,7 +162,7 @@ def _lists(path: Path, entries: Sequence[_Entry], reranked: bool, problems: Prob
             repeated += len(listed) - len(distinct)
             ranked[claim] = _decreasing(distinct)
             golds |= {claim: gold} if gold is not None else {}
-    return Scored(ranked, golds, repeated)
+    return ReleasedScores(ranked, golds, repeated)
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:

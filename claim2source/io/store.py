@@ -250,7 +250,6 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _file_stamp(path: Path) -> str:
-    """Return a text that changes when a file is rewritten: its size, time and inode."""
     status = path.stat()
     # The version of what is checked: 0.1.0 did not look for vectors that are not finite.
     return f"2 {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"

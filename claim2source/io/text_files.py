@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
-from claim2source.core.errors import Counting, InputError, Problems
+from claim2source.core.errors import CountedProblems, InputError, Problems
 from claim2source.core.files import why_not_file
 
 
@@ -44,7 +44,7 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
         problems.add(path, None, None, f"cannot be read: {why}")
 
 
-def any_lines(path: Path, problems: Counting) -> Iterator[tuple[int, str]]:
+def any_lines(path: Path, problems: CountedProblems) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a text of other programs, without a byte order mark.
 
     It may be UTF-8, UTF-16 with a byte order mark or, which is counted, Windows-1252, and its

@@ -137,12 +137,12 @@ class Tracker:
 
     def log(self, values: Mapping[str, object]) -> None:
         """Log numbers and tables (`as_wandb`)."""
-        self._try(lambda run: run.log(dict(values)))
+        self._try_twice(lambda run: run.log(dict(values)))
 
     def define_steps(self, step: str) -> None:
         """Draw every metric over the metric `step`."""
-        self._try(lambda run: run.define_metric(step))
-        self._try(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
+        self._try_twice(lambda run: run.define_metric(step))
+        self._try_twice(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
 
     def close(self) -> None:
         """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
@@ -168,14 +168,13 @@ class Tracker:
                 self._say(_failures[host], "the run")
         online = asked == "online" and not _failures[host]
         try:
-            self._run = self._begun("online" if online else "offline")
+            self._run = self._start_run("online" if online else "offline")
             if online:
                 print(f"wandb: {printable_line(str(self._run.url))}", file=sys.stderr, flush=True)
         except Exception as error:
-            self._fall_back(online, error)
+            self._start_offline(online, error)
 
-    def _begun(self, mode: Tracking) -> Any:
-        """Start a run with limits on how long it waits, where the user has set none."""
+    def _start_run(self, mode: Tracking) -> Any:
         import wandb
 
         limits = {"init_timeout": 20.0, "finish_timeout": 15.0}
@@ -183,7 +182,7 @@ class Tracker:
         settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits)  # type: ignore[arg-type]
         return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
 
-    def _try(self, work: Callable[[Any], object]) -> None:
+    def _try_twice(self, work: Callable[[Any], object]) -> None:
         """Do something with the run; where that fails, once more with an offline one."""
         if self._run is None:
             return
@@ -194,13 +193,12 @@ class Tracker:
             online = not failed.offline
             with contextlib.suppress(Exception):
                 failed.finish()
-            self._fall_back(online, error)
+            self._start_offline(online, error)
             if self._run is not None:
                 with contextlib.suppress(Exception):
                     work(self._run)
 
-    def _fall_back(self, online: bool, error: Exception) -> None:
-        """Start an offline run in place of one that failed, if that was online."""
+    def _start_offline(self, online: bool, error: Exception) -> None:
         import wandb
 
         if not online:
@@ -210,9 +208,9 @@ class Tracker:
         self._say(error, "the run")
         self._settings.pop("id", None)  # still taken by the run that failed
         try:
-            self._run = self._begun("offline")
+            self._run = self._start_run("offline")
         except Exception as again:
-            self._fall_back(False, again)
+            self._start_offline(False, again)
 
     def _say(self, why: Exception | str, what: str) -> None:
         self._said = True

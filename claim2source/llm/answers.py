@@ -43,7 +43,7 @@ _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredReply:
     """Hold a reply as it came, how often it was asked for, and why it was no good then."""
 
     raw: str
@@ -103,7 +103,7 @@ class AnswerStore:
                     self._base.execute(_TABLE)
                 self._base.execute(f"PRAGMA user_version = {VERSION}")
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> StoredReply | None:
         """Look up a stored reply by its request's hash."""
         with self._named_errors():
             row = self._base.execute(
@@ -120,7 +120,7 @@ class AnswerStore:
         except (ValueError, TypeError, RecursionError):
             raise self._damaged("a reply cannot be read") from None
 
-    def put(self, key: str, reply: Stored) -> None:
+    def put(self, key: str, reply: StoredReply) -> None:
         """Store a reply."""
         logprobs = json.dumps([(t.text, t.logprob, t.top) for t in reply.logprobs])
         values = (
@@ -193,7 +193,7 @@ def _hash(key: str, values: Sequence[object]) -> str:
 
 def _reply_of_row(
     raw: str, finish: str | None, prompt: int, completion: int, logprobs: str, *rest: Any
-) -> Stored:
+) -> StoredReply:
     """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""
     from pydantic import TypeAdapter
 
@@ -201,4 +201,4 @@ def _reply_of_row(
     usage = {"prompt": prompt, "completion": completion}
     names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
     values = dict(zip(names, (raw, finish, usage, tokens, *rest), strict=True))
-    return TypeAdapter(Stored).validate_json(json.dumps(values), strict=True)
+    return TypeAdapter(StoredReply).validate_json(json.dumps(values), strict=True)

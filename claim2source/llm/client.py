@@ -17,17 +17,17 @@ from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
-from claim2source.llm.answers import AnswerStore, Stored
+from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.parse import read_reply, why_unfinished
 from claim2source.llm.server import (
     Budget,
+    BudgetSpent,
     NoReply,
-    Refused,
+    Refusal,
     Reply,
     Server,
-    Spent,
-    Unusable,
+    UnusableServer,
     refused_part,
 )
 from claim2source.llm.work import (
@@ -57,7 +57,7 @@ MOST_NAMED = 3
 class _Job:
     key: str
     request: Request
-    before: Stored | None = None
+    before: StoredReply | None = None
 
 
 class LLM:
@@ -124,13 +124,15 @@ class LLM:
             )
         return answers
 
-    def _stored_reply(self, request: Request, key: str) -> Stored | None:
+    def _stored_reply(self, request: Request, key: str) -> StoredReply | None:
         """Look up a stored reply; older stores hold some that were cut off."""
         reply = self.answers.get(key)
         unfinished = reply is not None and why_unfinished(request, reply.raw, reply.finish)
         return None if unfinished else reply
 
-    def _judge(self, request: Request, stored: Stored | None, check: Check | None) -> Answer | None:
+    def _judge(
+        self, request: Request, stored: StoredReply | None, check: Check | None
+    ) -> Answer | None:
         if stored is None:
             return None
         answer = read_reply(request, stored.raw, stored.finish)
@@ -139,7 +141,7 @@ class LLM:
             answer = replace(answer, failure=check(request, answer))
         return answer
 
-    def _is_done(self, request: Request, stored: Stored | None, check: Check | None) -> bool:
+    def _is_done(self, request: Request, stored: StoredReply | None, check: Check | None) -> bool:
         """Tell whether a stored reply settles a request: it is good, or failed often enough."""
         answer = self._judge(request, stored, check)
         if answer is None or stored is None or answer.failure is None:
@@ -152,7 +154,7 @@ class _Run:
         self.llm, self.check, self.what = llm, check, what
         self.config, self.store = llm.config, llm.answers
         # By key: what is known of a request, or why there is no reply.
-        self.found: dict[str, Stored] = {}
+        self.found: dict[str, StoredReply] = {}
         self.none: dict[str, str] = {}
         self.asked: set[str] = set()
 
@@ -197,12 +199,11 @@ class _Run:
             if self.llm._stop:
                 self.none[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
                 continue
-            await self._settle(job)
+            await self._ask_until_good(job)
             self.left -= 1
             self.progress.update(1, self._note())
 
-    async def _settle(self, job: _Job) -> None:
-        """Ask until a reply is good or the tries are spent; store each complete reply."""
+    async def _ask_until_good(self, job: _Job) -> None:
         # Another process may have answered it since.
         job.before = self.llm._stored_reply(job.request, job.key)
         if job.before is not None:
@@ -215,7 +216,7 @@ class _Run:
                 return
             self.asked.add(job.key)
             self.tokens += reply.usage.completion
-            stored = Stored(
+            stored = StoredReply(
                 *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
                 *(self.config.model, job.request.version, job.request.id),
             )
@@ -241,12 +242,12 @@ class _Run:
             try:
                 reply = await self.server.ask(request, strict=strict, again=again, without=without)
                 llm.used += reply.usage
-            except Spent as error:
+            except BudgetSpent as error:
                 llm._stop = str(error)
                 return f"{NOT_ASKED}: {error}"
             except NoReply as error:
                 return self._no_reply(str(error))
-            except Refused as error:
+            except Refusal as error:
                 if part := refused_part(error, without):
                     without.add(part)
                 elif strict and error.status in (400, 422) and not error.is_too_large:
@@ -308,11 +309,11 @@ class _Run:
         try:
             models = await self.server.models()
         except NoReply as error:
-            raise Unusable(f"config: llm.url: no server answers at {url}: {error}") from None
+            raise UnusableServer(f"config: llm.url: no server answers at {url}: {error}") from None
         if models and name not in models:
             more = f" and {len(models) - 10} more" if len(models) > 10 else ""
             names = ", ".join(models[:10]) + more
-            raise Unusable(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
+            raise UnusableServer(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
         self.llm._is_known = True
 
     def _note(self) -> str:

@@ -145,14 +145,14 @@ def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, st
     kind: Any = validators.validator_for(dict(schema))
     checker = kind(dict(schema))
     failure = NOT_JSON
-    for candidate in _objects(text):
+    for candidate in _json_objects(text):
         if checker.is_valid(candidate):
             return candidate, None
         failure = NO_FIT
     return None, failure
 
 
-def _objects(text: str) -> Iterator[dict[str, object]]:
+def _json_objects(text: str) -> Iterator[dict[str, object]]:
     """Yield the JSON objects of a reply, the most credible first."""
     fenced = [part for part in text.split(FENCE)[1:-1] if "{" in part and _INFO.match(part)]
     candidates = [_INFO.sub("", part, count=1) for part in fenced[: -MOST_BRACES - 1 : -1]]

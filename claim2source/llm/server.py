@@ -69,7 +69,7 @@ _UNWANTED = re.compile(
 )
 
 
-class Spent(Exception):
+class BudgetSpent(Exception):
     """Report that a budget allows no further request."""
 
 
@@ -81,13 +81,13 @@ class Budget:
     sent: int = 0
 
     def spend(self) -> None:
-        """Count a request. Raises `Spent` where there may be no more."""
+        """Count a request. Raises `BudgetSpent` where there may be no more."""
         if self.most is not None and self.sent >= self.most:
-            raise Spent(f"the budget of {self.most} requests (llm.max_requests) is spent")
+            raise BudgetSpent(f"the budget of {self.most} requests (llm.max_requests) is spent")
         self.sent += 1
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """Report the status and words with which a server refused a request.
 
     `why` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
@@ -122,21 +122,21 @@ class Refused(Exception):
         return self.status in _PASSING or (self.status >= 500 and self.status not in _LASTING)
 
 
-def refusal(status: int, content: bytes) -> Refused:
+def refusal(status: int, content: bytes) -> Refusal:
     """Read a refusal's words, wherever a server puts them."""
     text = content.decode("utf-8", "replace")
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
-        return Refused(status, text)
+        return Refusal(status, text)
     error = values.get("error", values) if isinstance(values, dict) else values
     error = {"message": error} if isinstance(error, str) else error
     if not isinstance(error, dict):
-        return Refused(status, text)
+        return Refusal(status, text)
     codes = " ".join(str(error[key]) for key in ("code", "type", "param") if error.get(key))
     words = (error.get(key) for key in ("message", "detail"))
     why = next((word for word in words if word and isinstance(word, str)), text)
-    return Refused(status, why, codes[:_LONGEST_WORDS])
+    return Refusal(status, why, codes[:_LONGEST_WORDS])
 
 
 def short_line(words: str) -> str:
@@ -144,10 +144,10 @@ def short_line(words: str) -> str:
     return shortened(printable_line(words), _LONGEST_WORDS)
 
 
-def other_shape(content: bytes, what: str) -> Refused:
+def other_shape(content: bytes, what: str) -> Refusal:
     """Describe a reply of an unexpected shape, and quote its beginning."""
     start = content[: 4 * _LONGEST_WORDS].decode("utf-8", "replace")
-    return Refused(200, f"a reply that is {what}: {start}")
+    return Refusal(200, f"a reply that is {what}: {start}")
 
 
 @cache
@@ -158,7 +158,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
     """
     import httpx2
 
-    class Bounded(httpx2.AsyncClient):
+    class BudgetedClient(httpx2.AsyncClient):
         budget = Budget()
 
         async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
@@ -186,11 +186,11 @@ def bounded_client() -> type[httpx2.AsyncClient]:
                 _refuse_redirect(response)
                 packed = response.headers.get("content-encoding", "identity").strip().lower()
                 if packed not in ("", "identity"):
-                    raise Refused(status, f"a reply that is packed as {packed}")
+                    raise Refusal(status, f"a reply that is packed as {packed}")
                 async for piece in response.aiter_raw():
                     content += piece
                     if len(content) > MOST_BYTES:
-                        raise Refused(status, f"a reply of more than {MOST_BYTES >> 20} MiB")
+                        raise Refusal(status, f"a reply of more than {MOST_BYTES >> 20} MiB")
             finally:
                 await response.aclose()
             left_out = ("content-encoding", "content-length", "transfer-encoding")
@@ -198,7 +198,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             headers = [pair for pair in pairs if pair[0].lower() not in left_out]
             return httpx2.Response(status, headers=headers, content=bytes(content), request=request)
 
-    return Bounded
+    return BudgetedClient
 
 
 def _is_cut(content: bytes) -> bool:
@@ -217,10 +217,10 @@ def _refuse_redirect(response: httpx2.Response) -> None:
     if (further := response.next_request) is not None:
         # The rest of the address may hold secrets.
         there = f"{further.url.scheme}://{further.url.netloc.decode('ascii', 'replace')}"
-        raise Refused(response.status_code, f"it redirects to {there}: write that as the address")
+        raise Refusal(response.status_code, f"it redirects to {there}: write that as the address")
 
 
-class Unusable(UserError):
+class UnusableServer(UserError):
     """Report a server, key or model with which no request can succeed."""
 
 
@@ -281,7 +281,7 @@ class Server:
             return [str(model["id"]) for model in reply["data"]]
         except (KeyError, TypeError):
             return None
-        except Refused as error:
+        except Refusal as error:
             if error.status in NO_LIST:
                 return None
             raise self.unusable(error) from None
@@ -294,7 +294,7 @@ class Server:
         again: bool = False,
         without: Collection[str] = (),
     ) -> Reply:
-        """Request a reply. Raises `NoReply`, `Refused`, or `Unusable` where none can succeed.
+        """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` where none can succeed.
 
         `strict` has the server keep to schema or choices. `again` says that an earlier reply
         failed. `without` names those of `OPTIONAL` that the model refuses.
@@ -303,7 +303,7 @@ class Server:
             reply, content = await self.sent(
                 "/chat/completions", self._body(request, strict, again, without)
             )
-        except Refused as error:
+        except Refusal as error:
             if error.is_lasting:
                 raise self.unusable(error) from None
             raise
@@ -315,7 +315,7 @@ class Server:
     async def sent(
         self, path: str, body: Mapping[str, object] | None = None, *, once: bool = False
     ) -> tuple[Any, bytes]:
-        """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refused`.
+        """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refusal`.
 
         `path` follows the server's address, or is an address itself; `once`: it is not sent again.
         """
@@ -334,7 +334,7 @@ class Server:
             raise NoReply("broken connection") from None
         except openai.APIStatusError as error:
             raise self._redacted(refusal(error.status_code, error.response.content)) from None
-        except Refused as error:
+        except Refusal as error:
             raise self._redacted(error) from None
         content = response.content
         try:
@@ -345,22 +345,22 @@ class Server:
             raise self._redacted(refusal(200, content))
         return reply, content
 
-    def _redacted(self, refused: Refused) -> Refused:
-        return Refused(refused.status, short_line(self._without_key(refused.why)), refused.codes)
+    def _redacted(self, refused: Refusal) -> Refusal:
+        return Refusal(refused.status, short_line(self._without_key(refused.why)), refused.codes)
 
-    def unusable(self, error: Refused) -> Unusable:
+    def unusable(self, error: Refusal) -> UnusableServer:
         """Name the key of the config that a server does not take."""
         config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
             key = state_of(config.key_env, config.url)
-            return Unusable(
+            return UnusableServer(
                 f"config: {group}key_env: the key in {config.key_env} {key} by {config.base_url} "
                 f"(status {error.status}): {error.why}"
             )
         if error.status < 400:
             why = error.why or f"status {error.status}"
-            return Unusable(f"config: {group}url: {config.base_url}: {why}")
-        return Unusable(
+            return UnusableServer(f"config: {group}url: {config.base_url}: {why}")
+        return UnusableServer(
             f"config: {group}model: {config.base_url} refused {config.model!r} "
             f"(status {error.status}): {error.why}"
         )
@@ -432,7 +432,7 @@ class Server:
         return text.replace(self._key, f"<{self.config.key_env}>")
 
 
-def refused_part(error: Refused, known: Collection[str]) -> str | None:
+def refused_part(error: Refusal, known: Collection[str]) -> str | None:
     """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
     words = f"{error.codes} {error.why}"
     if error.status not in (400, 422) or not _UNWANTED.search(words):

@@ -82,7 +82,7 @@ def paired_randomisations(
     Each p is what `paired_randomisation` gives for that system; raises ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
-    index, size = _grouped(values, groups, repeats)
+    index, size = _check_groups(values, groups, repeats)
     sums = _group_sums(values * claim_weights(strata, values.shape[1]), index, size)
     observed = sums.sum(axis=1)
     least = np.abs(observed) - _TIE * np.abs(sums).sum(axis=1)
@@ -124,7 +124,7 @@ def clustered_t_test(
     from scipy import stats
 
     values = np.asarray(differences, np.float64)
-    index, size = _grouped(values, groups)
+    index, size = _check_groups(values, groups)
     part, number = _stratified(strata, values.shape[1])
     counts = np.bincount(part, minlength=number)
     means = _group_sums(values, part, number) / counts
@@ -149,7 +149,7 @@ def standard_errors(differences: np.ndarray, groups: np.ndarray, weights: np.nda
     ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
-    index, size = _grouped(values, groups)
+    index, size = _check_groups(values, groups)
     errors: np.ndarray = np.sqrt((_group_sums(values * weights, index, size) ** 2).sum(axis=1))
     return errors
 
@@ -172,7 +172,7 @@ def bootstrap_intervals(
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
     scores = np.asarray(values, np.float64)
-    index, size = _grouped(scores, groups, repeats)
+    index, size = _check_groups(scores, groups, repeats)
     part, number = _stratified(strata, scores.shape[1])
     sums = [_group_sums(scores * (part == s), index, size).T for s in range(number)]
     counts = [np.bincount(index[part == s], minlength=size) for s in range(number)]
@@ -202,7 +202,9 @@ def draw_groups(size: int, repeats: int, seed: int, width: int) -> Iterator[np.n
         yield times.astype(np.float64)
 
 
-def _grouped(values: np.ndarray, groups: np.ndarray, repeats: int = 1) -> tuple[np.ndarray, int]:
+def _check_groups(
+    values: np.ndarray, groups: np.ndarray, repeats: int = 1
+) -> tuple[np.ndarray, int]:
     """Check the arguments; return groups renumbered from 0 without gaps, and their number."""
     if values.ndim != 2 or not values.size or np.shape(groups) != values.shape[-1:]:
         raise ValueError(_SHAPES)

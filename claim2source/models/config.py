@@ -14,6 +14,8 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
+# The device of a model that runs in NumPy, where that can be; else it is one of PyTorch's.
+NUMPY = "numpy"
 # Models that read nothing else.
 ENGLISH = ("sentence-transformers/all-MiniLM-L6-v2",)
 # Name -> hash or number: everything but the settings that vectors depend on.

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,27 +15,15 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from claim2source.core.errors import ConfigError, UserError
-from claim2source.core.files import content_hash
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
-from claim2source.core.provenance import version
 from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
 from claim2source.models.config import EncoderSettings, Identity, Side
+from claim2source.models.identity import config_hash, vector_key
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 
-# Parts of a model's config that do not affect what it computes.
-_ORIGIN = (
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-)
-# Settings that stores of vectors are older than: where they are off, vectors are as before.
-_NEWER = ("lower_case", "truncate_dim")
 # Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
 # Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
@@ -216,35 +204,11 @@ class Encoder:
         """Return everything but the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None
-        declared = asdict(self.settings).items()
-        settings = {name: value for name, value in declared if value or name not in _NEWER}
-        # The prefix is hashed with the text: two sides with one prefix share their vectors.
-        template = settings.pop("template")
-        ends = {key: template[key] for key in ("pool_prefix", "append_token")}
-        # Attention kernels are left out: they differ by rounding only, as batches and devices do,
-        # and versions of torch.
-        libraries = {name: version(name) for name in self._libraries()}
-        return {
-            "weights": self.weights,
-            "config": self.config_hash(),
-            "libraries": libraries,
-            **settings,
-            **ends,
-        }
+        return vector_key(self.weights, self.settings, self.config_hash())
 
     def config_hash(self) -> str:
         """Hash the model's config, without where it comes from."""
-        # The same weights under another config (activation, rotary base) are another model.
-        model = json.loads(self.model.config.to_json_string())
-        return content_hash({k: v for k, v in model.items() if k not in _ORIGIN})
-
-    def _libraries(self) -> Iterator[str]:
-        yield from ("tokenizers", "transformers")
-        parts = (self.weights or {}).keys()
-        if "adapter" in parts:
-            yield "peft"
-        if not parts.isdisjoint(("dense", "projection")):
-            yield "sentence-transformers"
+        return config_hash(json.loads(self.model.config.to_json_string()))
 
     def encode(
         self,
@@ -325,8 +289,7 @@ class Encoder:
         return [text_key(prefix + text if pooled else f"{prefix}\0{text}") for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
-        key = self.key()
-        if store is None or key is None:
+        if store is None or (key := self.key()) is None:
             return None
         trained = (self.weights or {}).keys() - {"base", "tokenizer", "dense"}
         return store.space(key, f"{self.name} (trained)" if trained else self.name, self.dimensions)

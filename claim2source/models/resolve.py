@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE
 from claim2source.core.validate import read_json
 from claim2source.models.config import (
+    NUMPY,
     TRAINED,
     Attention,
     Dtype,
@@ -92,7 +93,8 @@ def resolve(
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
-    base unquantized, as merging does.
+    base unquantized, as merging does. On the device `numpy` a model of BERT's kind runs without
+    PyTorch, any other as on None.
     """
     config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
     folder = checkpoint_folder(config.name)
@@ -147,6 +149,12 @@ def _load(
     attention: Attention | None,
     shorten: bool = False,
 ) -> Encoder:
+    if device == NUMPY:
+        from claim2source.models.numpy_encoder import load_numpy
+
+        if (encoder := load_numpy(folder, settings, shorten)) is not None:
+            return cast("Encoder", encoder)  # all of it that a search calls
+        device = None
     from claim2source.models.load import load
 
     return load(folder, settings, device, attention, shorten)
@@ -170,6 +178,8 @@ def _checkpoint(
     file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
+    if device == NUMPY and (weights.kind == "lora" or manifest.source_model is not None):
+        device = None  # adapters and projections are layers of PyTorch
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)

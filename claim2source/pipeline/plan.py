@@ -18,6 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import RUN_FILE
+from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
@@ -207,7 +208,9 @@ def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            raise ConfigError("only", name, ", ".join(item.system.name for item in planned))
+            known = dict.fromkeys(item.system.name for item in planned)
+            allowed = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
+            raise ConfigError("only", name, "", f"{name!r} is not allowed; {allowed}")
     if not only:
         return list(planned)
     return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]

@@ -23,7 +23,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.verifiers import Verified, verified, verified_table
+from claim2source.evaluation.verifiers import VerifierWork, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.pipeline.evaluate import (
@@ -217,7 +217,7 @@ def _without_unset(value: Any) -> Any:
 def _stage_details(
     stages: Sequence[Stage], names: Sequence[str], results: Sequence[StageResult], dataset: Dataset
 ) -> tuple[list[str], list[Part]]:
-    notes, moves, verifiers = list[str](), {}, dict[str, Verified]()
+    notes, moves, verifiers = list[str](), {}, dict[str, VerifierWork]()
     for number, (name, stage) in enumerate(zip(names, stages, strict=True)):
         before, after = results[number].result, results[number + 1].result
         depth = getattr(stage, "depth", 0)

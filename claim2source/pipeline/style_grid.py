@@ -44,7 +44,7 @@ from claim2source.text.styles import (
     STYLES,
     ClaimText,
     StyleTexts,
-    read_made,
+    read_origin,
     style_texts,
 )
 from claim2source.text.views import why_same_forms, with_claim_texts, with_source_texts
@@ -98,7 +98,9 @@ class StyleOptions(Settings):
     def require_texts(self) -> None:
         """Raise `InputError` where the folder of texts lacks a style."""
         if self.texts is not None:
-            made = read_made(self.texts)
+            if not self.texts.is_dir():
+                raise InputError(self.texts, why="no such folder")
+            made = read_origin(self.texts)
             for name in self.rewritten:
                 if name not in made:
                     raise InputError(self.texts, why=f"holds no texts of style {name}")

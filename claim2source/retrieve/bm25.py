@@ -6,12 +6,15 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
+from claim2source.core.imports import import_part
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source, nfkc
@@ -160,8 +163,7 @@ class BM25Index:
     def _built(self) -> _Analysed:
         if self._analysed is None:
             analysis = analysis_of(self.config)
-            terms = analysis.sources(prepared(self._texts(), self.config))
-            counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
+            counts = analysis.counted_sources(prepared(self._texts(), self.config))
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
 
@@ -373,9 +375,12 @@ def stop_words_of(config: BM25Config, language: str) -> set[str]:
         return set(_OWN_STOP_WORDS[language])
     if language not in _STOP_WORDS:
         return set()
-    from bm25s import stopwords
+    return set(getattr(_stop_words(), _STOP_WORDS[language]))
 
-    return set(getattr(stopwords, _STOP_WORDS[language]))
+
+@cache
+def _stop_words() -> ModuleType:
+    return import_part("bm25s", "stopwords")  # bm25s itself imports SciPy
 
 
 def source_text(source: Source, config: BM25Config) -> str:

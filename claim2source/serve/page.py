@@ -76,10 +76,9 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        stages = [] if finder.system is None else [name for name, _ in finder.stages]
         self._about: dict[str, Any] = {
             "version": __version__,
-            "stages": [SEARCH, *stages, SENTENCES],
+            "stages": [SEARCH, *finder.stage_names, SENTENCES],
             "languages": LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,

@@ -12,7 +12,7 @@ import numpy as np
 
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_cross_encoder
-from claim2source.stages.pairs import CHUNK, Pair, Scored, scored_alone, token_budget
+from claim2source.stages.pairs import CHUNK, Pair, RawScores, scored_alone, token_budget
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ class CrossEncoder(LocalReranker):
         """
         return logits if logits.shape[-1:] != (2,) else logits[:, 1] - logits[:, 0]
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
         # The longest first within a chunk, and chunks of like texts: little padding.
         order = sorted(
@@ -78,7 +78,7 @@ class CrossEncoder(LocalReranker):
         for start in range(0, len(order), CHUNK):
             yield from self._chunk(pairs, order[start : start + CHUNK])
 
-    def _chunk(self, pairs: Sequence[Pair], chunk: Sequence[int]) -> Iterator[Scored]:
+    def _chunk(self, pairs: Sequence[Pair], chunk: Sequence[int]) -> Iterator[RawScores]:
         import torch
 
         from claim2source.models.tokens import grouped_lengths
@@ -110,7 +110,7 @@ class CrossEncoder(LocalReranker):
         for rows in grouped_lengths(lengths, budget, extra):
             for scored in scored_alone(rows, score, sum(lengths[row] for row in rows)):
                 why = {chunk[row]: reason for row, reason in scored.why.items()}
-                yield Scored(
+                yield RawScores(
                     [chunk[row] for row in scored.places], scored.scores, why, scored.tokens
                 )
 

@@ -19,7 +19,7 @@ from claim2source.core.records import nfkc
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.stage import MOST_VERSIONS, LLMCost, RewritingStage, Task
 from claim2source.llm.work import TEXTS, Answer, Request, object_schema
-from claim2source.stages.llm_scores import Listed, LLMScores, numbered, post_values
+from claim2source.stages.llm_scores import ListScores, LLMScores, numbered, post_values
 from claim2source.stages.pairs import DEEPEST, min_max
 from claim2source.text.prompts import read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim
@@ -54,7 +54,7 @@ class VersionedScores(LLMScores):
     """Ask several times; rank sources by the mean of the answers.
 
     Args:
-        versions: how often it is asked; `eval/rerank.py` scores each, with mean and SD.
+        versions: how often it is asked; `evaluate` scores each, with mean and SD.
         version: rank by this version alone, from 1.
     """
 
@@ -120,7 +120,7 @@ class Attribution(VersionedScores):
         """Name both prompts."""
         return self.facts_prompt, self.support_prompt
 
-    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
         """Judge every fact of every version by every source; fuse the shares of supported facts."""
         facts, prompt = self._split_posts(lists, cost), read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
@@ -150,7 +150,7 @@ class Attribution(VersionedScores):
             one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
             one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
-    def _split_posts(self, lists: Sequence[Listed], cost: LLMCost) -> list[list[list[str]]]:
+    def _split_posts(self, lists: Sequence[ListScores], cost: LLMCost) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
         prompt = read_prompt(self.facts_prompt)
         tasks: list[Task[tuple[int, str]]] = []
@@ -188,7 +188,7 @@ class Entities(VersionedScores):
         """Name the prompt."""
         return (self.prompt,)
 
-    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
         tasks: list[Task[list[list[float]]]] = []
@@ -234,7 +234,7 @@ class Relevance(LLMScores, RewritingStage):
         """Name the prompts that are sent."""
         return (*([self.rewrite_prompt] if self.rewrites else []), self.prompt)
 
-    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
         """Score every version of every source; one without any good score keeps its rank."""
         versions = self.versions([text for entry in lists for text in entry.texts])
         cost.count(versions.answers)

@@ -21,8 +21,8 @@ from claim2source.core.config import Between, require
 from claim2source.core.errors import UserError
 from claim2source.llm.client import all_or_none, run_async
 from claim2source.llm.config import LLMConfig, check_server
-from claim2source.llm.server import NoReply, Refused, Server, other_shape
-from claim2source.stages.pairs import Pair, Reranker, Scored, rows_by_claim
+from claim2source.llm.server import NoReply, Refusal, Server, other_shape
+from claim2source.stages.pairs import Pair, RawScores, Reranker, rows_by_claim
 from claim2source.stages.yes_no import INSTRUCTIONS
 from claim2source.text.control import defused
 
@@ -105,7 +105,7 @@ class Http(Reranker):
             "documents": self.documents if self.dialect == "jina" else None,
         }
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, several requests at once; the first one alone.
 
         Raises `UserError` where the server cannot be reached, or refuses that first request.
@@ -135,7 +135,7 @@ class _Wave:
     is_first: bool
 
     def __post_init__(self) -> None:
-        self.scored: list[Scored] = []
+        self.scored: list[RawScores] = []
         self.halved = 0
 
     async def run(self, parts: Sequence[Sequence[int]]) -> None:
@@ -151,7 +151,7 @@ class _Wave:
                     if isinstance(value, str)
                 }
                 scores = [math.nan if isinstance(value, str) else value for value in values]
-                self.scored.append(Scored(rows, np.array(scores, np.float32), why))
+                self.scored.append(RawScores(rows, np.array(scores, np.float32), why))
 
         async with self.settings.server as self.server:
             await all_or_none(map(part, parts))
@@ -167,7 +167,7 @@ class _Wave:
         except NoReply as error:
             url = self.settings.url
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
-        except Refused as error:
+        except Refusal as error:
             is_refused = error.status in _REFUSALS
             is_too_long = error.is_too_large or (is_refused and bool(_TOO_LONG.search(error.why)))
             if error.is_spent or (is_first and not is_too_long and not error.passes):

@@ -17,7 +17,7 @@ from claim2source.core.config import Between
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.models.hub import one_line
 from claim2source.stages.load import LocalReranker, load_with_code
-from claim2source.stages.pairs import Pair, Scored, rows_by_claim, scored_alone
+from claim2source.stages.pairs import Pair, RawScores, rows_by_claim, scored_alone
 from claim2source.text.control import defused
 
 # Counted up when the same settings would give other scores.
@@ -58,7 +58,7 @@ class Jina(LocalReranker):
             raise UserError(f"model {self.model}: its code has no `rerank(query, documents)`")
         return model
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, in blocks; score a failed block again in halves."""
         for claim, rows in rows_by_claim(pairs).items():
 

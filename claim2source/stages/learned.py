@@ -52,7 +52,7 @@ class LearnedView:
 
 
 @dataclass(frozen=True)
-class FittedOn:
+class FittingData:
     """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
 
     `candidates` is the system whose first sources they are, `held_out` says of which claims the
@@ -77,7 +77,7 @@ class LearnedFusion:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     views: tuple[LearnedView, ...]
-    fitted: FittedOn
+    fitted: FittingData
     ranker: Literal["linear"] = "linear"
     format: Literal[1] = 1
 

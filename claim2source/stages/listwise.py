@@ -16,7 +16,7 @@ import numpy as np
 from claim2source.core.config import Between, require
 from claim2source.llm.stage import LLMCost
 from claim2source.llm.work import Answer, Request, object_schema
-from claim2source.stages.llm_scores import Listed, LLMScores, numbered, post_values
+from claim2source.stages.llm_scores import ListScores, LLMScores, numbered, post_values
 from claim2source.stages.pairs import DEEPEST
 from claim2source.text.prompts import Prompt, read_prompt
 
@@ -50,7 +50,7 @@ class Listwise(LLMScores):
         """Name the prompt."""
         return (self.prompt,)
 
-    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
         """Order the windows of all lists, the lowest ones of all first."""
         prompt = read_prompt(self.prompt)
         orders = [list(range(len(entry.texts))) for entry in lists]
@@ -79,7 +79,7 @@ class Listwise(LLMScores):
                 one.scores[order] = np.arange(len(order), 0, -1)
 
     def _request(
-        self, prompt: Prompt, one: Listed, order: Sequence[int], window: tuple[int, int]
+        self, prompt: Prompt, one: ListScores, order: Sequence[int], window: tuple[int, int]
     ) -> Request:
         passages = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
         values = {

@@ -22,7 +22,7 @@ from claim2source.text.views import SourceForm, render_claim, render_source
 
 
 @dataclass
-class Listed:
+class ListScores:
     """Hold a claim, its first sources as texts, and their scores."""
 
     claim: Claim
@@ -58,7 +58,7 @@ class LLMScores(LLMStage, ABC):
         return {"prompts": [content_hash([repr(_without_path(prompt))]) for prompt in read]}
 
     @abstractmethod
-    def fill(self, lists: Sequence[Listed], cost: LLMCost) -> None:
+    def fill(self, lists: Sequence[ListScores], cost: LLMCost) -> None:
         """Set every list's scores [its sources]; NaN leaves a source its rank."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
@@ -70,7 +70,7 @@ class LLMScores(LLMStage, ABC):
             ids = run.sources(claim.id, self.depth)
             texts = [render_source(by_id[source], self.sources) for source in ids]
             nothing = np.full(len(ids), np.nan)
-            lists.append(Listed(claim, run.scored(claim.id), texts, nothing))
+            lists.append(ListScores(claim, run.scored(claim.id), texts, nothing))
         self.fill([entry for entry in lists if entry.texts], spent)
         ranked = {entry.claim.id: ranked_by(entry.before, entry.scores) for entry in lists}
         failures = [Failure(entry.claim.id, why) for entry in lists for why in entry.failures]

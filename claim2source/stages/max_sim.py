@@ -18,7 +18,7 @@ from claim2source.core.config import Between, require
 from claim2source.models import ModelConfig, checkpoint_folder, resolve
 from claim2source.models.config import Pooling
 from claim2source.models.manifest import FILE
-from claim2source.stages.pairs import Pair, Reranker, Scored
+from claim2source.stages.pairs import Pair, RawScores, Reranker
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,14 +89,14 @@ class Cosine(EncoderReranker):
         """Describe the encoder and its prefixes."""
         return self.described("cosine")
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score all pairs at once; each text is encoded once, and kept in the store."""
         store = self.runtime.store
         claims, read = self.encoder.encode([pair.claim for pair in pairs], "claim", store=store)
         sources, also = self.encoder.encode([pair.source for pair in pairs], "source", store=store)
         lengths = np.linalg.norm(claims, axis=1) * np.linalg.norm(sources, axis=1)
         cosines = (claims * sources).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-        yield Scored(range(len(pairs)), cosines, tokens=read.tokens + also.tokens)
+        yield RawScores(range(len(pairs)), cosines, tokens=read.tokens + also.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class MaxSim(EncoderReranker):
         """Describe the encoder and its prefixes."""
         return self.described("max_sim")
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs source by source: each text is encoded once, and sources are not kept."""
         import torch
 
@@ -142,7 +142,7 @@ class MaxSim(EncoderReranker):
                 for members, source in zip(numbers, vectors_of, strict=True)
             ]
             flat = [number_of for members in numbers for number_of in members]
-            yield Scored(flat, np.concatenate(scores), tokens=tokens + read)
+            yield RawScores(flat, np.concatenate(scores), tokens=tokens + read)
             read = 0
 
 

@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class RawScores:
     """Hold the raw scores of some pairs, by their positions in the request.
 
     A pair that could not be scored has NaN, and its reason in `why`.
@@ -156,7 +156,7 @@ class Reranker(WithRuntime, ABC):
         """Describe all but the two texts that a score depends on, as JSON values."""
 
     @abstractmethod
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs, in any order, a batch at a time."""
 
     @property
@@ -253,12 +253,12 @@ class Reranker(WithRuntime, ABC):
                     bar.update(len(rows))
                     late = time.monotonic() - started >= _SECONDS
                     if space is not None and (late or len(new) >= _SHARD):
-                        _store_scores(space, keys, scores, new)
+                        _store_finite_scores(space, keys, scores, new)
                         new, started = [], time.monotonic()
             finally:
                 # Also what was scored before an error or a key press.
                 if space is not None:
-                    _store_scores(space, keys, scores, new)
+                    _store_finite_scores(space, keys, scores, new)
         failed = np.flatnonzero(~np.isfinite(scores)).tolist()
         scores[failed] = np.nan
         why = {row: why.get(row, NOT_A_NUMBER) for row in failed}
@@ -322,10 +322,10 @@ def _keys(pairs: Sequence[Pair]) -> list[bytes]:
     return [pair_key(hashed[pair.claim], hashed[pair.source]) for pair in pairs]
 
 
-def _store_scores(
+def _store_finite_scores(
     space: EmbeddingSpace, keys: Sequence[bytes], scores: np.ndarray, fresh: Sequence[int]
 ) -> None:
-    """Store the finite scores; a pair that failed is scored again next time."""
+    # A pair that failed is scored again next time.
     good = [row for row in fresh if np.isfinite(scores[row])]
     space.put([keys[row] for row in good], scores[good][:, None])
 
@@ -346,7 +346,7 @@ def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
 
 def scored_alone(
     rows: Sequence[int], score: Callable[[Sequence[int]], np.ndarray], tokens: int = 0
-) -> Iterator[Scored]:
+) -> Iterator[RawScores]:
     """Score a batch with `score`; where it fails, or gives no number, score its parts.
 
     A pair that fails alone has NaN and the error.
@@ -356,7 +356,7 @@ def scored_alone(
     except RuntimeError as error:  # torch's, out of memory among them
         if len(rows) == 1:
             nothing = np.full(1, np.nan, dtype=np.float32)
-            yield Scored(rows, nothing, {rows[0]: one_line(error)[:200]}, tokens)
+            yield RawScores(rows, nothing, {rows[0]: one_line(error)[:200]}, tokens)
             return
         half = len(rows) // 2
         yield from scored_alone(rows[:half], score, tokens)
@@ -365,8 +365,8 @@ def scored_alone(
     bad = np.flatnonzero(~np.isfinite(scores)).tolist()
     if bad and len(rows) > 1:
         good = np.flatnonzero(np.isfinite(scores)).tolist()
-        yield Scored([rows[row] for row in good], scores[good], tokens=tokens)
+        yield RawScores([rows[row] for row in good], scores[good], tokens=tokens)
         for row in bad:
             yield from scored_alone([rows[row]], score)
         return
-    yield Scored(rows, scores, tokens=tokens)
+    yield RawScores(rows, scores, tokens=tokens)

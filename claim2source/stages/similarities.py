@@ -108,7 +108,7 @@ class ViewConfig(Settings):
         return self.score != "year"
 
 
-class Encoded(NamedTuple):
+class TextVectors(NamedTuple):
     """Hold the vectors of texts by text."""
 
     rows: Mapping[str, int]
@@ -305,15 +305,15 @@ class Scorer:
         texts: Sequence[str],
         side: Literal["claim", "source"],
         store: Store | None,
-    ) -> Encoded:
+    ) -> TextVectors:
         distinct = list(dict.fromkeys(texts))
         progress = f"{side}s" if self.models.runtime.progress else None
         vectors, _ = resolved.encoder.encode(distinct, side, store=store, progress=progress)
         if not len(vectors):
-            return Encoded({}, np.zeros((0, 1), np.float32))
+            return TextVectors({}, np.zeros((0, 1), np.float32))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-        return Encoded({text: row for row, text in enumerate(distinct)}, vectors)
+        return TextVectors({text: row for row, text in enumerate(distinct)}, vectors)
 
     def _pair_scores(
         self,

@@ -28,7 +28,7 @@ from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.facts import score_of, score_schema
 from claim2source.stages.load import load_cross_encoder
 from claim2source.stages.max_sim import Cosine
-from claim2source.stages.pairs import Pair, Runtime, Scored
+from claim2source.stages.pairs import Pair, RawScores, Runtime
 from claim2source.text.prompts import read_prompt
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class NLI(CrossEncoder):
             raise InputError(self.files[0] / "config.json", field="id2label", why=why)
         return columns[0][0], columns[1][0]
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs with the post as the premise."""
         self.label_columns  # noqa: B018  wrong labels are said before anything is scored
         yield from super().score([Pair(pair.source, pair.claim) for pair in pairs])

@@ -127,7 +127,7 @@ class Poll:
 
 
 @dataclass(frozen=True)
-class Ask:
+class VoteRequest:
     """Hold a request about a poll, and the ranks in the order in which it shows them."""
 
     poll: Poll
@@ -240,7 +240,7 @@ class Verifier(LLMStage):
     ) -> None:
         """Ask in rounds, each of as many votes as a poll needs before it can be settled."""
         while True:
-            asks: dict[str, Ask] = {}
+            asks: dict[str, VoteRequest] = {}
             for poll in polls:
                 remaining = self.votes - poll.asks
                 count = remaining if self.ranks_all else poll.needed(self.votes)
@@ -271,7 +271,7 @@ class Verifier(LLMStage):
         vote = self.vote(answer, counts[request.id])
         return vote if isinstance(vote, str) else None
 
-    def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> Ask | None:
+    def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> VoteRequest | None:
         count, claim = len(poll.ids), poll.claim
         shuffled = self.shuffle or self.votes > 1
         orders = [
@@ -297,7 +297,7 @@ class Verifier(LLMStage):
         id = claim.id if self.votes == 1 else f"{claim.id}, vote {len(orders)}"
         request = self.request(id, messages, count)
         # The same order again is another sample.
-        return Ask(poll, order, replace(request, sample=orders.count(order) - 1))
+        return VoteRequest(poll, order, replace(request, sample=orders.count(order) - 1))
 
     def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:
         order = list(before.items())

@@ -20,7 +20,14 @@ from claim2source.core.config import Between, require
 from claim2source.core.errors import ConfigError
 from claim2source.models.reranker_manifest import RerankerKind
 from claim2source.stages.load import LocalReranker, checkpoint_setting, load_causal
-from claim2source.stages.pairs import CHUNK, Pair, Scored, rows_by_claim, scored_alone, token_budget
+from claim2source.stages.pairs import (
+    CHUNK,
+    Pair,
+    RawScores,
+    rows_by_claim,
+    scored_alone,
+    token_budget,
+)
 from claim2source.text.control import defused
 
 if TYPE_CHECKING:
@@ -161,7 +168,7 @@ class YesNo(LocalReranker):
             ids.append(int(token))
         return ids[0], ids[1]
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         """Score pairs claim by claim, so that the shared start of their prompts is read once."""
         order = [row for rows in rows_by_claim(pairs).values() for row in rows]
         shared = _Prefixes(self.network[0], self.answers)
@@ -172,7 +179,7 @@ class YesNo(LocalReranker):
 
     def _chunk(
         self, pairs: Sequence[Pair], ids: Mapping[int, list[int]], shared: _Prefixes
-    ) -> Iterator[Scored]:
+    ) -> Iterator[RawScores]:
         from claim2source.models.tokens import grouped_lengths
 
         groups: dict[str, list[int]] = {}
@@ -181,7 +188,7 @@ class YesNo(LocalReranker):
                 groups.setdefault(pairs[row].claim, []).append(row)
             else:
                 why = "the claim leaves no room for a source within max_length"
-                yield Scored([row], np.full(1, np.nan, np.float32), {row: why})
+                yield RawScores([row], np.full(1, np.nan, np.float32), {row: why})
         large = [rows for rows in groups.values() if len(rows) >= _OWN_PREFIX]
         small = [row for rows in groups.values() if len(rows) < _OWN_PREFIX for row in rows]
         budget, extra = token_budget(self.network[0].device, self.batch_tokens)

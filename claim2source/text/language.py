@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -93,7 +94,19 @@ def _is_latin(text: str) -> bool:
 
 
 @lru_cache(maxsize=1)
+def load_detector() -> Future[Any]:
+    """Begin to load the detector, which the first text waits for; other work goes on meanwhile."""
+    executor = ThreadPoolExecutor(1)
+    loading = executor.submit(_load)
+    executor.shutdown(wait=False)
+    return loading
+
+
 def _identifier() -> Any:
+    return load_detector().result()
+
+
+def _load() -> Any:
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:

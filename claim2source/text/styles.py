@@ -161,7 +161,7 @@ def _of_claim(claim: Claim, which: ClaimText) -> Original:
 
 
 @dataclass(frozen=True)
-class Made:
+class StyleOrigin:
     """Record the origin of a style's texts: the model or the rules, the prompt and the texts.
 
     `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
@@ -189,9 +189,9 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     ]
 
 
-def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: Made) -> None:
+def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: StyleOrigin) -> None:
     """Write a style's texts into a folder, beside those that are there, with their origin."""
-    made_before = read_made(folder)
+    made_before = read_origin(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for rewrite in rewrites:
@@ -210,7 +210,7 @@ def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: M
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
 
 
-def read_made(folder: Path) -> dict[str, Made]:
+def read_origin(folder: Path) -> dict[str, StyleOrigin]:
     """Read the origin of a folder's texts, by style; empty where it holds none.
 
     Raises `InputError` where `styles.json` is not one of ours.
@@ -224,7 +224,7 @@ def read_made(folder: Path) -> dict[str, Made]:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != _FORMAT:
             raise InputError(path, field="format", why=f"is not {_FORMAT}")
-        return {STYLES[name].name: Made(**entry) for name, entry in values["styles"].items()}
+        return {STYLES[name].name: StyleOrigin(**entry) for name, entry in values["styles"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise InputError(path, why="does not say how styles were made") from None
 
@@ -250,7 +250,7 @@ def read_style(
     be made of this very text. Raises `InputError` that names file, line and field.
     """
     path = folder / f"{style.name}.jsonl"
-    made = read_made(folder).get(style.name)
+    made = read_origin(folder).get(style.name)
     if made is None or (why_not_file(path) is not None):
         raise InputError(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
@@ -321,7 +321,7 @@ def style_texts(
     if folder is None:
         return StyleTexts.of(rewrite_by_rules(style, before), RULES)
     rewrites = read_style(folder, style, before)
-    return StyleTexts.of(rewrites, read_made(folder)[style.name].by)
+    return StyleTexts.of(rewrites, read_origin(folder)[style.name].by)
 
 
 def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:

@@ -24,7 +24,7 @@ _TIMES, _ALWAYS = 3, 400
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignText:
     """Hold a text in another language: a claim's, or a source's title or abstract."""
 
     id: str
@@ -57,7 +57,7 @@ def foreign_claims(
     ids: Collection[str] | None = None,
     *,
     again: bool = False,
-) -> list[Foreign]:
+) -> list[ForeignText]:
     """List the claims that are not English and have no translation (`again`: all of them).
 
     Only those in `languages` and with one of the `ids`, where these are given.
@@ -71,13 +71,13 @@ def foreign_claims(
         if languages is not None and language not in languages or ids and row.key not in ids:
             continue
         if again or not row.text("metadata.translation").strip():
-            texts.append(Foreign(row.key, CLAIM, text, language))
+            texts.append(ForeignText(row.key, CLAIM, text, language))
     return texts
 
 
 def foreign_sources(
     folder: Path, languages: Collection[str] | None = None, *, again: bool = False
-) -> list[Foreign]:
+) -> list[ForeignText]:
     """List titles and abstracts of the sources that are surely in another language than English.
 
     What was translated before is left out, or, with `again`, listed as it was at first.
@@ -93,7 +93,7 @@ def foreign_sources(
         if language in (None, "en") or languages is not None and language not in languages:
             continue
         foreign += [
-            Foreign(row.key, part, text, str(language))
+            ForeignText(row.key, part, text, str(language))
             for part, text in parts.items()
             if text.strip()
         ]
@@ -187,7 +187,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def whole_sources(
-    texts: Sequence[Foreign], translations: Translations
+    texts: Sequence[ForeignText], translations: Translations
 ) -> dict[tuple[str, str], str]:
     """Keep the translations of claims, and of sources whose every part was translated."""
     missing = {

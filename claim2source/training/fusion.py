@@ -15,7 +15,7 @@ from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.models.reranker_manifest import manifest_of
-from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView, known
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView, known
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.choose import Weighing, choose, weigh
 from claim2source.systems.heldout import HeldOut, SelectionData
@@ -451,7 +451,7 @@ class Fitting:
         visible = lists.seeing(recipe.views)
         weights = fit_linear(visible, recipe.penalty, self.signed[list(recipe.views)]).tolist()
         data = self.gathered.data
-        fitted = FittedOn(
+        fitted = FittingData(
             data.name,
             data.split,
             int(lists.reachable.sum()),

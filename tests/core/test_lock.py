@@ -94,6 +94,13 @@ def test_where_the_kernel_does_not_know_the_process_time_tells(
     os.utime(path, (0, 0))
     FolderLock(tmp_path).release()
     assert time.monotonic() - started < 30
+    # Touched tomorrow, before a clock was set back: it is waited for as long as any other.
+    monkeypatch.setattr("claim2source.core.lock.STALE", 0.4)
+    written(tmp_path, "node7", 12)
+    os.utime(path, (time.time() + 86_400,) * 2)
+    started = time.monotonic()
+    FolderLock(tmp_path).release()
+    assert 0.3 < time.monotonic() - started < 30
 
 
 def test_a_process_touches_the_lock_that_it_holds(

@@ -19,7 +19,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.datasets import frame_pickle
-from claim2source.datasets.frame_pickle import ADMITTED, MOST, Built, read_frame
+from claim2source.datasets.frame_pickle import ADMITTED, MOST, RecordedCall, read_frame
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PICKLES = sorted(FIXTURES.glob("*.pkl"))
@@ -263,7 +263,7 @@ def test_a_time_that_is_none_and_an_opcode_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", HARMFUL)
 def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: str) -> None:
-    before = [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())]
+    before = [dict(vars(kind)) for kind in (RecordedCall, *frame_pickle._KINDS.values())]
     for opcodes in HARMFUL[kind]:
         path = written(tmp_path, opcodes)
         tracemalloc.start()
@@ -273,7 +273,7 @@ def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: s
         finally:
             tracemalloc.stop()
         assert kind != "keys are text" or "text keys" in line
-    assert [dict(vars(kind)) for kind in (Built, *frame_pickle._KINDS.values())] == before
+    assert [dict(vars(kind)) for kind in (RecordedCall, *frame_pickle._KINDS.values())] == before
 
 
 def test_hand_made_frame_is_good(tmp_path: Path) -> None:

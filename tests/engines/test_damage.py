@@ -114,6 +114,7 @@ ABSURD: list[tuple[dict[str, object], str]] = [
     ({"encoders": "none"}, "encoders: 'none' is not allowed"),
     ({"table": "../../etc"}, "table"),
     ({"table": "other"}, "other.lance/_versions is missing"),
+    ({"sentences": 0}, "not the one that its manifest describes"),
 ]
 
 
@@ -209,7 +210,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
     (copy / MANIFEST).symlink_to(tmp_path / "real.json")
     before = (tmp_path / "real.json").read_bytes()
     engine = open_index(copy)
-    engine.note(average_length=1.0)
+    engine.note(recall=0.5)
     assert (tmp_path / "real.json").read_bytes() == before
 
 
@@ -223,6 +224,47 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{path.name}: is not a regular file"):
         open_index(copy)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_links_that_lead_nowhere_and_folders_are_refused(
+    whole: Path, copy: Path, sealed: bool, tmp_path: Path
+) -> None:
+    seal = copy / "papers.files.json"
+    if not sealed:
+        seal.unlink()
+    for name in ("papers.lance", "papers.lance/data", "papers.lance/_indices"):
+        (copy / name).rename(tmp_path / "aside")
+        (copy / name).symlink_to(copy / name)
+        with pytest.raises(InputError, match=f"{copy}.*(missing|not a regular file: remove it)"):
+            open_index(copy)
+        (copy / name).unlink()
+        (tmp_path / "aside").rename(copy / name)
+    for path in (copy / MANIFEST, seal):
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        for use in (open_index, lambda folder: open_index(folder).delete(["p1"])):
+            with pytest.raises(InputError, match=f"{path.name}: is not a regular file: remove it"):
+                use(copy)
+        path.rmdir()
+        path.write_bytes((whole / path.name).read_bytes())
+    assert open_index(copy).stats().papers == PAPERS
+
+
+def test_an_older_state_that_is_named_as_the_newest_is_refused_and_nothing_is_written(
+    copy: Path,
+) -> None:
+    versions = copy / "papers.lance/_versions"
+    oldest = max(versions.glob("*.manifest"))
+    shutil.copy(oldest, versions / f"{2**64 - 1 - 500:020}.manifest")
+    there = sorted(copy.rglob("*"))
+    for seal in (True, False):
+        if not seal:
+            (copy / "papers.files.json").unlink()
+            there.remove(copy / "papers.files.json")
+        with pytest.raises(InputError, match="holds an older version's file as newest"):
+            open_index(copy)
+        assert sorted(copy.rglob("*")) == there
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -278,3 +320,24 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     engine.build()
     engine.close()
     assert open_index(copy).stats().papers == PAPERS + 100
+
+
+def test_a_rebuilt_index_that_is_damaged_is_refused_by_every_search_until_it_is_whole(
+    copy: Path,
+) -> None:
+    reader, writer = open_index(copy), open_index(copy)
+    before = reader.manifest
+    writer.upsert(Corpus.drawn(PAPERS + 9).rows(range(PAPERS, PAPERS + 9)))
+    writer.build()
+    writer.close()
+    path = next((copy / "papers.lance/data").glob("*.lance"))
+    data, there = path.read_bytes(), path.stat()
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"{path.name} is missing"):
+            reader.refresh()
+        assert reader.manifest == before
+    path.write_bytes(data)
+    os.utime(path, ns=(there.st_atime_ns, there.st_mtime_ns))
+    reader.refresh()
+    assert reader.manifest == writer.manifest and reader.stats().papers == PAPERS + 9

@@ -7,15 +7,19 @@ import csv
 import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
+from claim2source.core.files import write_json
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import open_index
@@ -30,13 +34,14 @@ from claim2source.io.posts import Post
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, Dense, Hybrid
 from claim2source.stages.abstain import AbstainModel, Design, Tenth
-from claim2source.stages.learned import FittedOn, LearnedFusion, LearnedView
+from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
 from eval.find import main
 from tests.io.social_server import STATUS, serving
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.models.layout import declare
 
 NASTY = '=HYPERLINK("http://x")\x1b[31m\u202e {\\input{x}} & 5 %\nclaim'
 PAPERS = [
@@ -119,6 +124,53 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
         assert one["authors"] == list(paper.source.authors) and not one["abstained"]
     assert found[0]["link"].startswith("https://doi.org/10.1000/")
     assert json.loads(ask(POST, "--json", "--k", "3")) == found[:3]
+
+
+# Prints the answer, and the slow libraries that were imported for it.
+COLD = """
+import sys
+from eval.find import main
+main(sys.argv[1:])
+slow = "torch transformers sentence_transformers scipy.stats bm25s sklearn".split()
+print("imported:", *(name for name in slow if name in sys.modules))
+"""
+
+
+def test_one_post_is_answered_without_pytorch_and_as_with_it(
+    ask: Callable[..., str], index: str, tmp_path: Path
+) -> None:
+    def cold(*words: str) -> tuple[list[dict[str, Any]], str]:
+        words = (*words, "--json", "--index", index, "--store", str(tmp_path / "store"))
+        done = subprocess.run([sys.executable, "-c", COLD, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        answer, _, imported = done.stdout.partition("imported:")
+        return json.loads(answer), imported.strip()
+
+    for post in (POST, "vaccine", "Masks cut outbreaks. A vaccine works. " * 20):
+        expected = json.loads(ask(post, "--json"))
+        answer, imported = cold(post)
+        assert imported == ""
+        assert close(answer, expected)
+    # The model's folder may be another one, but not its config.
+    manifest = json.loads((Path(index) / "manifest.json").read_text())
+    folder = shutil.copytree(manifest["model"]["name"], tmp_path / "model")
+    declare(folder, sbert={"max_seq_length": 32})
+    assert close(cold(POST, "--model", str(folder))[0], json.loads(ask(POST, "--json")))
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"layer_norm_eps": 1e-5})
+    with pytest.raises(UserError, match="another model made this index"):
+        main([POST, "--index", index, "--model", str(folder)])
+
+
+def close(one: Any, other: Any) -> bool:
+    """Tell whether JSON values are equal, numbers to 1e-4."""
+    if isinstance(one, float):
+        return bool(other == pytest.approx(one, abs=1e-4))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return bool(one == other)
 
 
 def test_the_sentence_is_the_nearest_to_the_post(ask: Callable[..., str], index: str) -> None:
@@ -366,7 +418,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
-    made = LearnedFusion((view,), FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1))
+    made = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
     made.write(tmp_path / "fusion.json")
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
@@ -380,7 +432,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     those = [source for source in sources if source.id in ids]
     (other,) = Scorer(those).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(other - scores).max() > 0.01
-    monkeypatch.setattr("claim2source.find.finder._POOL", 12)
+    monkeypatch.setattr("claim2source.find.pipeline._POOL", 12)
     with pytest.raises(
         UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
     ):

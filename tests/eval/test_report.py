@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
+import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import run_program
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import Choice, Report, SystemReport, TrainingReport, Trial
+from claim2source.core.report import FILE, Choice, Report, SystemReport, TrainingReport, Trial
 from claim2source.core.run import Run
 from claim2source.datasets import write_beir
 from claim2source.evaluation.compare import ScoredRuns
@@ -184,13 +187,13 @@ def saved(folder: str, system: str = "BM25", form: str = "original") -> LoadedSy
     return LoadedSystem(report, Path(folder), "d", "dev")
 
 
-def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> sections.Compared:
+def compared_of(systems: dict[str, LoadedSystem], macro: dict[str, float]) -> sections.PageData:
     """Systems of whose claims each has its macro score."""
     claims = [c for c in data().claims if c.lang == "en"]
     values = {n: {"mrr@5": np.full(len(claims), v)} for n, v in macro.items()}
     scores = {n: Scores(tuple(c.id for c in claims), v) for n, v in values.items()}
     scored = ScoredRuns(data(), "mrr@5", next(iter(macro)), {}, scores)
-    return sections.Compared(scored, systems, 10, 0)
+    return sections.PageData(scored, systems, 10, 0)
 
 
 def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +249,32 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
     shown = (tmp_path / "o.html").read_text()
     for heading in ("Learning curve", "Systems and representations", "in all languages"):
         assert heading in shown
+
+
+def test_languages_that_no_report_scored_are_not_counted(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = page.parent / "run" / FILE
+    both = json.loads(path.read_text())
+    # Each report lies beside the runs of all languages.
+    for name, languages in (
+        ("en", {"epoch-0": ["en"], "epoch-1": ["en"]}),
+        ("mixed", {"epoch-0": ["en"], "epoch-1": ["en", "de"]}),
+    ):
+        shutil.copytree(page.parent / "run", tmp_path / name)
+        record = copy.deepcopy(both)
+        for system, langs in languages.items():
+            found = record["systems"][system]["languages"]
+            record["systems"][system]["languages"] = {lang: found[lang] for lang in langs}
+        (tmp_path / name / FILE).write_text(json.dumps(record))
+    words = [f"--dataset={page.parent / 'data'}", "--repeats=20"]
+    main([f"--reports={tmp_path / 'en'}", *words, f"--out={tmp_path / 'out'}"])
+    scores = json.loads((tmp_path / "out" / "compare.json").read_text())["scores"]
+    assert set(scores) == {"macro", "en"} and scores["macro"]["epoch-0"]["value"] == 0.75
+    capsys.readouterr()
+    with pytest.raises(UserError, match="languages: the reports differ: en .epoch-0.; de, en"):
+        main([f"--reports={tmp_path / 'mixed'}", *words])
+    main([f"--reports={tmp_path / 'mixed'}", *words, "--languages=en"])
 
 
 def test_the_table_of_forms_has_a_row_for_each_system() -> None:

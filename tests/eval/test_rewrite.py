@@ -19,7 +19,7 @@ from claim2source.text.styles import (
     STYLES,
     Original,
     originals,
-    read_made,
+    read_origin,
     read_style,
     rewrite_by_rules,
 )
@@ -70,18 +70,18 @@ def test_every_style_is_rewritten_and_a_second_run_asks_for_nothing(
     assert [said.count(f"{name}: 2 requests to make") for name in REWRITTEN] == [1] * 7
     assert server.requests == 0 and not out.exists()
     main(words(folder, server, out, "--styles", "C4", "C1"))
-    assert server.requests == 4 and sorted(read_made(out)) == ["C1", "C4"]
+    assert server.requests == 4 and sorted(read_origin(out)) == ["C1", "C4"]
     main(words(folder, server, out))
-    assert server.requests == 14 and list(read_made(out)) == list(REWRITTEN)
+    assert server.requests == 14 and list(read_origin(out)) == list(REWRITTEN)
     data = load(folder, "dev")
     for name in REWRITTEN:
         style = STYLES[name]
         texts = originals(data, style.side, "translation")
         found = [one.text for one in read_style(out, style, texts)]
         assert found == [one.text for one in rewrite_by_rules(style, [*_untitled(texts)])]
-    made = read_made(out)["C2"]
+    made = read_origin(out)["C2"]
     assert (made.by, made.prompt, made.claims, made.split) == ("m", "c2 1", "translation", "dev")
-    assert read_made(out)["S1"].split is None
+    assert read_origin(out)["S1"].split is None
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     main(words(folder, server, out))
     assert server.requests == 14
@@ -105,7 +105,7 @@ def test_the_original_is_rewritten_in_its_own_language_where_that_is_asked_for(
     with pytest.raises(UserError, match="C1 is there, made with claims original, not translation"):
         main(words(folder, server, out, "--styles", "C1"))
     main(words(folder, server, out, "--styles", "C1", "--overwrite"))
-    assert read_made(out)["C1"].claims == "translation"
+    assert read_origin(out)["C1"].claims == "translation"
 
 
 def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
@@ -126,7 +126,7 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     assert server.requests == 4
     server.reply = lambda chat: "Masks help #masks"
     main(words(folder, server, out, "--styles", "S3"))
-    assert server.requests == 4 and read_made(out)["S3"].failures == 2
+    assert server.requests == 4 and read_origin(out)["S3"].failures == 2
     main(words(folder, server, out, "--styles", "S3", *llm(tmp_path, retry_failed=True)))
     assert (
         server.requests == 6
@@ -140,7 +140,7 @@ def test_versions_are_asked_for_one_by_one(llm_server: Start, tmp_path: Path) ->
     more = ["--styles", "C2", "--versions", "3"]
     sampled = llm(tmp_path, temperature=0.1, concurrency=1)
     main(words(folder, server, out, *more, *sampled))
-    assert server.requests == 6 and read_made(out)["C2"].versions == 3
+    assert server.requests == 6 and read_origin(out)["C2"].versions == 3
     found = read_style(out, STYLES["C2"], originals(load(folder, "dev"), "claims", "translation"))
     assert [(one.id, one.version) for one in found] == [(i, v) for i in "ab" for v in (1, 2, 3)]
     assert len({one.text for one in found}) == 3
@@ -157,7 +157,7 @@ def test_prompt_of_the_users_own_replaces_one_style(llm_server: Start, tmp_path:
     text = (PROMPTS / "c2.yaml").read_text().replace('version: "1"', 'version: "mine"')
     (tmp_path / "own.yaml").write_text(text)
     main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))
-    assert read_made(out)["C2"].prompt == "own mine"
+    assert read_origin(out)["C2"].prompt == "own mine"
     (tmp_path / "own.yaml").write_text(text.replace("post:", "tweet:"))
     with pytest.raises(InputError, match=r"own.yaml: variables\.tweet: no value is given"):
         main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))

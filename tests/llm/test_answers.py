@@ -10,7 +10,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.llm import AnswerStore, Token, Usage
-from claim2source.llm.answers import Stored
+from claim2source.llm.answers import StoredReply
 
 
 def test_what_is_no_store_of_answers_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_is_no_store_of_answers_is_refused_and_left_alone(tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["newer", "other", "text"]
 
 
-REPLY = Stored(
+REPLY = StoredReply(
     *("a\0b \u2028 ü, some length " * 20, "stop", Usage(3, 4), (Token("J", -0.5, {"J": -0.5}),)),
     *(2, "cut off", "qwen", "1", "r7"),
 )

@@ -11,7 +11,7 @@ import torch
 from claim2source.core.errors import UserError
 from claim2source.datasets import load
 from claim2source.models.seq2seq import Seq2Seq, Seq2SeqConfig, translations
-from claim2source.text.translate import Foreign
+from claim2source.text.translate import ForeignText
 from eval.translate import main
 from tests.eval.test_translate import QUERIES, data_set
 
@@ -44,8 +44,8 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def foreign(*texts: str) -> list[Foreign]:
-    return [Foreign(str(i), "claim", text, "de") for i, text in enumerate(texts)]
+def foreign(*texts: str) -> list[ForeignText]:
+    return [ForeignText(str(i), "claim", text, "de") for i, text in enumerate(texts)]
 
 
 TEXTS = foreign(

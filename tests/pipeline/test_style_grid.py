@@ -27,7 +27,7 @@ from claim2source.retrieve import BM25Config
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.text.styles import STYLES, Made, originals, write_style
+from claim2source.text.styles import STYLES, StyleOrigin, originals, write_style
 from tests.counting import counted
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
@@ -61,7 +61,9 @@ def write_texts(dataset: Dataset, folder: Path, styles: Mapping[str, Versions]) 
             for n, new in enumerate(versions, 1)
             for original in originals(dataset, style.side, "translation")
         ]
-        write_style(folder, style, rewrites, Made("some-model", dataset.name, "dev", len(versions)))
+        write_style(
+            folder, style, rewrites, StyleOrigin("some-model", dataset.name, "dev", len(versions))
+        )
     return StyleOptions(
         claim_styles=tuple(name for name in styles if name < "S"),
         source_styles=tuple(name for name in styles if name > "S"),

@@ -17,11 +17,11 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25
-from claim2source.stages.learned import FittedOn, Learned, LearnedFusion, LearnedView
+from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.stages import load_stages
 
-FITTED = FittedOn("d", "train", 3, 2, "0", "BM25", 10, 0.1)
+FITTED = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
     Source("s1", "tea masks", "coffee", date="2020"),
     Source("s2", "coffee masks masks", "tea", date="2010"),

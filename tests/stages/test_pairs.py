@@ -15,7 +15,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
 from claim2source.io.store import Store
 from claim2source.stages import pairs
-from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, Result, Scored
+from claim2source.stages.pairs import NOT_A_NUMBER, Pair, RawScores, Reranker, Result
 from claim2source.text.views import PassageConfig
 
 SOURCES = [Source(letter, title=f"t{letter}", abstract=letter, venue="V") for letter in "abcdefgh"]
@@ -38,14 +38,14 @@ class Table(Reranker):
     def identity(self) -> Mapping[str, object]:
         return {"version": self.version}
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         for place in reversed(range(len(pairs))):
             if len(self.asked) == self.fails_after:
                 raise KeyboardInterrupt
             self.asked.append(pairs[place])
             title = pairs[place].source.split("\n")[0].removeprefix("Title: ").split(".")[0]
             why = {} if title in self.scores else {place: "no such title"}
-            yield Scored([place], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
+            yield RawScores([place], np.float32([self.scores.get(title, np.nan)]), why, tokens=2)
 
 
 def run_of(*orders: str) -> Run:
@@ -167,11 +167,11 @@ def test_what_was_scored_before_it_was_killed_is_not_scored_again(
 def test_a_source_in_passages_scores_as_its_best_one() -> None:
     @dataclass(frozen=True, kw_only=True)
     class ByText(Table):
-        def score(self, pairs: Sequence[Pair]) -> Iterator[Scored]:
+        def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
             texts = [pair.source.rpartition(" ")[2] for pair in pairs]
             scores = np.float32([self.scores.get(text, np.nan) for text in texts])
             why = {place: "no" for place, text in enumerate(texts) if text not in self.scores}
-            yield Scored(range(len(pairs)), scores, why)
+            yield RawScores(range(len(pairs)), scores, why)
 
     sources = [Source("a", "t", "x y z"), Source("b", "t", "v"), Source("c", "t", "w w")]
     scores = {"x": 1.0, "y": 9.0, "v": 2.0}  # "z" fails alone, all of c's fail

@@ -17,7 +17,7 @@ from claim2source.models import ModelConfig, resolve
 from claim2source.retrieve import BM25, BM25Config
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.max_sim import MaxSim
-from claim2source.stages.pairs import Pair, Runtime, Scored
+from claim2source.stages.pairs import Pair, RawScores, Runtime
 from claim2source.stages.similarities import Models, Scorer, ViewConfig, year_of
 from tests.counting import loads
 from tests.stages.tiny import save_cross_encoder
@@ -198,7 +198,7 @@ def test_fresh_scores_are_neither_read_from_the_store_nor_written(
     scorer = Scorer(SOURCES, Runtime(Store(tmp_path / "store"), "cpu"))
     asked, scored, real = [["s1", "s2"]], [], CrossEncoder.score
 
-    def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[Scored]:
+    def score(self: CrossEncoder, pairs: Sequence[Pair]) -> Iterator[RawScores]:
         scored.append(len(pairs))
         return real(self, pairs)
 

@@ -16,10 +16,10 @@ from claim2source.text.styles import (
     REWRITTEN,
     RULES,
     STYLES,
-    Made,
     Original,
+    StyleOrigin,
     originals,
-    read_made,
+    read_origin,
     read_style,
     refuse_other_folder,
     rewrite_by_rules,
@@ -116,7 +116,7 @@ def test_which_text_of_a_foreign_claim_is_rewritten() -> None:
 
 def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Path) -> None:
     texts = [Original("1", "Ein Text", "de"), Original("2", "another")]
-    made = Made("m/llm", "demo", "dev", versions=2, prompt="c2 1", claims="original")
+    made = StyleOrigin("m/llm", "demo", "dev", versions=2, prompt="c2 1", claims="original")
     rewrites = [
         texts[0].rewritten("eins\n\u2028x", 1),
         texts[0].rewritten("zwei", 2, failure="281 characters, more than 280"),
@@ -126,13 +126,16 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     write_style(tmp_path, STYLES["C2"], rewrites, made)
     titled = [Original("p", "text", title="T")]
     write_style(
-        tmp_path, STYLES["S1"], rewrite_by_rules(STYLES["S1"], titled), Made(RULES, "d", None)
+        tmp_path,
+        STYLES["S1"],
+        rewrite_by_rules(STYLES["S1"], titled),
+        StyleOrigin(RULES, "d", None),
     )
     assert read_style(tmp_path, STYLES["C2"]) == rewrites
     assert read_style(tmp_path, STYLES["C2"], texts[1:]) == rewrites[2:]
     (source,) = read_style(tmp_path, STYLES["S1"])
     assert (source.text, source.title) == ("Text.", "T")
-    found = read_made(tmp_path)
+    found = read_origin(tmp_path)
     assert found["C2"] == replace(made, texts=4, failures=2) and found["C2"].by != RULES
     assert found["S1"].by == RULES
     # A claim that is missing, and one whose text is another now, are named.
@@ -153,7 +156,7 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     ],
 )
 def test_a_wrong_line_of_a_folder_is_named(tmp_path: Path, row: object, why: str) -> None:
-    made = Made("m", "demo", "dev", versions=2)
+    made = StyleOrigin("m", "demo", "dev", versions=2)
     two = [Original("1", "t").rewritten("a"), Original("2", "t").rewritten("a")]
     write_style(tmp_path, STYLES["C2"], two, made)
     with open(tmp_path / "C2.jsonl", "a") as file:
@@ -172,7 +175,7 @@ def test_a_folder_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     for text in ("[]", '{"format": 2, "styles": {}}', '{"format": 1, "styles": {"C9": {}}}'):
         (tmp_path / "styles.json").write_text(text)
         with pytest.raises(InputError, match="styles.json"):
-            read_made(tmp_path)
+            read_origin(tmp_path)
     refuse_other_folder(tmp_path)
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="holds 'thesis.tex'"):

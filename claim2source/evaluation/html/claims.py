@@ -65,7 +65,7 @@ def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]
         for entry in _entries(runs, dataset, rows, _OF_STAGE, arrows=True)
         for golds in [dataset.qrels.golds(entry.claim.id)]
     ]
-    return sorted(entries, key=_rank_change, reverse=True)
+    return sorted(entries, key=_reciprocal_rank_change, reverse=True)
 
 
 def _entries(
@@ -122,7 +122,6 @@ def _outcome(before: int, after: int) -> str:
     return SAME if before == after else ROSE if not before or after < before else FELL
 
 
-def _rank_change(entry: ClaimEntry) -> float:
-    """Return the change of the gold's reciprocal rank."""
+def _reciprocal_rank_change(entry: ClaimEntry) -> float:
     values = [1 / rank if rank else 0.0 for rank in entry.golds]
     return max(values) - min(values) if values else 0.0

@@ -25,7 +25,7 @@ from claim2source.evaluation.html.claims import (
     compared_claims,
     traced_claims,
 )
-from claim2source.evaluation.html.sections import DEPTHS, Compared, published_section, sections_of
+from claim2source.evaluation.html.sections import DEPTHS, PageData, published_section, sections_of
 from claim2source.evaluation.html.verdict import verdict
 from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import files_of_report, named_reports
@@ -79,7 +79,7 @@ def html_report(
         more_metrics=[f"recall@{depth}" for depth in DEPTHS],
         lenient=lenient,
     )
-    compared = Compared(scored, systems, repeats, seed, languages or (), named_reports(reports))
+    compared = PageData(scored, systems, repeats, seed, languages or (), named_reports(reports))
     sections = [*sections_of(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries, total = compared_claims(scored, claims), len(scored.claim_ids)
@@ -147,6 +147,7 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
 def rendered(**values: object) -> str:
     """Render the template with its script and style; all values are escaped."""
     import jinja2
+    from markupsafe import Markup, escape
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
@@ -156,7 +157,9 @@ def rendered(**values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = lambda value: text_of(value).replace(" [", "\n[")
-    environment.tests["words"] = lambda value: isinstance(value, str) and value[:1].isalpha()
+    environment.filters["word_columns"] = _word_columns
+    # A narrow column breaks a system's name before its claim form.
+    environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace(".", "<wbr>."))
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     return environment.get_template(TEMPLATE).render(
         script=script,
@@ -165,6 +168,15 @@ def rendered(**values: object) -> str:
         style_hash=_hash(style),
         **values,
     )
+
+
+def _word_columns(table: TextTable) -> set[int]:
+    return {
+        column
+        for row in table.rows
+        for column, value in enumerate(row)
+        if isinstance(value, str) and value[:1].isalpha()
+    }
 
 
 def _hash(text: str) -> str:

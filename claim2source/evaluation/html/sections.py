@@ -51,7 +51,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class PageData:
     """Hold the input of the sections.
 
     `subset`: only these languages are shown, while the costs in the reports are of all of them.
@@ -79,7 +79,7 @@ class Compared:
         return MICRO in self.bars
 
 
-class Shaded(NamedTuple):
+class ShadedTable(NamedTuple):
     """Hold a table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
 
     `ranges` [rows][columns] are what a cell's link asks of the claims' ranks with the two systems
@@ -105,7 +105,7 @@ class Section:
     svg: str = ""
     note: str = ""
     numbers: Mapping[str, TextTable] = field(default_factory=dict)
-    shaded: Sequence[Shaded] = ()
+    shaded: Sequence[ShadedTable] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -114,7 +114,7 @@ class Section:
         return {**self.numbers, **{part.title: part.table for part in self.shaded}}
 
 
-def sections_of(compared: Compared) -> list[Section]:
+def sections_of(compared: PageData) -> list[Section]:
     """Build the sections that have something to show."""
     sections = [
         _by_language(compared),
@@ -125,7 +125,7 @@ def sections_of(compared: Compared) -> list[Section]:
         _changes(compared),
         _twins(compared),
         _representations(compared),
-        _styles(compared),
+        _style_grids(compared),
         _cost(compared),
         _gaps(compared),
     ]
@@ -139,7 +139,7 @@ def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Secti
     return [Section("Published numbers", numbers=numbers, notes=notes)] if numbers else []
 
 
-def _by_language(compared: Compared) -> Section:
+def _by_language(compared: PageData) -> Section:
     bars = compared.bars if compared.several_languages else dict([*compared.bars.items()][1:2])
     rows = [
         [name, *("{:.4f} [{:.4f}, {:.4f}]".format(*values[name]) for values in bars.values())]
@@ -155,13 +155,13 @@ def _by_language(compared: Compared) -> Section:
     return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
 
 
-def _forms_note(compared: Compared) -> str:
+def _forms_note(compared: PageData) -> str:
     forms = dict.fromkeys(system.report.claims for system in compared.systems.values())
     explained = "; ".join(f"{form} is {_FORMS[form]}" for form in forms if form in _FORMS)
     return f" Claim forms: {explained}." if explained else ""
 
 
-def _tests(compared: Compared) -> Section:
+def _tests(compared: PageData) -> Section:
     scored = compared.scored
     tests = scored.tests(repeats=compared.repeats, seed=compared.seed)
     title = f"Difference from {scored.baseline}"
@@ -190,7 +190,7 @@ def _tests(compared: Compared) -> Section:
     return Section(title, plot, note, numbers, notes=notes)
 
 
-def _learning_curve(compared: Compared) -> Section:
+def _learning_curve(compared: PageData) -> Section:
     lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     macro, title = compared.scored.macro, "Learning curve"
     for name, system in compared.systems.items():
@@ -213,7 +213,7 @@ def _learning_curve(compared: Compared) -> Section:
     return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
 
 
-def _choices(compared: Compared) -> Section:
+def _choices(compared: PageData) -> Section:
     trainings = [(name, report.training) for name, report in compared.reports.items()]
     trained = [
         (name, training.choice) for name, training in trainings if training and training.choice
@@ -233,7 +233,7 @@ def _choices(compared: Compared) -> Section:
     return Section("Chosen on val", note=note, numbers=numbers)
 
 
-def _twins(compared: Compared) -> Section:
+def _twins(compared: PageData) -> Section:
     scored, title = compared.scored, "Twins"
     twins = {name: twins_in(run, scored.dataset) for name, run in scored.runs.items()}
     columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin", "as one"]
@@ -249,7 +249,7 @@ def _twins(compared: Compared) -> Section:
     return Section(title, note=note, numbers={title: TextTable(columns, rows)} if rows else {})
 
 
-def _recall(compared: Compared) -> Section:
+def _recall(compared: PageData) -> Section:
     lines = {
         name: [(float(depth), scores.mean(f"recall@{depth}")) for depth in DEPTHS]
         for name, scores in compared.scored.scores.items()
@@ -264,7 +264,7 @@ def _recall(compared: Compared) -> Section:
     return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
 
 
-def _changes(compared: Compared) -> Section:
+def _changes(compared: PageData) -> Section:
     baseline, ranks = compared.scored.baseline, compared.scored.ranks
     row_of = {name: i for i, name in enumerate(ranks)}
     limits = {**BUCKETS, NOT_FOUND: (0, 0)}  # the page's script knows an absent gold as rank 0
@@ -291,7 +291,7 @@ def _changes(compared: Compared) -> Section:
         rows: list[list[Cell]] = [[first, *row.values()] for first, row in changes.items()]
         table = TextTable(["rank", *changes], rows)
         shaded.append(
-            Shaded(title, table, shades(counts, 0.0), differing, (baseline, name), summary)
+            ShadedTable(title, table, shades(counts, 0.0), differing, (baseline, name), summary)
         )
     note = (
         f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
@@ -300,7 +300,7 @@ def _changes(compared: Compared) -> Section:
     return Section("Rank of the gold", note=note, shaded=shaded)
 
 
-def _representations(compared: Compared) -> Section:
+def _representations(compared: PageData) -> Section:
     systems, macro = compared.systems, compared.scored.macro
     counts = Counter((system.report.title, system.report.claims) for system in systems.values())
     # Systems of one name in two folders are two rows.
@@ -321,7 +321,7 @@ def _representations(compared: Compared) -> Section:
     low = float(np.nanmin(values))
     empty = [[""] * len(forms) for _ in names]
     note = _forms_note(compared).strip()
-    return Section(title, note=note, shaded=[Shaded(title, table, shades(values, low), empty)])
+    return Section(title, note=note, shaded=[ShadedTable(title, table, shades(values, low), empty)])
 
 
 def shades(values: np.ndarray, low: float) -> list[list[int]]:
@@ -331,14 +331,13 @@ def shades(values: np.ndarray, low: float) -> list[list[int]]:
     return [[int(grade) for grade in row] for row in np.ceil(grades - 1e-9)]
 
 
-def _styles(compared: Compared) -> Section:
-    """Draw the reports' grids of text styles: a heat map of each system, and tables."""
+def _style_grids(compared: PageData) -> Section:
     by_report = {
         name: StyleGrid.of(report, compared.subset) for name, report in compared.reports.items()
     }
     grids = {name: grid for name, grid in by_report.items() if grid is not None}
     numbers: dict[str, TextTable] = {}
-    shaded: list[Shaded] = []
+    shaded: list[ShadedTable] = []
     for name, grid in grids.items():
         of = f", {name}" * (len(grids) > 1)
         numbers |= {f"Styles{of}: {kind}": table for kind, table in grid_tables(grid).items()}
@@ -348,8 +347,7 @@ def _styles(compared: Compared) -> Section:
     return Section("Text styles", note=note, numbers=numbers, shaded=shaded)
 
 
-def _heat_map(grid: StyleGrid, retriever: str, of: str) -> Shaded:
-    """Shade the macro scores of a system: claim styles down, source styles across."""
+def _heat_map(grid: StyleGrid, retriever: str, of: str) -> ShadedTable:
     cells = {(cell.claims, cell.sources): cell for cell in grid.row(retriever)}
     rows: list[list[Cell]] = [
         [
@@ -363,14 +361,14 @@ def _heat_map(grid: StyleGrid, retriever: str, of: str) -> Shaded:
     columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
     empty = [[""] * len(grid.sources) for _ in grid.claims]
     low = float(values.min())
-    return Shaded(title, TextTable(columns, rows), shades(values, low), empty)
+    return ShadedTable(title, TextTable(columns, rows), shades(values, low), empty)
 
 
 def _marked(cell: GridCell) -> str:
     return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
 
 
-def _gaps(compared: Compared) -> Section:
+def _gaps(compared: PageData) -> Section:
     reports = compared.reports.values()
     failed: list[list[Cell]] = [
         [name, reason, claims]
@@ -398,7 +396,7 @@ def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
     return {**stages, system.name: system.failures}
 
 
-def _cost(compared: Compared) -> Section:
+def _cost(compared: PageData) -> Section:
     metric, macro, title = compared.scored.metric, compared.scored.macro, "Cost against quality"
     costs = {name: system.report.cost for name, system in compared.systems.items()}
     bars, spots = compared.bars[MACRO], {}

@@ -1,0 +1,115 @@
+"""Apply the stages of a system to what an index finds; the index stands for its first stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from claim2source.core.config import require
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result
+from claim2source.datasets.papers import Paper
+from claim2source.engines import Engine, Found
+from claim2source.io.store import Store
+from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import (
+    apply_stages,
+    counts_terms,
+    with_corpus_stats,
+    with_runtime,
+)
+from claim2source.systems.system import System
+
+# What `on_part` is called with before the whole index is read.
+COUNTING = "reading the index"
+# Papers that a stage which counts terms over the whole index holds in memory, at most.
+_POOL = 50_000
+
+
+class PipelineStages:
+    """Apply a system's stages; each loads its model when it is first applied, and keeps it.
+
+    The engine takes over the system's fusion. Raises `UserError` where the system's first stage
+    is not the index's: another BM25, model or kind.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        system: System,
+        store: Store | None,
+        device: str | None,
+        progress: bool,
+    ) -> None:
+        self.engine, self.system = engine, system
+        self._check()
+        self._runtime = SystemRuntime(store, device=device, progress=progress)
+        self._stages = [
+            (name, with_runtime(stage, store, device, progress))
+            for name, stage in system.loaded_stages()
+        ]
+        self._pool: dict[str, Source] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Name the stages in order."""
+        return [name for name, _ in self._stages]
+
+    @property
+    def depth(self) -> int:
+        """Count the papers of each list that the stages read."""
+        return self.system.first_depth(0)
+
+    def _check(self) -> None:
+        engine, system, first = self.engine, self.system, self.system.first
+        if isinstance(first, HybridNode):
+            engine.fusion = first.fusion
+        require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
+        for part in first.parts or (first,):
+            if isinstance(part, BM25Node):
+                engine.manifest.check_analyser(part.bm25, engine.where)
+            elif not isinstance(part, DenseNode) or isinstance(first, RouteNode):
+                allowed = "bm25, dense or hybrid: the index is the first stage"
+                require(False, "system", system.name, allowed)
+            # `dense: checkpoint` is the index's own.
+            elif part.unsupported is None and part.model != engine.manifest.model:
+                engine.load(part.model)
+
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        found: Found,
+        papers: Mapping[str, Paper],
+        on_part: Callable[[str], None],
+    ) -> list[tuple[str, Result]]:
+        """Return the results of the first stage's parts and of the stages, named, in order."""
+        first, results = self.system.first, [found.lexical, found.dense, found.fused]
+        names = [RETRIEVE]
+        if isinstance(first, HybridNode):
+            names = [first.sparse.display_name, first.dense.display_name, FUSE]
+        else:
+            results = [found.lexical if isinstance(first, BM25Node) else found.dense]
+        named = list(zip(names, results, strict=True))
+        sources = [paper.source for paper in papers.values()]
+        self._count_over(sources, on_part)
+        return named + apply_stages(self._stages, named, claims, sources, self._runtime, on_part)
+
+    def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
+        """Have stages that count terms count over all papers, once these are not known yet.
+
+        Raises `UserError` where the index is too large for that.
+        """
+        counting = [name for name, stage in self._stages if counts_terms(stage)]
+        if not counting or all(self._pool.get(source.id) == source for source in sources):
+            return
+        if (papers := self.engine.stats().papers) > _POOL:
+            raise UserError(
+                f"{self.engine.where}: {counting[0]} weighs terms by how rare they are in all "
+                f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
+            )
+        on_part(COUNTING)
+        stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
+        self._pool = {one.id: one for one in (*stored, *sources)}
+        pool = list(self._pool.values())
+        self._stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self._stages]

@@ -1,0 +1,50 @@
+"""Name all that a vector depends on besides its text: weights, config, settings, libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from claim2source.core.files import content_hash
+from claim2source.core.provenance import version
+from claim2source.models.config import EncoderSettings, Identity
+
+# Parts of a model's config that do not affect what it computes.
+_ORIGIN = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+)
+# Settings that stores of vectors are older than: where they are off, vectors are as before.
+_NEWER = ("lower_case", "truncate_dim")
+
+
+def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dict[str, object]:
+    """Return everything but the text that a vector depends on; `config` is a `config_hash`."""
+    declared = asdict(settings).items()
+    named = {name: value for name, value in declared if value or name not in _NEWER}
+    # The prefix is hashed with the text: two sides with one prefix share their vectors.
+    template = named.pop("template")
+    ends = {key: template[key] for key in ("pool_prefix", "append_token")}
+    # Attention kernels are left out: they differ by rounding only, as batches and devices do,
+    # and versions of torch.
+    libraries = {name: version(name) for name in _libraries(weights)}
+    return {"weights": weights, "config": config, "libraries": libraries, **named, **ends}
+
+
+def config_hash(config: Mapping[str, object]) -> str:
+    """Hash a model's config as transformers writes it, without where it comes from."""
+    # The same weights under another config (activation, rotary base) are another model.
+    return content_hash({key: value for key, value in config.items() if key not in _ORIGIN})
+
+
+def _libraries(weights: Identity) -> Iterator[str]:
+    yield from ("tokenizers", "transformers")
+    parts = weights.keys()
+    if "adapter" in parts:
+        yield "peft"
+    if not parts.isdisjoint(("dense", "projection")):
+        yield "sentence-transformers"

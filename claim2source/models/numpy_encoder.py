@@ -1,0 +1,270 @@
+"""Encode texts with a BERT model in NumPy: PyTorch and transformers take longer to import."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.memory import peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.run import Cost
+from claim2source.models.config import EncoderSettings, Identity, Side, Template
+from claim2source.models.hub import module_folders, read_object
+from claim2source.models.identity import config_hash, vector_key
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from claim2source.io.store import Store
+
+# What transformers writes of a config that does not say it.
+_DEFAULTS: dict[str, object] = {
+    "add_cross_attention": False,
+    "attention_probs_dropout_prob": 0.1,
+    "bos_token_id": None,
+    "classifier_dropout": None,
+    "eos_token_id": None,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "is_decoder": False,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+# A config that says one of these otherwise is of another model than the one below.
+_FIXED = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+}
+# Tokenizers that transformers reads from tokenizer.json, and one whose normaliser its config sets.
+_PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_BERT = ("BertTokenizer", "BertTokenizerFast")
+_TABLE = "embeddings.word_embeddings.weight"
+# Tokens of a forward pass: few enough for the processor's cache.
+_TOKENS = 2048
+
+
+class NumpyEncoder:
+    """Encode texts as an `Encoder` does; no vector is kept in a store.
+
+    `weights` maps tensors to arrays in float32, but for the table of words, of which rows are read.
+    """
+
+    source_encoder: Any = None
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        table: Any,
+        weights: Mapping[str, np.ndarray],
+        config: Mapping[str, Any],
+        settings: EncoderSettings,
+    ) -> None:
+        self.tokenizer, self._table, self._tensors = tokenizer, table, weights
+        self.config, self.settings = config, settings
+        self.weights: Identity | None = None
+        self.name = ""
+
+    @property
+    def dimensions(self) -> int:
+        """Return the length of a vector."""
+        width = int(self.config["hidden_size"])
+        return min(width, self.settings.truncate_dim or width)
+
+    def key(self) -> dict[str, object] | None:
+        """Return everything but the text that a vector depends on, as `Encoder.key` does."""
+        if self.weights is None:
+            return None
+        return vector_key(self.weights, self.settings, config_hash(self.config))
+
+    def token_ids(self, texts: Sequence[str], side: Side) -> list[list[int]]:
+        """Tokenize texts with the side's prefix, cut at `max_length`."""
+        prefix = self.settings.template.prefix(side)
+        encoded = self.tokenizer.encode_batch([prefix + text for text in texts])
+        return [text.ids for text in encoded]
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        *,
+        store: Store | None = None,
+        progress: str | Progress | None = None,
+    ) -> tuple[np.ndarray, Cost]:
+        """Encode texts as float32 vectors [n, dimensions]; returns them and their cost.
+
+        Each distinct text is encoded once.
+        """
+        started = time.perf_counter()
+        distinct = list(dict.fromkeys(texts))
+        ids = self.token_ids(distinct, side)
+        vectors = np.zeros((len(distinct), self.dimensions), np.float32)
+        ends = np.cumsum([len(text) for text in ids])
+        group = (ends - 1) // _TOKENS
+        with progress if isinstance(progress, Progress) else Progress(None, None) as bar:
+            for number in np.unique(group):
+                rows = np.flatnonzero(group == number)
+                vectors[rows] = self._vectors([ids[row] for row in rows])
+                bar.update(len(rows))
+        if not np.isfinite(vectors).all():
+            raise UserError("the model gave a vector that is not finite")
+        row_of = {text: row for row, text in enumerate(distinct)}
+        seconds = time.perf_counter() - started
+        tokens = int(ends[-1]) if len(ends) else 0
+        cost = Cost(seconds, len(texts), peak_memory(), tokens)
+        return vectors[[row_of[text] for text in texts]], cost
+
+    def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        """Compute vectors [n, dimensions]; only attention keeps the texts of the row apart."""
+        ends = np.cumsum([len(text) for text in ids]).tolist()
+        bounds = list(zip([0, *ends[:-1]], ends, strict=True))
+        words = np.concatenate([self._table[i : i + 1] for text in ids for i in text])
+        positions = np.concatenate([np.arange(len(text)) for text in ids])
+        hidden = words + self._tensors["embeddings.position_embeddings.weight"][positions]
+        hidden += self._tensors["embeddings.token_type_embeddings.weight"][0]
+        hidden = self._norm(hidden, "embeddings.LayerNorm")
+        for number in range(self.config["num_hidden_layers"]):
+            layer = f"encoder.layer.{number}"
+            attended = self._linear(
+                self._attention(hidden, f"{layer}.attention.self", bounds),
+                f"{layer}.attention.output.dense",
+            )
+            hidden = self._norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
+            inner = gelu(self._linear(hidden, f"{layer}.intermediate.dense"))
+            outer = self._linear(inner, f"{layer}.output.dense")
+            hidden = self._norm(hidden + outer, f"{layer}.output.LayerNorm")
+        pool = {"mean": lambda row: row.mean(0), "cls": lambda row: row[0]}
+        last = pool.get(self.settings.pooling, lambda row: row[-1])
+        vectors = np.stack([last(hidden[a:b]) for a, b in bounds])[:, : self.dimensions]
+        if self.settings.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
+    def _attention(
+        self, hidden: np.ndarray, layer: str, bounds: Sequence[tuple[int, int]]
+    ) -> np.ndarray:
+        heads = self.config["num_attention_heads"]
+        query, key, value = (
+            self._linear(hidden, f"{layer}.{side}").reshape(len(hidden), heads, -1)
+            for side in ("query", "key", "value")
+        )
+        query = query / np.float32(query.shape[-1] ** 0.5)
+        attended = np.empty_like(value)
+        for a, b in bounds:
+            scores = query[a:b].transpose(1, 0, 2) @ key[a:b].transpose(1, 2, 0)
+            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            scores /= scores.sum(axis=-1, keepdims=True)
+            attended[a:b] = (scores @ value[a:b].transpose(1, 0, 2)).transpose(1, 0, 2)
+        return attended.reshape(len(hidden), -1)
+
+    def _linear(self, hidden: np.ndarray, name: str) -> np.ndarray:
+        output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
+        output += self._tensors[f"{name}.bias"]
+        return output
+
+    def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
+        centred = hidden - hidden.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        centred /= np.sqrt(variance + np.float32(self.config["layer_norm_eps"]))
+        scaled: np.ndarray = centred * self._tensors[f"{name}.weight"]
+        return scaled + self._tensors[f"{name}.bias"]
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Compute x times the normal distribution's share below x, to 3e-7.
+
+    The error function is Abramowitz and Stegun's 7.1.26: SciPy's takes 0.3 s to import.
+    """
+    size = np.abs(x) * np.float32(0.5**0.5)
+    t = 1 / (1 + np.float32(0.3275911) * size)
+    tail = np.zeros_like(t)
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail = (tail + np.float32(factor)) * t
+    tail *= np.exp(-size * size) / 2
+    return x * np.where(x < 0, tail, 1 - tail)
+
+
+def load_numpy(folder: Path, settings: EncoderSettings, shorten: bool) -> NumpyEncoder | None:
+    """Load a folder of model files; None where `load` alone reads it, or says what is wrong.
+
+    With `shorten`, texts are cut to what the model has positions for.
+    """
+    from safetensors import safe_open
+
+    config = _DEFAULTS | read_object(folder / "config.json")
+    template = Template(settings.template.claim, settings.template.source)
+    plain = EncoderSettings(
+        settings.pooling,
+        settings.normalize,
+        settings.max_length,
+        template,
+        truncate_dim=settings.truncate_dim,
+    )
+    length: Any = config["max_position_embeddings"]
+    if (
+        settings != plain
+        or _FIXED | config != config | _FIXED
+        or any(kind == "Dense" for kind, _ in module_folders(folder))
+    ):
+        return None
+    try:
+        if settings.max_length > length and not shorten:
+            return None
+        settings = replace(settings, max_length=min(settings.max_length, length))
+        tokenizer = _tokenizer(folder, settings)
+        if tokenizer is None:
+            return None
+        with safe_open(folder / "model.safetensors", "np") as file:
+            tensors = {name: file.get_slice(name) for name in file.keys()}
+            table = tensors.pop(_TABLE)
+            weights = {
+                name: tensor[:] for name, tensor in tensors.items() if tensor.get_dtype() == "F32"
+            }
+        encoder = NumpyEncoder(tokenizer, table, weights, config, settings)
+        encoder.encode(["a"], "claim")
+    except Exception:  # libraries raise anything for files that are damaged
+        return None
+    return encoder
+
+
+def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
+    """Load the tokenizer as transformers does; None where that would take more than this."""
+    from tokenizers import Tokenizer, normalizers
+
+    config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
+    kind, path = config.get("tokenizer_class"), folder / "tokenizer.json"
+    if kind not in (*_PLAIN, *_BERT) or not path.is_file():
+        return None
+    tokenizer: Tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    if kind in _BERT:
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+            strip_accents=config.get("strip_accents"),
+            lowercase=config.get("do_lower_case", True),
+        )
+    prefixes = settings.template.claim + settings.template.source
+    special = tokenizer.get_added_tokens_decoder().values()
+    if any(token.content in prefixes for token in special) or not tokenizer.encode("").ids:
+        return None
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(settings.max_length)
+    # A special token's name in a text is plain text.
+    tokenizer.encode_special_tokens = True
+    return tokenizer

@@ -1,0 +1,44 @@
+"""Words of a post and of papers that match: by terms and by names, each paper on its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim2source.core.records import Claim, Source
+from claim2source.datasets.papers import Paper
+from claim2source.find import matching as module
+from claim2source.find.matching import MatchingWords
+from claim2source.retrieve import BM25Config
+
+
+@pytest.mark.parametrize("held", [200_000, 0])
+def test_words_match_by_terms_and_names_and_are_analysed_once(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WORDS", held)
+    papers = [
+        Paper(
+            Source("a", "Masking in schools", "A masked trial. MASKED!", ("Ada Zola",), "Nature")
+        ),
+        Paper(Source("b", "Outbreaks", "Of ships", ("Emil Noether",))),
+        Paper(Source("c", "Nothing alike")),
+    ]
+    claim = Claim("0", "Masks stop outbreaks at school, says Zola in Nature: outbreak!")
+    of_a = ("Masks", "school", "Zola", "Nature"), ("Masking", "schools", "masked", "Zola", "Nature")
+    of_b = ("outbreaks", "outbreak"), ("Outbreaks",)
+    matching = MatchingWords(BM25Config())
+    analysed: list[str] = []
+    texts = matching._analyser.texts
+
+    def counted(words: list[str]) -> list[list[str]]:
+        analysed.extend(words)
+        return texts(words)
+
+    monkeypatch.setattr(matching._analyser, "texts", counted)
+    assert matching.of(claim, papers) == [of_a, of_b, ((), ())]
+    once = len(analysed)
+    assert once == len(set(analysed))
+    assert matching.of(claim, [papers[1], papers[0]]) == [of_b, of_a]
+    # Where more words are held than fit, they are analysed again.
+    assert (len(analysed) == once) is (held > 0)
+    assert matching.of(claim, []) == []
