@@ -75,7 +75,7 @@ class InputError(UserError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
-        """Report several problems: the first 20, the count of the others, a hint what helps."""
+        """Report several problems: the first 20, the count of the others, and a remedy."""
         error = cls.__new__(cls)
         error._list(problems, total, hint)
         return error
