@@ -101,7 +101,7 @@ function readHistory() {
 }
 
 function remember(text) {
-  const posts = [text, ...remembered().filter((one) => one !== text)].slice(0, MOST);
+  const posts = [text, ...readHistory().filter((one) => one !== text)].slice(0, MOST);
   try {
     localStorage.setItem(KEY, JSON.stringify(posts));
   } catch {} // a browser may keep nothing
