@@ -60,6 +60,7 @@ GROUPS = {
         "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
     },
 }
+FLAGS = ("--version", "--help")
 PROGRAMS = {name: program for group in GROUPS.values() for name, program in group.items()}
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 
@@ -83,10 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     command = name.replace("_", "-")
     if command not in PROGRAMS:
-        why = (
-            f"no such subcommand; {did_you_mean(command, PROGRAMS)}there are: {', '.join(PROGRAMS)}"
-        )
-        raise UserError(f"{name}: {why}")
+        near = did_you_mean(command, [*PROGRAMS, *FLAGS])
+        raise UserError(f"{name}: no such subcommand; {near}there are: {', '.join(PROGRAMS)}")
     import_module(f"claim2source.{PROGRAMS[command][0]}").main(words)
 
 

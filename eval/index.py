@@ -186,6 +186,8 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
+    if config.claims is not None:
+        folder_of(config.claims)
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)
@@ -276,7 +278,7 @@ def checked(files: PaperFiles) -> int:
         for _ in files.scan():
             bar.update()
     if not len(files) and not files.without:
-        left_out = f"; left out or changed: {omissions}" if (omissions := files.said()) else ""
+        left_out = f"; left out or changed: {omissions}" if (omissions := files.omissions()) else ""
         why = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {why}")
     return len(files)
@@ -437,7 +439,7 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 def say_left_out(files: PaperFiles) -> None:
     """Print in one line the papers that were left out or changed."""
-    if omissions := files.said():
+    if omissions := files.omissions():
         say(f"left out or changed: {omissions}")
 
 

@@ -281,7 +281,9 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     name = next((name for name in unset if key == f"no_{name}"), key)
     option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
-        raise UserError(f"config: --{key}: is not a flag; write it in a YAML file")
+        inner = [f"--{name}" for name in options if name.startswith(f"{key}.")]
+        instead = f"give {inner[0]} or another of its keys" if inner else "write it in a YAML file"
+        raise UserError(f"config: --{key}: is not a flag; {instead}")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
@@ -342,7 +344,9 @@ def _typed_value(key: str, option: Option, value: Any) -> Any:
         texts = [getattr(text, "text", text) for text in texts]
         value = texts if isinstance(value, list) else texts[0]
         if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            raise ConfigError(key, value, "a name or path (. for this folder)")
+            allowed = allowed_words(option.hint)
+            here = " (. is this folder)" if "path" in allowed else ""
+            raise ConfigError(key, value, f"{allowed}, not empty{here}")
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic

@@ -155,6 +155,8 @@ def why_not_file(path: Path) -> str | None:
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
         broken = path.is_symlink()
         return "a link to a file that is not there" if broken else "no such file"
+    except NotADirectoryError:
+        return "no such file: a folder of its path is a file"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     if stat.S_ISDIR(mode):

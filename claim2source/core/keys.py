@@ -15,12 +15,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
-    ends = {key: key.rpartition(".")[2].replace("-", "_") for key in known}
+    ends = {key: key.rpartition(".")[2].lower().replace("-", "_") for key in known}
     near = [key for key, end in ends.items() if end == last]
     initials = {key: "".join(word[:1] for word in end.split("_")) for key, end in ends.items()}
     near = near or [key for key in ends if initials[key] == last and len(last) > 1]
     near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
-    if not (near := near[:3] or get_close_matches(name, ends, 1, 0.7)):
+    whole = {key.lower().replace("-", "_"): key for key in ends}
+    near = near[:3] or [whole[one] for one in get_close_matches(name, whole, 1, 0.7)]
+    if not near:
         close = get_close_matches(last, ends.values(), 1, 0.7)
         near = [key for key, end in ends.items() if end in close][:1]
     near = near or [key for key, end in ends.items() if end in last.split("_")][:1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import sys
@@ -48,6 +49,12 @@ def reset_peak_memory() -> None:
             torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, where the C library holds it back and can be asked."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def machine_memory() -> int:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
-from claim2source.core.errors import InputError, shown
+from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -507,7 +507,7 @@ class Report:
         if version == 2:
             _upgrade_version_2(raw, path)
         elif version != VERSION:
-            older = "a report of version 0.1.0; evaluate again to compare it with others"
+            older = "none: no report, or one of version 0.1.0; evaluate again to compare"
             why = older if version is None else f"{version!r}; this version reads 2 and {VERSION}"
             raise InputError(path, field="version", why=why)
         _leave_out_scales(raw.get("training"), path)
@@ -518,7 +518,7 @@ class Report:
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._file_names():
             if reason := why_not_inside(text):
-                raise InputError(path, field=key, why=f"{shown(text)} {reason}")
+                raise InputError(path, field=key, why=f"{value_text(text)} {reason}")
         return report
 
     def _file_names(self) -> Iterator[tuple[str, str]]:

@@ -132,7 +132,9 @@ def _columns(
     if "abstract" not in columns and "text" in small:
         columns["abstract"] = small["text"]
     columns |= renamed
-    there = ", ".join(header) or "none"
+    if not header:
+        raise InputError(path, why="is empty: a first line of columns is wanted")
+    there = ", ".join(header)
     for name, column in columns.items():
         if column not in header:
             raise InputError(path, field=name, why=f"no column {column!r}; there are: {there}")

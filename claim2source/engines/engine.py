@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -21,6 +22,7 @@ import numpy as np
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
+from claim2source.core.memory import release_memory
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
@@ -55,8 +57,8 @@ from claim2source.engines.probes import (
     sampled_queries,
 )
 from claim2source.engines.rows import (
-    ADDED,
     EVERYWHERE,
+    PAPER,
     Rows,
     Where,
     paper_of,
@@ -222,16 +224,15 @@ class Engine(PaperTable):
                 why = f"no such version; the last {RETENTION.days} days are kept"
                 raise UserError(f"{self.where}: {self.at}: {why}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        expected = {*schema_of(manifest.dimensions, manifest.sentences > 0).names}
-        if (expected ^ {*schema.names}) - ADDED or schema.field(
-            "vector"
-        ).type.list_size != manifest.dimensions:
+        columns = schema_of(manifest.dimensions, manifest.sentences > 0).names
+        if {*columns} != {*schema.names} or (
+            schema.field("vector").type.list_size != manifest.dimensions
+        ):
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):
             raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
             raise self._damaged(f"its table holds {papers}")
-        self._columns = frozenset(schema.names)
         return table
 
     def refresh(self) -> None:
@@ -315,13 +316,9 @@ class Engine(PaperTable):
         """Update the retraction notices of all papers; return how many papers changed.
 
         `state` is asked with each paper's id and DOI; None: as it is, "": nothing. Nothing is
-        encoded. Raises `UserError` where an older version made the index.
+        encoded.
         """
         self.lock()
-        if "retracted" not in self._columns:
-            with self._named():
-                self._table.add_columns({"retracted": "''"})
-            self._columns |= {"retracted"}
         changed: dict[str, str] = {}
         with self._named():
             query = self._table.search().select(["id", "doi", "retracted"]).limit(None)
@@ -338,7 +335,7 @@ class Engine(PaperTable):
             states = [changed[key] for key in table["id"].to_pylist()]
             papers = [
                 replace(paper_of(row), retracted=new)
-                for row, new in zip(table.select(self._paper).to_pylist(), states, strict=True)
+                for row, new in zip(table.select(PAPER).to_pylist(), states, strict=True)
             ]
             for name, values in (("retracted", states), ("stamp", [*map(stamp_of, papers)])):
                 column = table.schema.get_field_index(name)
@@ -371,6 +368,7 @@ class Engine(PaperTable):
         """Build or extend the search indexes, compact the table, measure the recall."""
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
+        release_memory()  # of writing
         with self._named():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
@@ -385,7 +383,7 @@ class Engine(PaperTable):
         papers, names = self._table.count_rows(), self._index_names()
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
-        for column in {"terms", "names"} & self._columns:
+        for column in ("terms", "names"):
             if papers and (column not in names or self.manifest.stale):
                 # Texts are analysed before they come here: the engine splits them at spaces only.
                 terms = FTS(
@@ -402,15 +400,9 @@ class Engine(PaperTable):
             values = self._build_partitions(papers, names, say)
         elif "vector" in names:
             self._table.drop_index(names["vector"])
-        lengths = self._table.search().select(["length"]).to_batches(65_536)
-        total = sum(int(np.asarray(batch["length"]).sum()) for batch in lengths)
-        average = total / papers if papers else 0.0
-        weight = 0.0
-        if "names" in self._columns:
-            weight = names_weight(
-                self.sample(papers, NAME_SAMPLE), self.manifest.bm25, self._ids_by
-            )
-        return {"papers": papers, "average_length": average, "names": weight, **values}
+        sample = self.sample(papers, NAME_SAMPLE)
+        weight = names_weight(sample, self.manifest.bm25, self._ids_by)
+        return {"papers": papers, "names": weight, **values}
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
@@ -428,7 +420,9 @@ class Engine(PaperTable):
                 max_iterations=20,
                 sample_rate=CENTRE_SAMPLE,
             )
+            release_memory()  # of the other indexes
             self._table.create_index("vector", config=config)
+            release_memory()
         if exact:
             return {"partitions": 1, "probes": 1, "recall": 1.0, "trained": trained}
         drawn = self._draw(papers, MIXED * QUERIES, ["vector"])
@@ -489,7 +483,11 @@ class Engine(PaperTable):
         vectors: dict[str, np.ndarray] = {}
         by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
-        first, second = lexical.search(posts, depth), dense.search(posts, depth)
+        # By terms while the claims are encoded: neither holds the interpreter for long.
+        with ThreadPoolExecutor(1) as pool:
+            by_terms = pool.submit(lexical.search, posts, depth)
+            second = dense.search(posts, depth)
+            first = by_terms.result()
         failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
         scored = None

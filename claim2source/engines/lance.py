@@ -77,8 +77,10 @@ def newest_version(names: Iterable[str]) -> int:
 
 
 def lancedb_module() -> Any:
-    # By itself it warns that a new index is not there yet.
+    # By itself it warns that a new index is not there yet, and sorts vectors into partitions in
+    # larger parts than memory need hold.
     os.environ.setdefault("LANCEDB_LOG", "error")
+    os.environ.setdefault("LANCE_SHUFFLE_BATCH_BYTES", str(2**22))
     _spare_rest_client()
     try:
         import lancedb

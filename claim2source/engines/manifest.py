@@ -38,7 +38,7 @@ class IndexManifest:
     """Describe an index.
 
     `encoders` names everything that its vectors were made by, `analyser` the code that made its
-    terms. What follows is of the last build: `papers` and their `average_length` in terms; where
+    terms. What follows is of the last build: `papers`; where
     the vectors are divided into `partitions`, of which `probes` are searched with the sampled
     `recall`, on `trained` papers. `stale`: papers were replaced or removed since then. `abstain` is
     the model of abstention (`verify.abstain.AbstainModel`) that was fitted to the index.
@@ -54,7 +54,6 @@ class IndexManifest:
     analyser: Mapping[str, str]
     dimensions: int
     papers: int = 0
-    average_length: float = 0.0
     partitions: int = 0
     probes: int = 0
     recall: float = 1.0
@@ -78,8 +77,8 @@ class IndexManifest:
             raise ValueError(f"partitions must be at most {_MOST_PARTITIONS}")
         if self.probes > self.partitions or (self.partitions > 0) != (self.probes > 0):
             raise ValueError("probes must be from 1 to partitions, or both 0")
-        if not (0 <= self.recall <= 1 and self.average_length >= 0 and 0 <= self.names <= 100):
-            raise ValueError("recall must be from 0 to 1, and average_length and names 0 or more")
+        if not (0 <= self.recall <= 1 and 0 <= self.names <= 100):
+            raise ValueError("recall must be from 0 to 1, and names from 0 to 100")
         if not _TABLE.fullmatch(self.table):
             raise ValueError("table must be a name of small letters, digits and -")
 
@@ -112,10 +111,7 @@ class IndexManifest:
         if data is None:
             why = files.why_absent() or f"not an index: it has no {name}"
             raise InputError(files.uri, why=why)
-        values = parsed_json(data, path)
-        if isinstance(values, dict) and values.pop("copying", ""):  # of an older version
-            raise InputError(files.uri, why="an unfinished copy: copy the folder again")
-        return cls.parsed(json.dumps(values), path)
+        return cls.parsed(json.dumps(parsed_json(data, path)), path)
 
     @classmethod
     def parsed(cls, text: str, path: Path) -> Self:

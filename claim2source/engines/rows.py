@@ -24,9 +24,7 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 # Of the hash of a paper's fields: enough that two versions of one paper never look alike.
 _STAMP = 32
 _PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
-PAPER = ("id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted")
-# Columns that an index of an older version lacks.
-ADDED = frozenset(("retracted", "names"))
+PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
 # Vectors of a paper's sentences, one after the other, as bytes.
 SENTENCES = "sentences"
 _HALF = np.dtype("<f2")
@@ -149,7 +147,6 @@ def schema_of(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     kinds = {name: pa.string() for name in kinds} | {
         "authors": pa.list_(pa.string()),
         "day": pa.int32(),
-        "length": pa.int32(),
         "vector": pa.list_(pa.float16(), dimensions),
     }
     kinds |= {SENTENCES: pa.binary()} if sentences else {}
@@ -173,7 +170,6 @@ def table_of(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
         "venue_key": [venue_key(paper.source.venue) for paper in papers],
         "terms": list(rows.terms),
         "day": [first_day(paper.source.date) for paper in papers],
-        "length": [len(terms.split()) for terms in rows.terms],
     }
     dimensions = schema.field("vector").type.list_size
     if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
@@ -200,8 +196,7 @@ def vectors_of(column: Any) -> np.ndarray:
 
 def rows_of(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `columns_of`."""
-    texts = [value for value in (*PAPER, "stamp", "terms") if value in batch.schema.names]
-    listed = batch.select(texts).to_pylist()
+    listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
     vectors, sentences = vectors_of(batch["vector"]), None
     if SENTENCES in batch.schema.names:
         sentences = [half_of(value, vectors.shape[1]) for value in batch[SENTENCES].to_pylist()]
@@ -225,7 +220,7 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
         **{name: row[name] for name in ("id", "title", "abstract", "venue", "date")},
         authors=tuple(row["authors"]),
     )
-    return Paper(source, row["doi"], row["url"], row["lang"], row.get("retracted", ""))
+    return Paper(source, row["doi"], row["url"], row["lang"], row["retracted"])
 
 
 def split(paper: Paper) -> list[str]:

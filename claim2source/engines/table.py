@@ -56,7 +56,6 @@ class PaperTable:
     exact_below: int
     where: str
     _table: Any
-    _columns: frozenset[str]
     # Of papers that a search of this version listed: reading them by number spares a look-up.
     _row_numbers: dict[str, int]
 
@@ -75,16 +74,12 @@ class PaperTable:
         """Draw some of the papers, always the same ones."""
         if not papers:
             return []
-        return [paper_of(row) for row in self._draw(papers, count, self._paper).to_pylist()]
+        return [paper_of(row) for row in self._draw(papers, count, PAPER).to_pylist()]
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
         rows = np.random.default_rng(0).choice(papers, min(count, papers), False)
         with self._named():
             return self._table.take_offsets(sorted(rows.tolist())).select(columns).to_arrow()
-
-    @property
-    def _paper(self) -> list[str]:
-        return [name for name in PAPER if name in self._columns]
 
     def _index_names(self) -> dict[str, str]:
         return {index.columns[0]: index.name for index in self._table.list_indices()}
@@ -136,7 +131,7 @@ class PaperTable:
 
     def _vectors(self) -> Iterator[np.ndarray]:
         query = self._table.search().select(["vector"]).limit(None)
-        for batch in query.to_batches(65_536):
+        for batch in query.to_batches(8_192):
             yield vectors_of(batch["vector"])
 
     def lexical(
@@ -171,7 +166,7 @@ class PaperTable:
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         """Read papers by id."""
-        rows = self._read_rows(ids, self._paper)
+        rows = self._read_rows(ids, PAPER)
         return {row["id"]: paper_of(row) for row in rows}
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
@@ -201,16 +196,13 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        names = columns_of(self.manifest.sentences > 0)
-        columns = [name for name in names if name in self._columns]
+        columns = columns_of(self.manifest.sentences > 0)
         with self._named():
             query = self._table.search().select(columns).limit(None)
             yield from map(rows_of, query.to_batches(size))
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""
-        if "retracted" not in self._columns:
-            return {}
         return {
             row["id"]: row["retracted"]
             for row in self._read_rows(ids, ("id", "retracted"))

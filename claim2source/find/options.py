@@ -45,7 +45,8 @@ class FinderOptions(ModelOptions):
 
     def check(self) -> None:
         require(self.index is not None, "index", None, f"a folder, or {INDEX}")
-        require(self.system is None or self.pipeline is not None, "system", self.system, "none")
+        good = self.system is None or self.pipeline is not None
+        require(good, "system", self.system, "none without --pipeline")
 
     def open_finder(
         self,

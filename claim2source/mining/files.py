@@ -34,7 +34,7 @@ def write_mined(rows: Iterable[MinedRow], path: str | Path) -> int:
 def _as_line(row: MinedRow) -> str:
     # As json.dumps writes it, in less than half the time.
     negatives = ", ".join(
-        f'{{"source": {_quoted(source)}, "score": {score!r}, "origin": {_quoted(origin)}}}'
+        f'{{"source": {_quoted(source)}, "score": {score!r}, "origin": "{origin}"}}'
         for source, score, origin in row.negatives
     )
     claim, positive = _quoted(row.claim), _quoted(row.positive)

@@ -109,9 +109,16 @@ class NearDuplicates:
     def __init__(
         self, sources: Sequence[Source], max_title: float | None, max_text: float | None
     ) -> None:
-        self.max_title, self.max_text = max_title, max_text
-        self.titles = [] if max_title is None else [distinct_words(s.title) for s in sources]
+        self.max_title, self.max_text, self._sources = max_title, max_text, sources
+        # Of the few sources that are compared.
+        self._titles: dict[int, frozenset[str]] = {}
         self.abstracts = _Abstracts(() if max_text is None else (s.abstract for s in sources))
+
+    def title(self, position: int) -> frozenset[str]:
+        """Split a source's title into its distinct words."""
+        if position not in self._titles:
+            self._titles[position] = distinct_words(self._sources[position].title)
+        return self._titles[position]
 
     def of(self, golds: Iterable[int]) -> GoldDuplicates:
         """Prepare the near-duplicates of any of these golds, given by position."""
@@ -123,7 +130,7 @@ class GoldDuplicates:
 
     def __init__(self, pool: NearDuplicates, golds: list[int]) -> None:
         self._pool = pool
-        titles = {pool.titles[gold] for gold in golds} if pool.titles else set()
+        titles = {pool.title(gold) for gold in golds} if pool.max_title is not None else set()
         self._titles = [title for title in titles if title]
         # Marked once a claim, however many sources are checked.
         abstracts = pool.abstracts
@@ -141,9 +148,9 @@ class GoldDuplicates:
         return self._by_title(position) or self._by_text(position)
 
     def _by_title(self, position: int) -> bool:
-        most, titles = self._pool.max_title, self._pool.titles
+        most, title = self._pool.max_title, self._pool.title
         return most is not None and any(
-            jaccard(titles[position], gold) > most for gold in self._titles
+            jaccard(title(position), gold) > most for gold in self._titles
         )
 
     def _by_text(self, position: int) -> bool:

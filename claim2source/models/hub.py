@@ -143,6 +143,8 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    # It warns of every retry twice; the error after the last one says it all.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(
             snapshot_download(
@@ -153,9 +155,15 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             )
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        # Its own message is of several sentences, and repeats that of the connection.
+        why = (
+            "no network, or offline; its cache does not hold the model"
+            if isinstance(error, LocalEntryNotFoundError)
+            else one_line(error)
+        )
         raise _NotGivenError(
             f"model {config.name!r}: {_did_you_mean(config.name)}no such folder, not packaged, "
-            f"and the hub did not give it: {one_line(error)}"
+            f"and the hub did not give it: {why}"
         ) from None
 
 

@@ -18,6 +18,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import RUN_FILE
+from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
 from claim2source.models import Manifest, ModelConfig
 from claim2source.models.manifest import FILE as MANIFEST
@@ -57,15 +58,13 @@ _SETTINGS = (
 class Checkpoint:
     """Name a checkpoint, and its path or model's name; `run` is its training's folder.
 
-    `chosen` tells that the training chose it on val, `label` is the name that published tables
-    know it by.
+    `chosen` tells that the training chose it on val.
     """
 
     name: str
     path: str
     run: Path | None = None
     chosen: bool = False
-    label: str | None = None
 
     @property
     def is_step_0(self) -> bool:
@@ -119,7 +118,7 @@ def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[P
     ]
 
 
-def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Checkpoint]:
+def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
     """List the checkpoints that are named: of a training run every kept epoch and its soups.
 
     Raises `UserError` for a run without any.
@@ -130,7 +129,7 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
         if not (folder / RUN_FILE).is_file():
             title = folder.name or folder.resolve().name
             path = name if folder.name else str(folder.resolve())
-            checkpoints.append(Checkpoint(title, path, label=label))
+            checkpoints.append(Checkpoint(title, path))
             continue
         folders = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
@@ -145,7 +144,7 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
-            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
+            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     for number, checkpoint in enumerate(checkpoints):
         if any(checkpoint.name == other.name for other in checkpoints[:number]):
             raise ConfigError(
@@ -209,7 +208,9 @@ def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            raise ConfigError("only", name, ", ".join(item.system.name for item in planned))
+            known = dict.fromkeys(item.system.name for item in planned)
+            allowed = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
+            raise ConfigError("only", name, "", f"{name!r} is not allowed; {allowed}")
     if not only:
         return list(planned)
     return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]

@@ -163,8 +163,7 @@ class BM25Index:
     def _built(self) -> _Analysed:
         if self._analysed is None:
             analysis = analysis_of(self.config)
-            terms = analysis.sources(prepared(self._texts(), self.config))
-            counts = Counts.of(terms, len(analysis.vocabulary)) if len(terms.ids) else None
+            counts = analysis.counted_sources(prepared(self._texts(), self.config))
             self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
         return self._analysed
 

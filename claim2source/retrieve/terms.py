@@ -101,12 +101,21 @@ class Analysis:
 
     def sources(self, texts: Iterable[str]) -> Terms:
         """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
+        return _expanded(*self._of_sources(texts))
+
+    def counted_sources(self, texts: Iterable[str]) -> Counts | None:
+        """Analyse all sources as `sources` does, and count their terms; None where none has any."""
+        split, of_word = self._of_sources(texts)
+        return Counts.of(split, of_word, len(self.vocabulary)) if self.vocabulary else None
+
+    def _of_sources(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
+        """Number each text's words, and each word's terms."""
         words, split = _words(texts if self._speller is None else map(self._speller, texts))
         tokens, of_word = self._tokens_of(words)
         number_of: defaultdict[str, int] = defaultdict(count().__next__)
         terms = self._terms(tokens, self._stop_words, number_of.__getitem__)
         self.vocabulary = dict(number_of)
-        return _expanded(split, of_word.numbered(terms))
+        return split, of_word.numbered(terms)
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
         """Analyse claims into terms that the sources have too.
@@ -229,16 +238,19 @@ class Counts:
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, texts: Terms, terms: int) -> Counts:
-        """Count the term ids (below `terms`) of every document."""
-        ones = np.ones(len(texts.ids), dtype=np.int32)
-        counted = _csr(ones, texts.ids, texts.bounds, (len(texts), terms)).tocsc()
-        counted.sum_duplicates()
+    def of(cls, texts: Terms, of_word: Terms, terms: int) -> Counts:
+        """Count the terms of every document, by the numbers of its words and of their terms."""
+        of_text, by_word = (
+            _csr(np.ones(len(part.ids), np.int32), part.ids, part.bounds, (len(part), width))
+            for part, width in ((texts, len(of_word)), (of_word, terms))
+        )
+        # The product sums what repeats, without a list of every document's terms.
+        counted = (of_text @ by_word).tocsc()
         return cls(
             counted.indptr.astype(np.int64),
             counted.indices.astype(np.int32),
             counted.data,
-            np.diff(texts.bounds),
+            of_text @ np.diff(of_word.bounds),
         )
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -389,13 +388,12 @@ class KeepState(Checkpoint):
     """Save the state every so many steps, at an epoch's last step and once it is scored.
 
     A signal ends the training after a step, once that is saved. What Lightning does not hold is
-    added: the RNG states of all processes, losses, the mined negatives, and hashes of what the run
-    was begun with. `random` is the RNG state to begin with.
+    added: the RNG states of all processes, losses, and the mined negatives. `random` is the RNG
+    state to begin with.
     """
 
-    def __init__(self, session: Session, begun_with: Mapping[str, str | None], every: int) -> None:
-        self.run, self.world = session.run, session.world
-        self.begun_with, self.every = dict(begun_with), every
+    def __init__(self, session: Session, every: int) -> None:
+        self.run, self.world, self.every = session.run, session.world, every
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False
@@ -441,6 +439,7 @@ class KeepState(Checkpoint):
         self._between = between
         trainer.save_checkpoint(self.run.state, weights_only=False)
         self.run.saved_steps = module.steps_done
+        self.run.skipped_steps = skipped_steps(module.losses)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -452,7 +451,6 @@ class KeepState(Checkpoint):
             steps_done=module.steps_done,
             losses=list(module.losses),
             world_size=self.world.size,
-            begun_with=self.begun_with,
             mined=mined_state(self.run),
             random=gather_values(random_state(), self.world),
             epoch_open=self.epoch_open,

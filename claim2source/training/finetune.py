@@ -58,17 +58,19 @@ def finetune(config: FinetuneConfig) -> Report | None:
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
-            check_device(setup.base, setup.data.train, session.world)
+            if config.self_check or not session.run.is_finished:
+                check_device(setup.base, setup.data.train, session.world)
         if config.self_check:
             return None
         # `auto` stays: the run may go on with other memory.
         session.begin(session.run.with_seen_share(config))
-        rows, mined = mine(setup, session)
-        losses = train(setup, session, rows, mined)
+        if not session.run.is_finished:
+            rows, mined = mine(setup, session)
+            train(setup, session, rows, mined)
         if not session.world.is_first:
             return None
         epoch, choice = choose(setup, session)
-        return report(setup, session, losses, epoch, choice)
+        return report(setup, session, epoch, choice)
 
 
 def set_up(config: FinetuneConfig, session: Session) -> Setup:
@@ -88,11 +90,12 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
         **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
     }
-    state = saved_state(run, world, begun_with) if config.resume else None
+    state = saved_state(run, world) if config.resume else None
+    run.require_inputs(begun_with)
     manifest = base.manifest(provenance(config, data, session))
     evaluation = EvaluateOnVal(session, base, manifest, data)
     own = [Remine(session, config, base, data.train), evaluation]
-    trainer = lightning_trainer(config, session, data, begun_with, base.encoder.device, own)
+    trainer = lightning_trainer(config, session, data, base.encoder.device, own)
     return Setup(config, data, base, evaluation, state, trainer)
 
 
@@ -114,10 +117,8 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     return mine_first(session, config, data.train, encoder, data.teacher)
 
 
-def train(
-    setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]
-) -> list[float]:
-    """Train on the mined rows, from where a run was stopped; return the loss of every step."""
+def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]) -> None:
+    """Train on the mined rows, from where a run was stopped."""
     data, base, trainer, world = setup.data, setup.base, setup.trainer, session.world
     encoder = base.encoder
     vectors = prepare_to_train(base, data.train, session.store, world)
@@ -152,7 +153,7 @@ def train(
         *pairs.taught_sentences(),
     ]
     loader = sampler.loader(module.collate)
-    return fit(session, trainer, module, loader, setup.state, summary)
+    fit(session, trainer, module, loader, setup.state, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
@@ -162,11 +163,9 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
     return choose_epoch(session.run, setup.data.weighing, config.choose, config.rule)
 
 
-def report(
-    setup: Setup, session: Session, losses: Sequence[float], epoch: int, choice: Choice
-) -> Report:
+def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
-    found = report_run(session, setup.config, setup.data, epoch, choice, losses)
+    found = report_run(session, setup.config, setup.data, epoch, choice)
     # The folder is still locked: the evaluation reads its checkpoints.
     evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
     return found

@@ -6,7 +6,7 @@ import copy
 import gc
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -65,14 +65,12 @@ def lightning_trainer(
     config: RunConfig,
     session: Session,
     data: TrainingData,
-    begun_with: Mapping[str, str | None],
     device: torch.device,
     own: Sequence[pl.Callback],
 ) -> pl.Trainer:
     """Make Lightning's trainer, with `own` callbacks before those that all trainings have.
 
-    `begun_with` are the hashes of the inputs outside the run's folder that determine its losses
-    and its choice. Raises `ConfigError` for settings that Lightning, or the run, refuses.
+    Raises `ConfigError` for settings that Lightning, or the run, refuses.
     """
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     # Chunks are moved one after the other, in the step.
@@ -92,7 +90,7 @@ def lightning_trainer(
         callbacks.append(WandbTables(session, data.train, optimisation.seed))
         callbacks.append(TrainingProgress())
     callbacks += arguments.get("callbacks") or []
-    callbacks.append(KeepState(session, begun_with, optimisation.save_every))
+    callbacks.append(KeepState(session, optimisation.save_every))
     callbacks.append(DropCheckpoints(session, config, data.weighing, file))
     plugins = arguments.get("plugins") or []
     ours: dict[str, Any] = {
@@ -125,8 +123,8 @@ def fit(
     loader: BatchLoader[Any],
     state: TrainingState | None,
     summary: Sequence[str],
-) -> list[float]:
-    """Train all remaining epochs, and score one that was left open; return every step's loss."""
+) -> None:
+    """Train all remaining epochs, and score one that was left open."""
     run, first, sampler = session.run, session.world.is_first, loader.plans
     (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
@@ -139,7 +137,7 @@ def fit(
         begun = -(-done // sampler.batches)
         run.check_history(begun - (state.epoch_open or done % sampler.batches > 0))
         if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
-            return state.losses
+            return
     if first:
         if state is None:
             # Epoch 0 was scored before there were loggers.
@@ -154,7 +152,6 @@ def fit(
         trainer.strategy.checkpoint_io.teardown()
     if module.epochs_done < sampler.epochs and first:
         log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)
-    return module.losses
 
 
 def free_device(model: torch.nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from claim2source.training.choose import part_name
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.data import TrainingData
-from claim2source.training.resume import skipped_steps
 from claim2source.training.run_folder import RunFolder
 from claim2source.training.session import Session
 
@@ -41,9 +40,11 @@ def report_run(
     data: TrainingData,
     epoch: int,
     choice: Choice,
-    losses: Sequence[float],
 ) -> Report:
-    """Write a run's choice and its report, print it, and close the logs with its tables."""
+    """Write a run's choice and its report, print it, and close the logs with its tables.
+
+    The run is finished then: its states are removed.
+    """
     run, logs = session.run, session.logs
     run.write(run.checkpoint(epoch))
     scored = {
@@ -56,9 +57,10 @@ def report_run(
     report = make_report(
         data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"
     )
-    training = training_report(run, config, epoch, choice, losses)
+    training = training_report(run, config, epoch, choice)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
+    run.remove_states()
     for name, table in run_tables(report).items():
         logs.table(table_key(name), table)
     logs.close()
@@ -67,7 +69,7 @@ def report_run(
 
 
 def training_report(
-    run: RunFolder, config: RunConfig, epoch: int, choice: Choice, losses: Sequence[float]
+    run: RunFolder, config: RunConfig, epoch: int, choice: Choice
 ) -> TrainingReport:
     """Describe a run's course and its choice."""
     return TrainingReport(
@@ -77,7 +79,7 @@ def training_report(
         chosen_epoch=epoch,
         chosen_checkpoint=str(run.checkpoint(epoch).relative_to(run.path)),
         choice=choice,
-        skipped_steps=skipped_steps(losses),
+        skipped_steps=run.skipped_steps,
         settings=config.recorded,
     )
 

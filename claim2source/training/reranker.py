@@ -67,12 +67,12 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
         with session.together():
             setup = set_up(config, session)
         session.begin(setup.config)
-        rows = mine(setup, session)
-        losses = train(setup, session, rows)
+        if not session.run.is_finished:
+            train(setup, session, mine(setup, session))
         if not session.world.is_first:
             return None
         epoch, choice = choose(setup, session)
-        return report(setup, session, losses, epoch, choice)
+        return report(setup, session, epoch, choice)
 
 
 def set_up(config: RerankerConfig, session: Session) -> Setup:
@@ -100,7 +100,8 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         "first stage": first.hash(),
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
     }
-    state = saved_state(run, world, begun_with) if config.resume else None
+    state = saved_state(run, world) if config.resume else None
+    run.require_inputs(begun_with)
     manifest = RerankerManifest(
         base=reranker.base,
         weights=Weights(),
@@ -111,7 +112,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         **provenance(config, data, session),
     )
     evaluation = PipelineOnVal(reranker, manifest, config, data, session)
-    trainer = lightning_trainer(config, session, data, begun_with, reranker.device, [evaluation])
+    trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}
     if world.is_first:
         splits, named = {VAL: data.val, REPORTED: data.report}, config.data
@@ -143,8 +144,8 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     return mined_rows(session, train)
 
 
-def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> list[float]:
-    """Train on groups of these rows, from where a run was stopped; return every step's loss."""
+def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
+    """Train on groups of these rows, from where a run was stopped."""
     config, reranker, teacher = setup.config, setup.reranker, setup.data.teacher
     pairs = RerankerPairs(
         setup.data.train,
@@ -162,7 +163,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> list[floa
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
     loader = sampler.loader(module.collate)
-    return fit(session, setup.trainer, module, loader, setup.state, summary)
+    fit(session, setup.trainer, module, loader, setup.state, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
@@ -173,9 +174,7 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
     return epoch, replace(choice, metric=config.choose_by)
 
 
-def report(
-    setup: Setup, session: Session, losses: Sequence[float], epoch: int, choice: Choice
-) -> Report:
+def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
     config = setup.config
     session.run.write(session.run.checkpoint(epoch))
@@ -187,6 +186,5 @@ def report(
         first=(setup.first.name, setup.rankings[REPORTED], val),
         chosen=(epoch, choice),
         store=session.store,
-        losses=losses,
         logs=session.logs,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Epoch, Report
@@ -50,14 +49,14 @@ def report_pipeline(
     first: tuple[str, Result, ValScores],
     chosen: tuple[int, Choice],
     store: Store,
-    losses: Sequence[float],
     logs: RunLog,
 ) -> Report:
     """Score the first stage, the re-ranker as it was, and the chosen one on the report split.
 
     They are read from their checkpoints, by the stages that others use. `first` has the first
     stage's name, its result on the report split and its scores on val. Writes `report.json`,
-    prints it, and closes the logs with its tables.
+    prints it, closes the logs with its tables, and removes the states of the run, which is
+    finished then.
     """
     name, ranking, on_val = first
     epoch, choice = chosen
@@ -93,7 +92,7 @@ def report_pipeline(
             settings={"checkpoint": str(folder), "depth": config.first.depth},
         )
         scored[system] = replace(one, report=described)
-    training = training_report(run, config, epoch, choice, losses)
+    training = training_report(run, config, epoch, choice)
     systems = {name: system.report for name, system in scored.items()}
     report = make_report(reported, systems, CHOSEN, name=config.data.dataset, program=PROGRAM)
     pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
@@ -101,6 +100,7 @@ def report_pipeline(
     report = add_tests(report, scored, families, reported, _REPEATS, 0)
     report = replace(report, chosen=CHOSEN, training=training)
     report.write(run.path)
+    run.remove_states()
     log_report(report, config, logs)
     logs.close()
     return report

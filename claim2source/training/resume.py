@@ -23,7 +23,7 @@ from claim2source.core.files import atomic_path, same_file
 from claim2source.core.folders import STATE_FILE
 from claim2source.training.run_folder import previous_state
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
 # Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
 OURS, _PREFIX = "claim2source", "model."
 NOT_FINITE = "holds weights that are not finite"
@@ -47,18 +47,16 @@ class MinedFile(TypedDict):
 class RunState:
     """Hold the state to resume a run from, beside Lightning's checkpoint.
 
-    `losses` has one entry per optimizer step, `begun_with` the hashes of the inputs outside
-    the run's folder, `mined` the current negatives, `random` the RNG state of every process by
-    rank. The loss of a step that was skipped is NaN. `epoch_open` says that the epoch's last step
-    is done and its checkpoint is not scored, `ended` that no epoch follows, though others were
-    planned.
+    `losses` has one entry per optimizer step, NaN for one that was skipped; `mined` the current
+    negatives, `random` the RNG state of every process by rank. `epoch_open` says that the epoch's
+    last step is done and its checkpoint is not scored, `ended` that no epoch follows, though others
+    were planned.
     """
 
     batches_done: int
     steps_done: int
     losses: list[float]
     world_size: int
-    begun_with: dict[str, str | None]
     mined: MinedFile
     random: list[RandomState]
     epoch_open: bool

@@ -71,8 +71,10 @@ class RunFolder:
 
     `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
     is locked from either until `release`. `mined` is the file of the negatives that are trained on.
-    `saved_steps` are those of the last saved state; `damaged` says that the newest one cannot be
-    read.
+    `begun_with` are the hashes of the inputs outside the folder that determine losses and choice.
+    `saved_steps` are those of the last saved state, `skipped_steps` those of them that were not
+    taken; `damaged` says that the newest one cannot be read. `chosen` names the checkpoint of a
+    run that has ended.
     """
 
     path: Path
@@ -81,6 +83,9 @@ class RunFolder:
     replaces: bool = False
     lock: FolderLock | None = None
     saved_steps: int | None = None
+    skipped_steps: int = 0
+    begun_with: Mapping[str, str | None] = field(default_factory=dict)
+    chosen: str | None = None
     damaged: bool = False
     mined: Path = field(init=False)
 
@@ -112,8 +117,12 @@ class RunFolder:
         try:
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
-                run.history = read_history(path)
-                if run.state.is_file():
+                found = _read(path)
+                run.history, run.chosen = list(found.history), found.chosen
+                run.begun_with = found.begun_with
+                if run.is_finished:
+                    run.saved_steps, run.skipped_steps = found.steps, found.skipped_steps
+                if run.is_finished or run.state.is_file():
                     run.check_history(0)
             if run.replaces:
                 _refuse_inputs_within(folder, config)
@@ -171,6 +180,28 @@ class RunFolder:
         return self.path / STATE_FILE
 
     @property
+    def has_state(self) -> bool:
+        """Tell whether there is a state to resume from."""
+        return self.state.is_file() or previous_state(self.state).is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether this is a run that has been reported: it keeps no state to train on from."""
+        return self.resumes and self.chosen is not None and not self.has_state
+
+    def require_inputs(self, begun_with: Mapping[str, str | None]) -> None:
+        """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
+        for what, sha256 in self.begun_with.items():
+            if begun_with.get(what) != sha256:
+                raise UserError(f"the {what} is not the one that the run began with")
+        self.begun_with = begun_with
+
+    def remove_states(self) -> None:
+        """Remove what a finished run could be resumed from: twice its weights and optimizer."""
+        for path in (previous_state(self.state), self.state):
+            path.unlink(missing_ok=True)
+
+    @property
     def mined_sha256(self) -> str | None:
         """Hash the negatives that are trained on, once there are any."""
         return file_hash(self.mined) if self.mined.is_file() else None
@@ -218,9 +249,12 @@ class RunFolder:
 
     def write(self, chosen: Path | None = None) -> None:
         """Write `run.json`: the history, and the chosen checkpoint at the end of the run."""
-        name = None if chosen is None else chosen.name
-        history = [asdict(entry) for entry in self.history]
-        write_json(self.path / RUN_FILE, {"chosen": name, "history": history})
+        self.chosen = None if chosen is None else chosen.name
+        history = tuple(self.history)
+        content = _RunFile(
+            self.chosen, history, dict(self.begun_with), self.saved_steps, self.skipped_steps
+        )
+        write_json(self.path / RUN_FILE, asdict(content))
 
     def prune(self, chosen: int) -> None:
         """Delete all checkpoints but those that may yet be chosen.
@@ -257,10 +291,17 @@ def resumable(config: RunConfig) -> bool:
 class _RunFile:
     chosen: str | None
     history: tuple[Epoch, ...]
+    begun_with: dict[str, str | None] = field(default_factory=dict)
+    steps: int | None = None
+    skipped_steps: int = 0
 
 
 def read_history(path: Path) -> list[Epoch]:
     """Read the history that a run's folder holds. Raises `InputError` where there is none."""
+    return list(_read(path).history)
+
+
+def _read(path: Path) -> _RunFile:
     file = path / RUN_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -269,7 +310,7 @@ def read_history(path: Path) -> list[Epoch]:
         raise InputError(file, why=why) from None
     except UnicodeDecodeError:
         raise InputError(file, why="not UTF-8") from None
-    return list(validated(_RunFile, text, file).history)
+    return validated(_RunFile, text, file)
 
 
 def _resolved(path: Path) -> Path:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from signal import SIGTERM
 
 from claim2source.core.errors import Stopped, UserError, said_once
+from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.training.config import RunConfig
 from claim2source.training.distributed import World, joined_world, launched_world, together
 from claim2source.training.loggers import RunLog
-from claim2source.training.resume import StopSignals, TrainingState
-from claim2source.training.run_folder import RunFolder, previous_state
+from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
+from claim2source.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -70,19 +71,22 @@ def open_session(config: RunConfig) -> Iterator[Session]:
             run.release()
 
 
-def saved_state(
-    run: RunFolder, world: World, begun_with: Mapping[str, str | None]
-) -> TrainingState | None:
-    """Load the state to resume from; None where nothing was saved.
+def saved_state(run: RunFolder, world: World) -> TrainingState | None:
+    """Load the state to resume from; None where nothing was saved, or the run is finished.
 
-    Raises `UserError` where it is the state of other data, another base or another world.
+    Raises `UserError` for a state that cannot be read, or of another number of processes.
     """
-    if not run.resumes or not (run.state.is_file() or previous_state(run.state).is_file()):
+    if run.is_finished:
+        if world.is_first:
+            say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
+        return None
+    if not run.has_state:
         if world.is_first:
             log.warning("%s: nothing was saved yet; the run begins again", run.path)
         return None
     state, damage = TrainingState.newest(run.state)
     run.damaged, run.saved_steps = damage is not None, state.steps_done
+    run.skipped_steps = skipped_steps(state.losses)
     if damage is not None and world.is_first:
         log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
     if state.world_size != world.size:
@@ -90,7 +94,4 @@ def saved_state(
             f"the run was begun with {state.world_size} processes, not {world.size}: "
             "batches would differ"
         )
-    for what, sha256 in begun_with.items():
-        if state.begun_with[what] != sha256:
-            raise UserError(f"the {what} is not the one that the run began with")
     return state

@@ -414,7 +414,7 @@ def test_plain_values_are_made_with_a_prefix_before_the_keys():
         ({"one": {"low": 0.95}}, r"config: stages\.0\.one\.low: 0\.95 "),
         ({"lots": {"a": 1, "b": 2}}, r"config: stages\.0\.lots.*: no such key; .*one, two, free"),
         ({"one": 3}, r"config: stages\.0\.one: must be `key: value` lines"),
-        ({"name": " "}, r"config: stages\.0\.name: ' ' is not allowed; allowed: a name"),
+        ({"name": " "}, r"config: stages\.0\.name: ' ' is not allowed; allowed: text, not empty"),
     ):
         with pytest.raises(ConfigError, match=said):
             config.make(Mixed, values, "stages.0.")

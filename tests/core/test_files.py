@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_said_as_it_is(places):
         "broken": "a link to a file that is not there",
         "pipe": "is not a regular file",
         "a\0b": "no such file",
-        "file/x": "not a directory",
+        "file/x": "no such file: a folder of its path is a file",
     }.items():
         assert why_not_file(places / name) == why
     assert why_not_folder(places / "link") is None

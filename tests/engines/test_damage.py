@@ -210,7 +210,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
     (copy / MANIFEST).symlink_to(tmp_path / "real.json")
     before = (tmp_path / "real.json").read_bytes()
     engine = open_index(copy)
-    engine.note(average_length=1.0)
+    engine.note(recall=0.5)
     assert (tmp_path / "real.json").read_bytes() == before
 
 

@@ -401,7 +401,9 @@ def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_pa
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"only: 'BM52' is not allowed; allowed: BM25, BM25-tuned"):
+    with pytest.raises(
+        UserError, match=r"only: 'BM52' is not allowed; did you mean BM25\? allowed"
+    ):
         main(arguments(setup, tmp_path, "--only", "BM52"))
     with pytest.raises(UserError, match="claims: 'orginal'"):
         main(arguments(setup, tmp_path, "--claims", "orginal"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.core.errors import UserError
 from claim2source.core.report import Report
 from claim2source.datasets import load
 from eval.style_grid import main
@@ -36,6 +37,15 @@ def cut(source: Path | str, folder: Path, claims: int, papers: int) -> Path:
     text = "query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n"
     (folder / "qrels" / "dev.tsv").write_text(text, encoding="utf-8")
     return folder
+
+
+def test_texts_that_are_not_there_are_missed_before_a_model_is(tmp_path: Path) -> None:
+    systems = tmp_path / "systems.yaml"
+    systems.write_text("Dense:\n  retrieve: {dense: none/such}\n")
+    words = [f"--systems={systems}", f"--out={tmp_path / 'out'}", "--dataset=demo"]
+    with pytest.raises(UserError, match="nosuch: no such folder"):
+        main([*words, f"--styles.texts={tmp_path / 'nosuch'}"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_grid_is_written_as_table_json_and_heat_map(

@@ -148,13 +148,13 @@ def test_the_first_search_builds_and_later_ones_cost_only_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     analysed: list[int] = []
-    real = Analysis.sources
+    real = Analysis.counted_sources
 
     def noted(self: Analysis, texts: list[str]) -> Any:
         analysed.append(len(texts))
         return real(self, texts)
 
-    monkeypatch.setattr(Analysis, "sources", noted)
+    monkeypatch.setattr(Analysis, "counted_sources", noted)
     sources, claims = pool(1, 30)
     encoder = Words()
     index = Hybrid(BM25(), Dense(encoder)).index(sources)

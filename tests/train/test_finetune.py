@@ -28,7 +28,7 @@ from claim2source.models.resolve import chosen_checkpoint
 from claim2source.training.resume import TrainingState
 from tests.report_files import without_costs
 from tests.shared_data import REPOSITORY
-from tests.training.small import arguments, small_setup
+from tests.training.small import arguments, last_weights, losses_of, same_weights, small_setup
 from train.finetune import main
 
 SCRIPT = str(REPOSITORY / "train" / "finetune.py")
@@ -148,13 +148,14 @@ def test_two_processes_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     command = [*TWO, *arguments(*setup, cut, **more)]
     _kill_after_saves(command, cut, 2)
     done, steps = _stop_after_saves([*command, "--resume"], cut, 1, signal.SIGTERM)
+    random = TrainingState.load(cut / "state.pt").random
+    assert len(random) == 2
+    assert not torch.equal(*(state["cpu"] for state in random))  # nor is dropout
     assert done.returncode != 0
     assert done.stderr.count(f"stopped at step {steps}; continue with --resume") == 1
     done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "cut")]
-    assert states[0].losses == states[1].losses and steps < len(states[0].losses)
-    assert not torch.equal(*(random["cpu"] for random in states[0].random))  # nor is dropout
+    assert losses_of(cut) == losses_of(tmp_path / "whole") and steps < len(losses_of(cut))
     chosen = [chosen_checkpoint(tmp_path / name) for name in ("whole", "cut")]
     one, other = (load_file(folder / "adapter_model.safetensors") for folder in chosen)
     assert one and all(torch.equal(one[name], other[name]) for name in one)
@@ -201,10 +202,10 @@ def test_two_processes_give_the_losses_of_one(
         assert list(evaluated.systems) == [f"epoch-{epoch}.bilingual" for epoch in range(4)]
     alone: dict[str, Any] = {"optimisation__batch_size": 20, "trainer": "{strategy: auto}"}
     main(arguments(*setup, tmp_path / "alone", **{**SAME, **more, **alone}))
-    states = [TrainingState.load(tmp_path / name / "state.pt") for name in ("whole", "alone")]
-    assert states[0].world_size == 2 and len(states[0].random) == 2
-    assert states[0].losses == pytest.approx(states[1].losses, rel=near)
-    assert len(set(states[1].losses)) == 6 and states[0].weights.keys() == states[1].weights.keys()
+    losses, others = losses_of(whole), losses_of(tmp_path / "alone")
+    assert losses == pytest.approx(others, rel=near)
+    weights = last_weights(whole)
+    assert len(set(others)) == 6 and weights.keys() == last_weights(tmp_path / "alone").keys()
     reports = [Report.read(tmp_path / name).training for name in ("whole", "alone")]
     assert reports[0] is not None and reports[1] is not None
     for one, other in zip(*(report.history for report in reports), strict=True):
@@ -213,11 +214,11 @@ def test_two_processes_give_the_losses_of_one(
     vectors = [found.encoder.encode(["masks matter"], "claim")[0] for found in tuned]
     base = resolve(whole / "checkpoints" / "epoch-0").encoder.encode(["masks matter"], "claim")[0]
     assert abs(vectors[0] - vectors[1]).max() < 0.2 * abs(vectors[0] - base).max()
-    for name, weight in states[0].weights.items():
+    for name, weight in weights.items():
         assert weight.dtype == torch.float32, name
     if kind == ("full", "fsdp2"):
         # The optimizer moves fp32 masters: bf16 would have no such digits.
-        assert any(not w.equal(w.bfloat16().float()) for w in states[0].weights.values())
+        assert any(not w.equal(w.bfloat16().float()) for w in weights.values())
     if kind != ("lora", "fsdp2"):
         return
     cut = tmp_path / "cut"
@@ -226,9 +227,8 @@ def test_two_processes_give_the_losses_of_one(
     done = run([*command, "--resume"], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming after batch" in done.stdout
-    state = TrainingState.load(cut / "state.pt")
-    assert state.losses == states[0].losses
-    assert all(torch.equal(weight, state.weights[n]) for n, weight in states[0].weights.items())
+    assert losses_of(cut) == losses
+    same_weights(whole, cut)
 
 
 SPOILING = """
@@ -321,8 +321,8 @@ def test_kill_nine_and_resume(
         main([*words, "--resume"])
         said = capsys.readouterr().out
     assert "resuming after batch" in said
-    states = [TrainingState.load(folder / "state.pt") for folder in (uninterrupted, cut)]
-    assert states[0].losses == states[1].losses
+    assert losses_of(cut) == losses_of(uninterrupted)
+    same_weights(cut, uninterrupted)
     whole, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, cut))
     assert whole == resumed
 
@@ -342,9 +342,9 @@ def test_a_signal_saves_and_resuming_goes_on(
         assert done.returncode != 0
     assert done.returncode == 130 and "Traceback" not in done.stderr
     main([*words, "--resume"])
-    states = [TrainingState.load(folder / "state.pt") for folder in (uninterrupted, cut)]
-    assert states[0].losses == states[1].losses
-    assert stops[0] < stops[1] < len(states[0].losses)
+    assert losses_of(cut) == losses_of(uninterrupted)
+    same_weights(cut, uninterrupted)
+    assert stops[0] < stops[1] < len(losses_of(cut))
     whole, resumed = (without_costs(Report.read(folder)) for folder in (uninterrupted, cut))
     assert whole == resumed
 

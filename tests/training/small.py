@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from claim2source.core.config import read_config
@@ -146,13 +147,19 @@ def a_state(steps: int, **weights: torch.Tensor) -> TrainingState:
     """A state after so many steps, as a run saves it."""
     mined = {"file": "mined.jsonl", "content": torch.zeros(1, dtype=torch.uint8)}
     losses = [0.5] * steps
-    ours = RunState(steps, steps, losses, 1, {}, mined, [], epoch_open=False, ended=False)
+    ours = RunState(steps, steps, losses, 1, mined, [], epoch_open=False, ended=False)
     return TrainingState(**vars(ours), weights=weights, lightning={"epoch": 0})
 
 
 def losses_of(run: Path) -> list[float]:
-    """Read the loss of every batch from a run's state."""
-    return list(TrainingState.load(run / "state.pt").losses)
+    """Read the loss of every step from a run's logs; a resumed run goes on in another file."""
+    losses: dict[int, float] = {}
+    for log in sorted((run / "logs").iterdir()):
+        with open(log / "metrics.csv", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("loss")]
+        losses |= {int(row["step"]): float(row["loss"]) for row in rows}
+    assert sorted(losses) == list(range(1, len(losses) + 1))
+    return [losses[step] for step in sorted(losses)]
 
 
 @contextmanager
@@ -173,9 +180,17 @@ def power_cut(
         yield
 
 
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    """Read the weights of a run's last checkpoint."""
+    last = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    files = (last / "model.safetensors", last / "adapter_model.safetensors")
+    (file,) = (file for file in files if file.is_file())
+    return load_file(file)
+
+
 def same_weights(one: Path, other: Path) -> None:
-    """Check that two runs' states hold the same weights, bit for bit."""
-    states = [TrainingState.load(run / "state.pt").weights for run in (one, other)]
-    assert states[0].keys() == states[1].keys()
-    for name, weight in states[0].items():
-        assert torch.equal(weight, states[1][name]), name
+    """Check that two runs ended with the same weights, bit for bit."""
+    ends = [last_weights(run) for run in (one, other)]
+    assert ends[0].keys() == ends[1].keys() and ends[0]
+    for name, weight in ends[0].items():
+        assert torch.equal(weight, ends[1][name]), name

@@ -120,7 +120,8 @@ def test_remining_uses_the_current_model_and_resumes_exactly(
 @pytest.mark.slow
 def test_changed_negatives_are_refused_on_resume(setup: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finetune(small_config(*setup, out, optimisation__epochs=1))
+    with power_cut():
+        finetune(small_config(*setup, out, optimisation__epochs=1))
     lines = (out / "mined.jsonl").read_text().splitlines()
     (out / "mined.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(UserError, match=r"mined\.jsonl is not the file"):

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from claim2source.core.config import read_config
-from claim2source.core.errors import Stopped, UserError
+from claim2source.core.errors import ConfigError, Stopped, UserError
 from claim2source.core.files import file_hash
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.report import Choice, Report
@@ -111,7 +111,7 @@ def rate(step: int, warmup: int, steps: int) -> float:
 
 def test_csv_has_a_line_a_step_and_a_curve_from_before_training(finished: Path) -> None:
     rows = logged_steps(finished)
-    assert [float(row["loss"]) for row in rows] == pytest.approx(losses_of(finished))
+    assert [int(row["step"]) for row in rows] == list(range(1, len(losses_of(finished)) + 1))
     for row in rows:
         assert float(row["claims_per_second"]) >= 0 and float(row["peak_memory_mib"]) >= 0
         real, padded = (float(row[f"{kind}_tokens_per_second"]) for kind in ("real", "padded"))
@@ -266,7 +266,36 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
     whole, resumed = (without_costs(Report.read(tmp_path / name)) for name in ("whole", "cut"))
     assert whole == resumed
-    assert not TrainingState.load(tmp_path / "cut" / "state.pt").epoch_open
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_a_finished_run_keeps_no_states_and_chooses_again(
+    tuning: str, setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resumed, nothing is trained, logged or mined; another choice is reported."""
+    model, data = (Path(shutil.copytree(old, tmp_path / old.name)) for old in setup)
+    out, more = tmp_path / "run", {"tuning": tuning, "optimisation__epochs": 2}
+    finetune(small_config(model, data, out, **more))
+    assert not list(out.glob("*state*"))
+    texts = [path for path in out.rglob("*") if path.suffix in (".safetensors", ".csv", ".jsonl")]
+    before = {path: path.read_bytes() for path in texts}
+    report = Report.read(out)
+    capsys.readouterr()
+    again = finetune(small_config(model, data, out, resume=True, choose="last", **more))
+    assert "the run is finished: nothing is trained" in capsys.readouterr().out
+    assert report.training is not None and again is not None and again.training is not None
+    assert again.training.chosen_epoch == 2 and again.training.choose == "last"
+    assert again.training.history == report.training.history
+    assert json.loads((out / "run.json").read_text())["chosen"] == "epoch-2"
+    finetune(small_config(model, data, out, resume=True, **more))
+    assert without_costs(Report.read(out)) == without_costs(report)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path in before} == before
+    with pytest.raises(ConfigError, match="optimisation.epochs: 3 .*2, with which the run was"):
+        finetune(small_config(model, data, out, resume=True, **more | {"optimisation__epochs": 3}))
+    queries = data / "queries.jsonl"
+    queries.write_text(queries.read_text(encoding="utf-8").replace("wow", "hm"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"^the (training|val) data is not the one that the run"):
+        finetune(small_config(model, data, out, resume=True, **more))
 
 
 @pytest.fixture
@@ -304,10 +333,7 @@ def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     monkeypatch.setattr(RunFolder, "prune", dropped)
     config = small_config(*setup, tmp_path / "run", optimisation__epochs=2, keep="best")
     finetune(config)
-    assert (
-        len(saved) == 2
-        and saved[1] == 2 * saved[0] == TrainingState.load(tmp_path / "run/state.pt").batches_done
-    )
+    assert len(saved) == 2 and saved[1] == 2 * saved[0] == len(losses_of(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("what", ["base model", "val data", "training data", "teacher's run"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from claim2source.training.module import MOST_SKIPPED
 from claim2source.training.resume import TrainingState, previous_state
 from tests.training.points import config as model_config
 from tests.training.points import write_point
-from tests.training.small import a_state, logged_steps, small_config
+from tests.training.small import a_state, logged_steps, power_cut, small_config
 
 FINITE = r"holds weights that are not finite"
 SPOILT = {0, 2, 3}
@@ -34,6 +35,11 @@ class Spoil(pl.Callback):
         if module.batches_done - 1 in SPOILT:
             gradient = next(p.grad for p in module.model.parameters() if p.grad is not None)
             gradient.view(-1)[0] = math.inf
+
+
+def at_its_end() -> AbstractContextManager[None]:
+    """End the run inside once its epoch is scored and saved, before it is reported."""
+    return power_cut(lambda state: state.steps_done == 5 and not state.epoch_open)
 
 
 def damage(path: Path) -> None:
@@ -63,7 +69,8 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     out = tmp_path / "run"
     config = replace(small_config(*setup, out, **more), trainer=spoil)
     state = out / "state.pt"
-    finetune(config)
+    with at_its_end():
+        finetune(config)
     whole = TrainingState.load(state)
     assert [math.isnan(loss) for loss in whole.losses] == [i in SPOILT for i in range(5)]
     assert all(bool(weight.isfinite().all()) for weight in whole.weights.values())
@@ -75,10 +82,6 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert [moved(step) for step in (1, 2, 3, 4)] == [True, False, False, True]
     said = f"; {len(SPOILT)} of 5 steps skipped (not finite)"
     assert said in capsys.readouterr().out
-    training = Report.read(out).training
-    assert training is not None and training.skipped_steps == len(SPOILT)
-    loss = training.history[1].loss
-    assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
     assert [float(row["skipped_steps"]) for row in logged_steps(out)] == [1, 1, 2, 3, 3]
 
     # The last state is damaged: the run goes on from the one before, saved at the last step, when
@@ -88,11 +91,15 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     damage(state)
     finetune(replace(config, resume=True))
     assert "going on from the state before it, step 5" in caplog.text
-    assert Report.read(out).training == training
+    training = Report.read(out).training
+    assert training is not None and training.skipped_steps == len(SPOILT)
+    loss = training.history[1].loss
+    assert loss == pytest.approx((whole.losses[1] + whole.losses[4]) / 2)
     # So it does from one whose step was skipped.
     shutil.copy(tmp_path / "fourth.pt", previous_state(state))
-    damage(state)
-    finetune(replace(config, resume=True))
+    state.write_bytes(b"cut")
+    with at_its_end():
+        finetune(replace(config, resume=True))
     assert "state.pt: not a saved state" in caplog.text
     assert "going on from the state before it, step 4" in caplog.text
     resumed = TrainingState.load(state)
@@ -147,7 +154,7 @@ def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -
         bad.save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"state.pt": before}
     # A version without this check may have written one.
-    torch.save({"format": 3, **bad.checkpoint()}, path)
+    torch.save({"format": 4, **bad.checkpoint()}, path)
     with pytest.raises(InputError, match=rf"state\.pt: second: {FINITE}"):
         TrainingState.load(path)
 
