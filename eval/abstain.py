@@ -47,11 +47,9 @@ from claim2source.pipeline.evaluate import (
     make_report,
     score_system,
     unjudged,
-    write_runs,
-    write_submissions,
 )
+from claim2source.pipeline.files import require_submittable, submit, write_runs, write_submissions
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.views import write_markdown
 from claim2source.stages.abstain import AbstainModel
 from claim2source.systems.read import named_systems
@@ -118,7 +116,7 @@ def abstain(config: AbstainConfig) -> str:
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
     require_submittable(config.submit, dataset, [config.system])
-    system = named_systems(config.files, [config.system])[0][config.system]
+    system = named_systems(config.files, [config.system])[config.system]
     settings = RunSettings(
         config.dataset,
         config.choosing("auto"),

@@ -278,7 +278,7 @@ def checked(files: PaperFiles) -> int:
         for _ in files.scan():
             bar.update()
     if not len(files) and not files.without:
-        left_out = f"; left out or changed: {omissions}" if (omissions := files.said()) else ""
+        left_out = f"; left out or changed: {omissions}" if (omissions := files.omissions()) else ""
         why = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {why}")
     return len(files)
@@ -439,7 +439,7 @@ def claims_of(config: IndexProgramConfig) -> str | None:
 
 def say_left_out(files: PaperFiles) -> None:
     """Print in one line the papers that were left out or changed."""
-    if omissions := files.said():
+    if omissions := files.omissions():
         say(f"left out or changed: {omissions}")
 
 

@@ -43,15 +43,15 @@ from claim2source.evaluation.published.scores import published_parts, with_publi
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
 from claim2source.io.store import Store
 from claim2source.io.submissions import require_zip, zip_submission
-from claim2source.models.local import ModelOptions, local_models
+from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.pipeline.evaluate import make_report, with_whole
-from claim2source.pipeline.submit import require_one_row
+from claim2source.pipeline.files import require_one_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.heldout import ChoosingOn, HeldOut
-from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.read import named_systems
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.stages import is_simulated
-from claim2source.systems.system import StageResult, System, SystemResult
+from claim2source.systems.stages import StageResult
+from claim2source.systems.system import System, SystemResult
 
 PROGRAM = "eval/rumors.py"
 EVIDENCE, VERIFICATION, ANOVA = "evidence.trec", "verification.json", "anova.json"
@@ -125,48 +125,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(verify_rumors(config))
 
 
+@with_local_models
 def verify_rumors(config: RumorsConfig) -> str:
     """Find evidence and verdicts, score them; write `config.out`, return the tables.
 
     Raises `UserError` for files, models and servers that cannot be used.
     """
-    systems: Systems = {}
-    names: list[str] = []
     given = [one for one in (config.evidence, config.verification) if one is not None]
     require_output(config.out)
     require(bool(given or config.systems), "systems", config.systems, "one or more files")
-    if config.systems:
-        systems, names = named_systems(config.systems, config.only)
+    systems = named_systems(config.systems, config.only) if config.systems else {}
+    names = list(systems)
     if given:
         require(config.name not in names, "name", config.name, "another than the systems'")
     outputs = [*names, *([config.name] if given else [])]
     require_outputs(config, outputs, given)
     rumors = load_rumors(config.dataset, config.split)
     others = None if config.choose_on is None else load_rumors(config.choose_on)
-    simulated = any(is_simulated(entry) for name in names for entry in systems[name].stages)
+    simulated = any(system.is_simulated for system in systems.values())
     allowed = "none of a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
-    fit = [name for name in names if systems[name].is_fit]
-    if fit:
+    if fit := [system.name for system in systems.values() if system.is_fit]:
         labelled = (rumors if others is None else others).is_labelled
         require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
         fewest = others is not None or config.folds <= len(rumors.rumors)
         require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
     runtime = SystemRuntime(Store(config.store), config.device)
     rows, not_run = [], []
-    with local_models(config.models, config.offline):
-        for name in names:
-            try:
-                result = run_system(systems[name], config, rumors, others, runtime)
-            except ConfigError:
+    for name, system in systems.items():
+        try:
+            result = run_system(system, config, rumors, others, runtime)
+        except ConfigError:
+            raise
+        except UserError as error:
+            if len(names) == 1 and not given:
                 raise
-            except UserError as error:
-                if len(names) == 1 and not given:
-                    raise
-                advice = systems[name].advice or "remedy the reason, and run it again"
-                not_run.append(NotRun(name, "original", str(error), advice))
-                continue
-            rows.append(described(systems[name], result, rumors))
+            advice = system.advice or "remedy the reason, and run it again"
+            not_run.append(NotRun(name, "original", str(error), advice))
+            continue
+        rows.append(described(system, result, rumors))
     if given:
         rows.append(read_outputs(config, rumors))
     if rumors.is_labelled:
@@ -243,7 +240,7 @@ def run_system(
         )
         choices.append(replace(choice, note=note))
     stages = []
-    for number, (name, first) in enumerate((stage.name, stage.result) for stage in parts[0].stages):
+    for number, (name, first) in enumerate(parts[0].stages):
         joined = join_results([part.stages[number].result for part in parts], data.claims)
         stages.append(StageResult(name, replace(joined, settings=first.settings)))
     cost = sum((part.cost for part in parts), Cost())
@@ -262,14 +259,18 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
 def described(system: System, result: SystemResult, rumors: Rumors) -> Row:
     """Describe a system's result; a verdict is the last stage's note."""
     label = system.label_of()
-    simulated = any(map(is_simulated, system.stages))
     failures = {
         f"{stage.name}: {why}": count
         for stage in result.stages
         for why, count in stage.result.failure_counts().items()
     }
     report = SystemReport(
-        system.name, label, system.name, failures=failures, runs=system.name, simulated=simulated
+        system.name,
+        label,
+        system.name,
+        failures=failures,
+        runs=system.name,
+        simulated=system.is_simulated,
     )
     notes = result.result.notes
     verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]

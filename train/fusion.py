@@ -48,20 +48,18 @@ from claim2source.pipeline.evaluate import (
     load_reported,
     make_report,
     score_system,
-    write_runs,
-    write_submissions,
 )
+from claim2source.pipeline.files import require_submittable, submit, write_runs, write_submissions
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.rows import FIRST_STAGE
-from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.read import Systems, named_systems, read_entries
-from claim2source.systems.stages import apply_stage
-from claim2source.systems.system import RunSettings, StageResult, SystemResult, SystemRunner
+from claim2source.systems.read import Systems, read_entries, read_systems
+from claim2source.systems.stages import StageResult, apply_stage
+from claim2source.systems.system import RunSettings, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
 from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
@@ -132,7 +130,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
     views = read_views(config.views, config.checkpoint)
-    systems, _ = named_systems(config.files, None)
+    systems = read_systems(config.files or None)
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
     system = systems[config.system]

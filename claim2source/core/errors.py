@@ -75,7 +75,7 @@ class InputError(UserError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
-        """Report several problems: the first 20, the count of the others, a hint what helps."""
+        """Report several problems: the first 20, the count of the others, and a remedy."""
         error = cls.__new__(cls)
         error._list(problems, total, hint)
         return error
@@ -102,7 +102,7 @@ class ConfigError(UserError, ValueError):
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
         missing = value is None or value == [] or value == ()
-        given = "is missing; wanted" if missing else f"{shown(value)} is not allowed; allowed"
+        given = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
         self.why = why or f"{given}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
@@ -111,7 +111,7 @@ class ConfigError(UserError, ValueError):
         return self if place is None else InputError(*place, self.key or None, self.why)
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Write a value for a message, at most 200 characters of it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

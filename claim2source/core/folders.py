@@ -128,7 +128,7 @@ def why_run_is_kept(folder: Path) -> str | None:
     return None if name is None else f"holds {name!r}, which no run of ours wrote"
 
 
-def aside(folder: Path) -> Path:
+def replaced_folder(folder: Path) -> Path:
     """Name the place where a replaced folder goes."""
     return folder.with_name(f"{folder.name}.replaced")
 
@@ -138,7 +138,7 @@ def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
 
     `why_kept` says why an earlier folder at that place must stay.
     """
-    target = aside(folder)
+    target = replaced_folder(folder)
     if os.path.lexists(target) and (why := why_kept(target)) is not None:
         raise UserError(f"{target}: {why}, and {folder.name} would be moved there; move it first")
     if Path.cwd().is_relative_to(folder):
@@ -149,7 +149,7 @@ def check_aside(folder: Path, why_kept: Callable[[Path], str | None]) -> None:
 
 def put_aside(folder: Path) -> Path:
     """Move a folder to `NAME.replaced`, in place of an earlier one; return that place."""
-    target = aside(folder)
+    target = replaced_folder(folder)
     if target.exists():
         remove_folder(target)
     os.rename(folder, target)

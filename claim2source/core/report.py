@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
-from claim2source.core.errors import InputError, shown
+from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import write_json
 from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -518,7 +518,7 @@ class Report:
         report = validated(Report, json.dumps(raw), path)
         for key, text in report._file_names():
             if reason := why_not_inside(text):
-                raise InputError(path, field=key, why=f"{shown(text)} {reason}")
+                raise InputError(path, field=key, why=f"{value_text(text)} {reason}")
         return report
 
     def _file_names(self) -> Iterator[tuple[str, str]]:

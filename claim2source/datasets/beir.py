@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import atomic_folder, why_not_file, why_not_folder
-from claim2source.core.folders import aside, check_aside, put_aside
+from claim2source.core.folders import check_aside, put_aside, replaced_folder
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names
 from claim2source.datasets.lenient import Kind, Traits, is_lenient
@@ -159,7 +159,7 @@ def assembled(
                 problems.add(queries.path, query.line, "metadata.candidates", why)
         claims.append(_with_golds(query.claim, qrels, pool))
     problems.raise_if_any()
-    notes = (*problems.said(split), *_themselves(split, claims))
+    notes = (*problems.omission_notes(split), *_themselves(split, claims))
     for note in notes:
         log.warning("%s", note)
     dataset = Dataset(tuple(claims), sources, qrels, split, name, notes)
@@ -358,7 +358,7 @@ def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     if why := why_not_folder(source):
         raise InputError(source, why=why)
     inside, outside = source.resolve(), target.resolve()
-    if any(inside.is_relative_to(folder) for folder in (outside, aside(outside))):
+    if any(inside.is_relative_to(folder) for folder in (outside, replaced_folder(outside))):
         raise UserError(f"{target}: writing there would replace the input {source}")
     refuse_foreign(outside, overwrite)
 

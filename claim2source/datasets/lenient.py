@@ -93,7 +93,7 @@ class Traits(CountedProblems):
             )
             raise InputError.of(error.problems, error.total, hint) from None
 
-    def said(self, split: str) -> tuple[str, ...]:
+    def omission_notes(self, split: str) -> tuple[str, ...]:
         """Sum up omissions and changes in one line, with the first place of each kind."""
         if not self.counts:
             return ()

@@ -41,7 +41,7 @@ def mix(
     ]
     sources = _distinct_sources(parts, distractors)
     splits = [
-        _joined([part for part in parts if part.split == split], sources)
+        _join([part for part in parts if part.split == split], sources)
         for split in dict.fromkeys(part.split for part in parts)
     ]
     write_beir(splits, target, overwrite=overwrite)
@@ -81,7 +81,7 @@ def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tupl
     return tuple(pool.values())
 
 
-def _joined(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
+def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
     claims: list[Claim] = [claim for part in parts for claim in part.claims]
     grades = {claim: graded for part in parts for claim, graded in part.qrels.grades.items()}
     pool = {source.id for source in sources}

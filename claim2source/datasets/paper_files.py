@@ -171,7 +171,7 @@ class PaperFiles:
             self.problems.count("dates that are not read", path, repr(source.date[:40]))
         return True
 
-    def said(self) -> str:
+    def omissions(self) -> str:
         """Sum up omissions and changes in one line; "" where there were none."""
         parts = [self.problems.counted()]
         if self.left_out:

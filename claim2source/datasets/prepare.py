@@ -25,7 +25,7 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.files import require_writable
-from claim2source.core.folders import aside
+from claim2source.core.folders import replaced_folder
 from claim2source.core.program import with_places
 from claim2source.core.records import sorted_languages
 from claim2source.core.terminal import say
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     replaces = config.output.exists() and any(config.output.iterdir())
     splits, notes = prepare(config)
     if replaces:
-        replaced = aside(config.output.resolve())
+        replaced = replaced_folder(config.output.resolve())
         say(f"{config.output}: the earlier data set is in {replaced} now")
     say(f"{config.output}: {len(splits[0].sources)} sources")
     for split in splits:

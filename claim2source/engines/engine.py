@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -482,7 +483,11 @@ class Engine(PaperTable):
         vectors: dict[str, np.ndarray] = {}
         by_vectors = partial(self._search_by_vectors, vectors)
         lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
-        first, second = lexical.search(posts, depth), dense.search(posts, depth)
+        # By terms while the claims are encoded: neither holds the interpreter for long.
+        with ThreadPoolExecutor(1) as pool:
+            by_terms = pool.submit(lexical.search, posts, depth)
+            second = dense.search(posts, depth)
+            first = by_terms.result()
         failures = tuple(Failure(c.id, NO_TERM) for c in posts if not first.sources(c.id, 1))
         first = replace(first, failures=failures)
         scored = None

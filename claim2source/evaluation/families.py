@@ -79,9 +79,10 @@ def score_intervals(
     """
     claims, values = scores.claim_ids, np.stack([scores[metric] for metric in metrics])
     groups, strata = gold_groups(dataset.qrels, claims), language_strata(dataset.claims, claims)
+    masks = language_masks(dataset.claims, claims)
     bounds = {
         lang: bootstrap_intervals(values[:, mask], groups[mask], None, repeats, seed)
-        for lang, mask in language_masks(dataset.claims, claims).items()
+        for lang, mask in masks.items()
     }
     bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
     intervals = {

@@ -74,7 +74,7 @@ def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
 
 
 def _is_scores(given: Mapping[Any, Any]) -> bool:
-    """Tell claim -> source -> score from rankings by name, which may be such mappings."""
+    """Tell whether a mapping is one run's scores by claim and source, not several runs by name."""
     values = given.values()
     return bool(given) and all(
         isinstance(ranked, Mapping) and not any(isinstance(one, Mapping) for one in ranked.values())

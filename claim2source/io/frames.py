@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.errors import InputError, Problems, shown
+from claim2source.core.errors import InputError, Problems, value_text
 from claim2source.core.run import Run
 from claim2source.io.jsonl import Records, Row, row_of
 from claim2source.io.trec import TOO_LARGE
@@ -222,7 +222,7 @@ def _run(
         ids = as_id(number, columns[0], claim), as_id(number, columns[1], source)
         why = ""
         if isinstance(score, bool) or not isinstance(score, int | float):
-            why = "is missing" if score is None else f"{shown(score)} is not a number"
+            why = "is missing" if score is None else f"{value_text(score)} is not a number"
         elif not abs(score) < TOO_LARGE:
             why = f"{score} is not a finite float32"
         if why:

@@ -133,7 +133,7 @@ def paired_results(
 
 
 def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
-    return named_stages([(stage.name, stage.result) for stage in result.stages], dataset.claims)
+    return named_stages(result.stages, dataset.claims)
 
 
 @dataclass(frozen=True, eq=False)

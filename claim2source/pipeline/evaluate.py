@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +32,6 @@ from claim2source.evaluation.families import Family, compare_families, score_int
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.rankings import Ranking, named_results
 from claim2source.io.store import Store
-from claim2source.io.submissions import Year, lab_ids, write_submission
-from claim2source.io.trec import write_trec_run
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import Scores, judged_claims, language_table, macro
 from claim2source.retrieve import Dense
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METRICS = ("mrr@1", "mrr@5", "mrr@10", "recall@5", "recall@100")
-SUBMITTED = 5
-_YEARS: tuple[Year, ...] = (2026, 2025)
 
 
 @dataclass(frozen=True)
@@ -308,38 +302,6 @@ def add_tests(
     """Add the tests of declared families and the published numbers that apply."""
     report = replace(report, tests=run_tests(systems, families, dataset, repeats, seed))
     return with_published(report, [system.report for system in systems.values()])
-
-
-def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
-    """Write a TREC run for each language into a folder; earlier ones of others are removed."""
-    _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
-    for language in dataset.languages:
-        claims = [claim.id for claim in dataset.claims if claim.lang == language]
-        write_trec_run(run.restricted(claims), folder / f"{language}.trec")
-
-
-def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
-    """Write the labs' submission files: 2026's by language, and 2025's.
-
-    Earlier ones of other languages are removed.
-    """
-    _remove_old_languages(
-        folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
-    )
-    for year in _YEARS:
-        for file, ids in lab_ids(dataset, year).items():
-            write_submission(run, folder / f"submission_{year}" / file, year, SUBMITTED, ids)
-
-
-def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
-    """Remove files of languages that an evaluation lacks, if their first line is ours."""
-    names = {name.format(language) for language in dataset.languages}
-    for path in sorted(folder.glob(name.format("*"))):
-        if path.name in names or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
-            continue
-        with open(path, encoding="utf-8", errors="replace") as file:
-            if file.readline().endswith(ending):
-                path.unlink()
 
 
 def load_reported(

@@ -25,8 +25,8 @@ from claim2source.pipeline.evaluate import (
     run_tests,
     score_result,
     with_depth_notes,
-    write_runs,
 )
+from claim2source.pipeline.files import write_runs
 from claim2source.retrieve import Dense
 from claim2source.text import Rendering
 

@@ -58,15 +58,13 @@ _SETTINGS = (
 class Checkpoint:
     """Name a checkpoint, and its path or model's name; `run` is its training's folder.
 
-    `chosen` tells that the training chose it on val, `label` is the name that published tables
-    know it by.
+    `chosen` tells that the training chose it on val.
     """
 
     name: str
     path: str
     run: Path | None = None
     chosen: bool = False
-    label: str | None = None
 
     @property
     def is_step_0(self) -> bool:
@@ -120,7 +118,7 @@ def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[P
     ]
 
 
-def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Checkpoint]:
+def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
     """List the checkpoints that are named: of a training run every kept epoch and its soups.
 
     Raises `UserError` for a run without any.
@@ -131,7 +129,7 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
         if not (folder / RUN_FILE).is_file():
             title = folder.name or folder.resolve().name
             path = name if folder.name else str(folder.resolve())
-            checkpoints.append(Checkpoint(title, path, label=label))
+            checkpoints.append(Checkpoint(title, path))
             continue
         folders = sorted(
             (path for path in (folder / "checkpoints").glob("epoch-*") if path.is_dir()),
@@ -146,7 +144,7 @@ def checkpoints_of(names: Sequence[str], label: str | None = None) -> list[Check
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in [*folders, *sorted((folder / "checkpoints").glob("soup-*"))]:
             title, is_chosen = f"{front}{epoch.name}", epoch.name == chosen
-            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen, label))
+            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     for number, checkpoint in enumerate(checkpoints):
         if any(checkpoint.name == other.name for other in checkpoints[:number]):
             raise ConfigError(

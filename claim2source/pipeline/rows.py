@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,33 +25,30 @@ from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
 from claim2source.evaluation.verifiers import VerifierWork, verified, verified_table
 from claim2source.metrics.metrics import macro, score_languages
-from claim2source.models import Manifest, checkpoint_folder
 from claim2source.models.local import local_name
-from claim2source.models.manifest import FILE as MANIFEST
 from claim2source.pipeline.evaluate import (
     ScoredSystem,
     Scoring,
     make_report,
     score_result,
     with_whole,
-    write_runs,
-    write_submissions,
 )
+from claim2source.pipeline.files import write_runs, write_submissions
 from claim2source.pipeline.plan import Planned, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import Conditional, share_asked
 from claim2source.systems.heldout import NothingToChooseOn
-from claim2source.systems.nodes import AnyNode, RouteNode, RunNode
+from claim2source.systems.nodes import RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     SIMULATED,
+    StageResult,
     apply_stage,
     is_answered,
     is_simulated,
 )
 from claim2source.systems.system import (
-    StageResult,
     System,
     SystemResult,
     SystemRunner,
@@ -186,11 +184,9 @@ def _fill_report(
         report = with_whole(report, result, runner.reported)
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
-        # The base of step 0, or the label, stands for the path, or for all routes.
-        is_routed = isinstance(system.first, RouteNode)
-        own = system.first.label_of() if is_routed else checkpoint.path
-        model_name = own if is_routed else result.untrained_base or own
-        model = model.replace(own, checkpoint.label or model_name)
+        if result.untrained_base and not isinstance(system.first, RouteNode):
+            # The base stands for the path of step 0.
+            model = model.replace(checkpoint.path, result.untrained_base)
         if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
     return replace(
@@ -403,24 +399,11 @@ def _model_identity(model: str) -> Mapping[str, Any] | None:
 def form_of_failed(
     system: System, runtime: SystemRuntime, form: ClaimForm | None = None
 ) -> ClaimForm:
-    """Name the claim form of a system that could not run, as far as its files tell."""
-    try:
-        return system.form_of(form, runtime)
-    except (UserError, MemoryError, RuntimeError):
-        return system.claims or _form_of_files(system.first) or "original"
-
-
-def _form_of_files(node: AnyNode) -> ClaimForm | None:
-    """Read the claim form of a node, or the one that all its routes share; None without one."""
-    if node.claims is not None:
-        return node.claims
-    if isinstance(node, RouteNode):
-        forms = {_form_of_files(part) for part in node.parts} - {None}
-        return forms.pop() if len(forms) == 1 else None
-    folder = checkpoint_folder(node.main_model.name) if node.main_model is not None else None
-    if folder is None or not (folder / MANIFEST).is_file():
-        return None
-    return Manifest.read(folder).rendering.claims
+    """Name the claim form of a system that could not run, or of the first part that tells its."""
+    for node in system.first.walk():
+        with suppress(UserError, MemoryError, RuntimeError):
+            return node.form_of(system.claims or form, runtime)
+    return "original"
 
 
 def not_run_row(

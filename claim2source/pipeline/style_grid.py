@@ -29,14 +29,8 @@ from claim2source.evaluation.style_grid import (
 )
 from claim2source.metrics import metrics as scoring
 from claim2source.metrics.metrics import language_table, macro
-from claim2source.pipeline.evaluate import (
-    ScoredSystem,
-    Scoring,
-    run_tests,
-    score_system,
-    write_runs,
-    write_submissions,
-)
+from claim2source.pipeline.evaluate import ScoredSystem, Scoring, run_tests, score_system
+from claim2source.pipeline.files import write_runs, write_submissions
 from claim2source.pipeline.rows import Row, not_run_row
 from claim2source.pipeline.views import write_markdown
 from claim2source.systems.nodes import RouteNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,7 +13,6 @@ from claim2source.core.folders import RUN_FILE, require_output
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
-from claim2source.evaluation.families import Family
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
@@ -27,16 +26,16 @@ from claim2source.pipeline.evaluate import (
     make_report,
     with_depth_notes,
 )
+from claim2source.pipeline.families import declared_families
+from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import Row, run_rows
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
-from claim2source.pipeline.submit import require_submittable, submit
 from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
-from claim2source.systems.nodes import PAPERS_LABEL, BM25Node, DenseNode, HybridNode
-from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
-from claim2source.systems.stages import is_simulated
+from claim2source.systems.nodes import DenseNode
+from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
 from claim2source.text.views import distinct_forms, read_rewrites
@@ -70,8 +69,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             reported claim; settings are chosen without it.
         model: how a model that is no checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
-        label: name by which published tables know the checkpoint, such as GritLM-F; none: a
-            model's own, and at step 0 its base's.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
             the deepest metric looks at.
     """
@@ -99,7 +96,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     rewrites: Path | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
-    label: str | None = None
     metrics: list[str] = list_field(
         METRICS, help="such as recall@500; others than these have intervals each"
     )
@@ -137,11 +133,10 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     def planned(self, forms: Sequence[ClaimForm] = ()) -> list[Planned]:
         """List the systems to evaluate over claim forms (none: their own). Raises `UserError`."""
-        shipped = sorted(SYSTEMS_FOLDER.glob("*.yaml"))
-        files = self.systems or ([] if self.checkpoint else shipped)
-        systems = read_systems(files, shipped)
+        shipped = shipped_files()
+        systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
         behind = read_systems([self.stages] if self.stages else [], shipped)
-        checkpoints = checkpoints_of(self.checkpoint, self.label)
+        checkpoints = checkpoints_of(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
         planned = plan(
             systems,
@@ -166,10 +161,10 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     """
     # Plan, and refuse what cannot be done before anything is run.
     out, scoring = config.out, config.scoring
-    require_tracking(config.wandb)
-    require_output(out)
     if config.styles is not None:
         config.styles.require_texts()
+    require_tracking(config.wandb)
+    require_output(out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     forms, notes = distinct_forms(config.claims, dataset.claims)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
@@ -178,9 +173,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     planned = config.planned(forms)
     names = [item.system.name + (f".{item.form}" if item.form else "") for item in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    if config.submit and any(
-        is_simulated(stage) for item in planned for stage in item.system.stages
-    ):
+    if config.submit and any(item.system.is_simulated for item in planned):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
 
@@ -208,23 +201,23 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
         report = replace(report, notes=(*report.notes, *untested))
     parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
-    told = list(rows[0].parts) if len(rows) == 1 else []
+    details = list(rows[0].parts) if len(rows) == 1 else []
     if config.styles is not None:
         report, more, grids = add_styles(report, rows, runner, config.styles, scoring, out)
-        told, tables = told + more, tables | grids
+        details, tables = details + more, tables | grids
 
     # Write.
     if rows:
-        told += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
+        details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
     title = f"{config.dataset}, {config.split}"
-    write_markdown(out, title, parts + told)
+    write_markdown(out, title, parts + details)
     # Last: when it lies there, all that it names does too.
     report.write(out)
     program = Path(PROGRAM).stem
     log_tables(config.wandb, tables, folder=out, program=program, config=as_plain(config))
     if config.submit is not None and report.not_run:
         raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
-    return f"{title}\n{render(summary_parts(report, out, told))}"
+    return f"{title}\n{render(summary_parts(report, out, details))}"
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -303,93 +296,3 @@ def rows_report(
         not_run=tuple(not_run),
         notes=(*report.notes, *notes, *of_rows),
     )
-
-
-Pairs = dict[str, list[tuple[str, str]]]
-
-
-def declared_families(rows: Sequence[Row]) -> tuple[list[Family], list[str]]:
-    """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
-
-    Over one claim form: first stages against BM25, hybrids against both of their parts, other
-    BM25s against the papers', every epoch against step 0, each stage against the one before, and
-    each variation against the system as it is. A system's other forms are tested against its
-    original claims, or against its own form where it has one. Simulated stages, and what follows
-    them, are in no test.
-    """
-    rows = [row for row in rows if row.stages[row.name].report.macro]
-    pairs: Pairs = {}
-    untested: list[str] = []
-    for row in rows:
-        for family, pair in _tests_of(row, rows, untested):
-            tests_of = pairs.setdefault(family, [])
-            tests_of += [pair] if pair not in tests_of and pair[0] != pair[1] else []
-    families = [Family(name, tuple(tests)) for name, tests in pairs.items() if tests]
-    listed = ", ".join(dict.fromkeys(untested))
-    notes = [f"Not tested, their dense part not being evaluated: {listed}."] if listed else []
-    return families, notes
-
-
-def _tests_of(
-    row: Row, rows: Sequence[Row], untested: list[str]
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    for before, after in zip(row.tested, row.tested[1:], strict=False):
-        yield "Each stage against the one before", (after, before)
-    if len(row.tested) > 2:
-        yield "Each stage against the one before", (row.tested[-1], row.tested[0])
-    if row.name not in row.tested:
-        return
-    same = [one for one in rows if one.form == row.form and one.name in one.tested]
-
-    def among(fits: Callable[[Row], bool]) -> str | None:
-        return next((row.name for row in same if fits(row)), None)
-
-    planned, first = row.planned, row.planned.system.first
-    if planned.varied is not None:
-        if base := among(lambda one: one.planned.system.name == planned.varied):
-            yield "One setting at a time", (row.name, base)
-        return
-    own = [row for row in rows if row.planned.system.name == planned.system.name]
-    base_form = next((row for row in own if row.form == "original"), own[0])
-    if base_form is not row and base_form.name in base_form.tested:
-        yield "Other claim forms against original claims", (row.name, base_form.name)
-    if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
-        zero = among(
-            lambda one: (
-                (other := one.planned.checkpoint) is not None
-                and other.is_step_0
-                and other.run == checkpoint.run
-                and one.planned.suffix == planned.suffix
-                and one.planned.varied is None
-            )
-        )
-        if zero:
-            behind = f", {planned.suffix[1:]}" if planned.suffix else ""
-            yield f"Every epoch against step 0{behind}", (row.name, zero)
-    if planned.system.stages:
-        return
-    if isinstance(first, HybridNode):
-        if part := among(lambda one: one.planned.system.name == first.dense.name):
-            yield "Hybrids against their dense part", (row.name, part)
-        else:
-            untested.append(f"{planned.system.name} ({first.dense.display_name})")
-        if part := among(lambda one: one.planned.system.name == first.sparse.name):
-            yield "Hybrids against their sparse part", (row.name, part)
-    elif isinstance(first, BM25Node):
-        if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
-            yield "Other BM25s against the papers'", (row.name, papers)
-    elif base := _nearest_bm25(same, row):
-        yield "Dense systems against BM25", (row.name, base)
-
-
-def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
-    """Find the first BM25 over like sources, plain before fitted; failing that, any."""
-    rich = row.stages[row.name].report.sources != "title_abstract"
-    candidates = [
-        ((first.bm25.metadata is not rich, first.is_fit), number, row.name)
-        for number, row in enumerate(rows)
-        if isinstance(first := row.planned.system.first, BM25Node)
-        and not row.planned.system.stages
-        and row.planned.varied is None
-    ]
-    return min(candidates)[2] if candidates else None

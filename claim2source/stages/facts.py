@@ -263,7 +263,7 @@ def score_schema(low: int, high: int) -> dict[str, object]:
 
 
 def score_of(answer: Answer) -> float:
-    """Read the number of such a reply."""
+    """Read the number of a model's reply."""
     return float(str((answer.data or {})["score"]))
 
 

@@ -1,4 +1,4 @@
-"""Rank the first sources of every claim by a language model's answers: shared by such stages."""
+"""Rank the first sources of every claim by a language model's answers."""
 
 from __future__ import annotations
 

@@ -497,7 +497,7 @@ def fitted(
     best, low, high = None, 0, _STEPS
     while low < high:
         middle = (low + high) // 2
-        messages = write([_cut(source, middle / _STEPS) for source in bare])
+        messages = write([_shorten(source, middle / _STEPS) for source in bare])
         if fits(messages):
             best, low = messages, middle + 1
         else:
@@ -505,7 +505,7 @@ def fitted(
     return best
 
 
-def _cut(source: Source, share: float) -> Source:
+def _shorten(source: Source, share: float) -> Source:
     text = source.abstract[: int(len(source.abstract) * share)]
     words = text.rpartition(" ")[0] or text
     return replace(source, abstract=f"{words} .." if words else "")

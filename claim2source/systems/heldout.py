@@ -259,7 +259,7 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
-            known = _claims_of(data, _Training(self.dataset, train.split))
+            known = _claims_of(data, self.dataset)
             if known is not None:
                 return self._without(train, known, selection)
             note = _DIFFERS
@@ -309,13 +309,19 @@ class HeldOut:
 class Fitting:
     """Hold the input of fitting a system: claims held out, the claim form, the reported languages.
 
-    `form` is none where every part is run with its own.
+    `form` is none where every part is run with its own; `train_split` is the train of a
+    checkpoint beside it, by its manifest.
     """
 
     held_out: HeldOut
     runtime: SystemRuntime
     languages: tuple[str, ...] = ()
     form: ClaimForm | None = None
+    train_split: str | None = None
+
+    def train(self) -> Dataset:
+        """Load the claims for parts without weights."""
+        return self.held_out.train(self.train_split)
 
     @property
     def rule(self) -> Rule:
@@ -335,12 +341,6 @@ class TrainedOn(Protocol):
 
     @property
     def train_split(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class _Training:
-    dataset: str
-    train_split: str
 
 
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOn) -> None:
@@ -385,7 +385,7 @@ def _reason_known(manifest: Trained, val: Dataset, here: TrainedOn) -> str | Non
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None
-    claims = _claims_of(record, here)
+    claims = _claims_of(record, here.dataset)
     if claims is None:
         same = Path(str(record.dataset)).name == Path(here.dataset).name
         if not same or record.train_split != here.train_split:
@@ -410,21 +410,21 @@ def _keys_of(claim: Claim) -> set[tuple[str, str]]:
     return {(name, claim.text) for name in (claim.id, claim.id.partition("/")[2]) if name}
 
 
-def _claims_of(record: DataRecord, here: TrainedOn) -> Sequence[Claim] | None:
+def _claims_of(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
     """List the claims that a model was trained on; None where they are not here any more.
 
     They are taken from the data set that is named, if the same val is held out there, or from
     this run's, if it is the same at another place.
     """
-    for dataset in dict.fromkeys((record.dataset, here.dataset)):
-        if dataset is None or record.train_split is None or record.val_share is None:
+    for name in dict.fromkeys((record.dataset, dataset)):
+        if name is None or record.train_split is None or record.val_share is None:
             continue
         try:
-            selection = HeldOut(dataset, "", ChoosingOn(lenient=True)).carved(record)
+            selection = HeldOut(name, "", ChoosingOn(lenient=True)).carved(record)
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
-        same = dataset == record.dataset or selection.train.fingerprint == record.train_sha256
+        same = name == record.dataset or selection.train.fingerprint == record.train_sha256
         if same and selection.val.fingerprint == record.val_sha256:
             return selection.train.claims
     return None

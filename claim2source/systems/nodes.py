@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -92,8 +93,8 @@ class Node:
         """Return the claim form that the node is run with where `form` is wanted."""
         return self.claims or form or "original"
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose the open settings, off the reported claims; `train_split` names train."""
+    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
+        """Choose the open settings, off the reported claims."""
         self.require_supported()
         return self, []
 
@@ -111,7 +112,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridNode(Node):
+class GridNode(Node, ABC):
     """Share a `grid` between BM25 nodes; its settings are chosen on all of train."""
 
     grid: Grid = ()
@@ -122,6 +123,18 @@ class GridNode(Node):
         """Tell whether settings are chosen."""
         return bool(self.grid)
 
+    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
+        """Choose settings on all of train, once."""
+        self.require_supported()
+        if not self.grid or self.fitted:
+            return self, []
+        node, choice = self.chosen(fitting)
+        return replace(node, fitted=True), [choice]
+
+    @abstractmethod
+    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+        """Choose the settings of the grid."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BM25Node(GridNode):
@@ -131,19 +144,15 @@ class BM25Node(GridNode):
 
     kind = "bm25"
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose settings on all of train; `train_split` names it."""
-        self.require_supported()
-        if not self.grid or self.fitted:
-            return self, []
+    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+        """Choose the settings of the grid, with the claim form that it is run with."""
         form = self.form_of(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
-        fitting = replace(fitting, form=form)
-        bm25, choice = fitting.once(
-            (base, self.grid, train_split),
-            lambda: choose_bm25(fitting.held_out.train(train_split), base, self.grid, fitting.rule),
+        bm25, choice = replace(fitting, form=form).once(
+            (base, self.grid, fitting.train_split),
+            lambda: choose_bm25(fitting.train(), base, self.grid, fitting.rule),
         )
-        return replace(self, bm25=bm25, fitted=True), [choice]
+        return replace(self, bm25=bm25), choice
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
@@ -172,21 +181,15 @@ class FieldedNode(GridNode):
 
     kind = "fielded"
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
-        """Choose settings on all of train; `train_split` names it."""
-        self.require_supported()
-        if not self.grid or self.fitted:
-            return self, []
-        fitting = replace(fitting, form="original")
-        base, made_of = self.fielded, (self.fielded, self.grid, train_split)
+    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+        """Choose the settings of the grid; folds share what depends on no other claim."""
+        made_of = self.fielded, self.grid, fitting.train_split
         scores = fitting.held_out.shared(made_of)
-        fielded, choice = fitting.once(
+        fielded, choice = replace(fitting, form="original").once(
             made_of,
-            lambda: choose_fielded(
-                fitting.held_out.train(train_split), base, self.grid, fitting.rule, scores
-            ),
+            lambda: choose_fielded(fitting.train(), self.fielded, self.grid, fitting.rule, scores),
         )
-        return replace(self, fielded=fielded, fitted=True), [choice]
+        return replace(self, fielded=fielded), choice
 
     def index(
         self, sources: Sequence[Source], runtime: SystemRuntime, form: ClaimForm | None = None
@@ -234,7 +237,7 @@ class DenseNode(Node):
         if self.rendering is not None:
             own = runtime.pool.load(self.model).rendering_for(self.rendering)
         else:
-            rendering = runtime.pool.facts(self.model).rendering
+            rendering = runtime.pool.rendering(self.model)
             own = rendering or Rendering("original", self.sources_form)
         return own if self.other_sources is None else replace(own, sources=self.other_sources)
 
@@ -320,17 +323,18 @@ class HybridNode(Node):
         """Return the claim form that is wanted; without one, the dense part's own."""
         return self.claims or form or self.dense.form_of(None, runtime)
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Fit both parts, then choose the fusion on claims that training held out."""
         self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
         # The dense part first: where its weights are missing, BM25 need not be fitted.
-        dense, of_dense = self.dense.fit(fitting, train_split)
+        dense, of_dense = self.dense.fit(fitting)
         form = self.form_of(fitting.form, fitting.runtime)
         manifest = _manifest_of(dense, fitting.runtime)
-        if self.fits and manifest is not None:
-            train_split = train_split or manifest.data.train_split
-        sparse, choices = self.sparse.fit(replace(fitting, form=form), train_split)
+        of_sparse = replace(fitting, form=form)
+        if self.fits and manifest is not None and fitting.train_split is None:
+            of_sparse = replace(of_sparse, train_split=manifest.data.train_split)
+        sparse, choices = self.sparse.fit(of_sparse)
         node = replace(self, sparse=sparse, dense=dense)
         choices = [*of_dense, *choices]
         if not self.fits or self.fitted:
@@ -455,7 +459,7 @@ class RouteNode(Node):
         # Parts of different forms are each run with their own.
         return forms.pop() if len(forms) == 1 else "original"
 
-    def fit(self, fitting: Fitting, train_split: str | None = None) -> tuple[Self, list[Choice]]:
+    def fit(self, fitting: Fitting) -> tuple[Self, list[Choice]]:
         """Fit the parts of the reported languages, and choose each language's on its val."""
         self.require_supported()
         fitting = replace(fitting, form=self.claims or fitting.form)
@@ -464,14 +468,14 @@ class RouteNode(Node):
             parts = self.candidates(language)
             part = parts[0]
             if len(parts) > 1:
-                fitted = [part.fit(fitting, train_split)[0] for part in parts]
+                fitted = [part.fit(fitting)[0] for part in parts]
                 number, choice = _choose_route(language, fitted, fitting)
                 part = parts[number]
                 choices.append(choice)
             # What was chosen before is not chosen again.
-            routes[language] = (part.fit(fitting, train_split)[0],)
+            routes[language] = (part.fit(fitting)[0],)
             distinct += [] if part in distinct else [part]
-        choices += [choice for part in distinct for choice in part.fit(fitting, train_split)[1]]
+        choices += [choice for part in distinct for choice in part.fit(fitting)[1]]
         return replace(self, routes=routes), choices
 
     def index(

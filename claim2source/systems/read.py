@@ -107,13 +107,14 @@ Systems = dict[str, System]
 Made = TypeVar("Made")
 
 
-def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> Systems:
     """Read the systems of all files, in order; `beside` has further ones that they may name.
 
+    None: the files that the package ships.
     Raises `UserError` where a name means two things, or names a system that is not there.
     """
     entries: dict[str, tuple[SystemEntry, Path]] = {}
-    for path in files:
+    for path in shipped_files() if files is None else files:
         for name, entry in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
                 raise InputError(path, field=name, why="a name must be fit for a folder")
@@ -126,17 +127,20 @@ def read_systems(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
     return {name: reader.system(name) for name in mine}
 
 
-def named_systems(
-    files: Sequence[Path] | None, names: Sequence[str] | None
-) -> tuple[Systems, list[str]]:
-    """Read all systems of the files, by default the shipped ones, and name those asked for.
+def shipped_files() -> list[Path]:
+    """List the files of systems that the package ships."""
+    return sorted(SYSTEMS_FOLDER.glob("*.yaml"))
+
+
+def named_systems(files: Sequence[Path] | None, names: Sequence[str] | None) -> Systems:
+    """Read the systems that are named, of files or of the shipped ones; none: all of them.
 
     Raises `ConfigError` for a name that no file has.
     """
-    systems = read_systems(list(files or sorted(SYSTEMS_FOLDER.glob("*.yaml"))))
+    systems = read_systems(files or None)
     for name in names or ():
         require(name in systems, "systems", name, ", ".join(systems))
-    return systems, list(dict.fromkeys(names or systems))
+    return {name: systems[name] for name in names or systems}
 
 
 def make_system(name: str, values: Mapping[str, Any]) -> System:
@@ -396,7 +400,7 @@ def read_staged(file: Path, name: str | None = None) -> System:
     It may name systems of all of configs/systems. Raises `ConfigError` where it is not clear which
     one is meant.
     """
-    systems = read_systems([file], sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    systems = read_systems([file], shipped_files())
     staged = [system for system in systems.values() if system.stages]
     matching = [system for system in staged if name in (None, system.name)]
     if len(matching) != 1:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from claim2source.core.errors import UserError
 from claim2source.io.store import Store
-from claim2source.models import Manifest, ModelConfig, Resolved, resolve
+from claim2source.models import Manifest, ModelConfig, Resolved, checkpoint_folder, resolve
+from claim2source.models.manifest import FILE
 from claim2source.text import Rendering
 
 
@@ -55,6 +56,12 @@ class ModelPool:
                 resolved.base.name if untrained else None,
             )
         return self._loaded[1]
+
+    def rendering(self, model: ModelConfig) -> Rendering | None:
+        """Return how records were rendered in a model's training; a manifest spares loading it."""
+        folder = checkpoint_folder(model.name)
+        is_checkpoint = (folder / FILE).is_file()
+        return Manifest.read(folder).rendering if is_checkpoint else self.facts(model).rendering
 
     def facts(self, model: ModelConfig) -> ModelFacts:
         """Return a model's facts about itself, loading it once."""

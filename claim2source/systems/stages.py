@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from claim2source.core.config import make
 from claim2source.core.errors import ConfigError
@@ -55,6 +55,13 @@ _RUNTIME = (
 def is_simulated(entry: Mapping[str, Any]) -> bool:
     """Tell whether a stage is simulated or handed the golds: it and later ones are in no test."""
     return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
+
+
+class StageResult(NamedTuple):
+    """Hold one stage's name and result."""
+
+    name: str
+    result: Result
 
 
 @runtime_checkable
@@ -164,7 +171,6 @@ def apply_stage(
     sources: Sequence[Source],
     before: Result,
     store: Store | None = None,
-    clock: Callable[[], float] = time.perf_counter,
     *,
     device: str | None = None,
     progress: bool = False,
@@ -181,16 +187,9 @@ def apply_stage(
         inner = stage.stage
 
         def of_asked(subset: Sequence[Claim], run: Run) -> Result:
-            unranked = Result(run)
+            ranked = Result(run)
             return apply_stage(
-                inner,
-                subset,
-                sources,
-                unranked,
-                store,
-                clock,
-                device=device,
-                progress=progress,
+                inner, subset, sources, ranked, store, device=device, progress=progress
             )
 
         result = stage.apply_by(claims, before.run, earlier, of_asked)
@@ -219,11 +218,11 @@ def apply_stage(
         }
 
     def apply() -> Result:
-        started = clock()
+        started = time.perf_counter()
         result = stage.apply(claims, sources, before.run)
         if result.cost.seconds:
             return result
-        cost = replace(result.cost, seconds=clock() - started, items=len(claims))
+        cost = replace(result.cost, seconds=time.perf_counter() - started, items=len(claims))
         return replace(result, cost=cost)
 
     return replace(read_or_search(store, key, apply, is_answered), settings=settings)
@@ -261,12 +260,12 @@ def apply_stages(
     sources: Sequence[Source],
     runtime: SystemRuntime,
     on_stage: Callable[[str], None] = lambda name: None,
-) -> list[tuple[str, Result]]:
+) -> list[StageResult]:
     """Apply stages one after another to the last result of `before`; return each with its name.
 
     `on_stage` is called with the name of each before it is applied.
     """
-    results = list(before)
+    results = [StageResult(*one) for one in before]
     for name, stage in stages:
         on_stage(name)
         stage = with_history(stage, results, claims)
@@ -280,7 +279,7 @@ def apply_stages(
             progress=runtime.progress,
             earlier=results[-2][1].run if len(results) > 1 else None,
         )
-        results.append((name, result))
+        results.append(StageResult(name, result))
     return results[len(before) :]
 
 
@@ -387,10 +386,10 @@ def fit_stages(
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    results, fitted, choices = list(before), list[Mapping[str, Any]](), list[Choice]()
+    results, fitted, choices = [*before], list[Mapping[str, Any]](), list[Choice]()
     last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
 
-    def run(entry: Mapping[str, Any]) -> list[tuple[str, Result]]:
+    def run(entry: Mapping[str, Any]) -> list[StageResult]:
         stages = load_stages([entry])
         return apply_stages(stages, results, data.claims, data.sources, runtime)
 

@@ -29,9 +29,11 @@ from claim2source.systems.nodes import (
 )
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
+    StageResult,
     apply_stages,
     fit_stages,
     is_fit,
+    is_simulated,
     label_of_stage,
     load_stages,
     models_of,
@@ -40,14 +42,6 @@ from claim2source.systems.stages import (
 from claim2source.text import ClaimForm
 
 DEPTH = 100
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """Hold one stage's result."""
-
-    name: str
-    result: Result
 
 
 @dataclass(frozen=True)
@@ -100,6 +94,11 @@ class System:
     def is_fit(self) -> bool:
         """Tell whether anything of it is chosen on train or on claims held out of it."""
         return self.first.is_fit or any(map(is_fit, self.stages))
+
+    @property
+    def is_simulated(self) -> bool:
+        """Tell whether a stage is simulated or handed the golds: it is in no test."""
+        return any(map(is_simulated, self.stages))
 
     @property
     def reason_not_to_run(self) -> str | None:
@@ -202,9 +201,8 @@ class System:
         )
         bare = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
         result = replace(fitted, system=bare).index(judged.sources).search(judged.claims)
-        before = [(stage.name, stage.result) for stage in result.stages]
         rule = held_out.choosing.rule
-        stages, more = fit_stages(self.stages, before, judged, selection, runtime, rule)
+        stages, more = fit_stages(self.stages, result.stages, judged, selection, runtime, rule)
         system = replace(fitted.system, stages=stages)
         return replace(fitted, system=system, choices=(*choices, *more))
 
@@ -261,24 +259,24 @@ class FittedSystem:
     choices: tuple[Choice, ...] = ()
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
-        """Index sources; the first search builds it."""
-        return SystemIndex(self, sources)
+        """Index sources."""
+        first = self.system.first.index(sources, self.runtime, self.wanted)
+        return SystemIndex(self, sources, first)
 
 
+@dataclass(frozen=True, eq=False)
 class SystemIndex:
     """Search the sources that a fitted system has indexed, and apply its stages."""
 
-    def __init__(self, fitted: FittedSystem, sources: Sequence[Source]) -> None:
-        self.fitted, self.sources = fitted, sources
-        self._index: Index | None = None
+    fitted: FittedSystem
+    sources: Sequence[Source]
+    first: Index
 
     def search(self, claims: Sequence[Claim], k: int = DEPTH) -> SystemResult:
         """Rank sources for claims, `k` at least, and apply the stages."""
         fitted = self.fitted
         system, runtime = fitted.system, fitted.runtime
-        index = self._index or system.first.index(self.sources, runtime, fitted.wanted)
-        self._index = index
-        result = index.search(claims, system.first_depth(k))
+        result = self.first.search(claims, system.first_depth(k))
         kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
         stages = [*result.parts, (kind, result)]
         stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)

@@ -56,10 +56,10 @@ def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> T
     plain = EMOJI.sub(" ", LINK.sub(" ", tweet))
     hashtags = tuple(_HASHTAG.findall(plain))
 
-    def kept(tag: re.Match[str]) -> str:
+    def tag_text(tag: re.Match[str]) -> str:
         return f" {tag[1].replace('_', ' ')} " if keep_words else " "
 
-    text = _HASHTAG.sub(kept, plain)
+    text = _HASHTAG.sub(tag_text, plain)
     if shortest > 1:
         text = re.sub(rf"\b\w{{1,{shortest - 1}}}\b", " ", text)
     return TweetFields(" ".join(text.split()), hashtags)

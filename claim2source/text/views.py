@@ -210,10 +210,10 @@ def cut_sources(sources: Sequence[Source], config: PassageConfig) -> list[list[S
         >>> [part.abstract for part in cut_sources([long], PassageConfig(3, 1))[0]]
         ['one two three', 'three four']
     """
-    return [_cut(source, config) for source in sources]
+    return [_passages_of(source, config) for source in sources]
 
 
-def _cut(source: Source, config: PassageConfig) -> list[Source]:
+def _passages_of(source: Source, config: PassageConfig) -> list[Source]:
     words = source.abstract.split()
     if len(words) <= config.words:
         return [source]

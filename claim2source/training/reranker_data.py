@@ -21,7 +21,7 @@ from claim2source.models.manifest import FILE
 from claim2source.stages.pairs import Pair
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.nodes import BM25Node
-from claim2source.systems.read import Systems, named_systems
+from claim2source.systems.read import Systems, read_systems
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.data import in_turn
@@ -91,7 +91,7 @@ class FirstStage:
         """Read the systems."""
         if self.first.system is None:
             return {PLAIN: System(PLAIN, BM25Node(name=PLAIN))}
-        return named_systems(self.first.files, None)[0]
+        return read_systems(self.first.files or None)
 
     @cached_property
     def system(self) -> System:

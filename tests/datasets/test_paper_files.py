@@ -120,7 +120,7 @@ def test_a_folder_is_all_its_files_and_says_which_it_leaves_out(tmp_path: Path) 
     files = PaperFiles.of(str(tmp_path))
     papers = list(files)
     assert papers[:3] == [Paper(Source("5", "T")), *READ] and papers[3].source.id == "7"
-    assert "files of other kinds: 2 (first: a.pdf)" in files.said()
+    assert "files of other kinds: 2 (first: a.pdf)" in files.omissions()
 
 
 BROKEN: list[tuple[str, str, str]] = [
@@ -187,7 +187,11 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
     for _ in range(2):
         read = [(one.source.id, one.source.abstract) for one in files]
         assert read == [("1", "the longest text"), ("2", "now with a text")]
-        assert len(files) == 2 and "repeated ids" in files.said() and ": 5 (first" in files.said()
+        assert (
+            len(files) == 2
+            and "repeated ids" in files.omissions()
+            and ": 5 (first" in files.omissions()
+        )
     once = PaperFiles.of(str(path))
     once.check = False
     assert [one.source.abstract for one in once] == ["short", "", "the longest text"]

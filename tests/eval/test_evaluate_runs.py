@@ -234,6 +234,22 @@ def test_the_grid_of_styles_is_run_on_every_checkpoint(
         evaluated(run, data, tmp_path / "no", *grid_of, "--depth=3")
 
 
+def test_finished_rows_are_read_without_their_models(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = trained
+    one = run / "checkpoints" / "epoch-1"
+    first = evaluated(one, data, tmp_path, "--repeats=20")
+
+    def loaded(*given: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("claim2source.systems.runtime.resolve", loaded)
+    assert evaluated(one, data, tmp_path, "--repeats=20").systems == first.systems
+    with pytest.raises(AssertionError, match="loaded"):
+        evaluated(one, data, tmp_path / "other", "--repeats=20")
+
+
 def test_the_claim_form_of_what_cannot_run_is_read_from_its_files(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.io.submissions import check_submission, year_of
 from claim2source.io.trec import read_run
-from claim2source.pipeline.submit import require_submittable, submit
+from claim2source.pipeline.files import require_submittable, submit
 from claim2source.systems.read import SYSTEMS_FOLDER
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play

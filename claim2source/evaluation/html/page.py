@@ -83,7 +83,7 @@ def html_report(
     sections = [*sections_of(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries, total = compared_claims(scored, claims), len(scored.claim_ids)
-    page = rendered(
+    page = render_page(
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
         subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
         f"{len(systems)} system{'s' * (len(systems) > 1)}.",
@@ -112,7 +112,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
     first = claims[:MOST_CLAIMS]
-    page = rendered(
+    page = render_page(
         title=f"{title}: claims through {len(runs)} stages",
         subtitle="",
         verdict=_move_lines(runs, dataset),
@@ -144,7 +144,7 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
     return lines
 
 
-def rendered(**values: object) -> str:
+def render_page(**values: object) -> str:
     """Render the template with its script and style; all values are escaped."""
     import jinja2
     from markupsafe import Markup, escape

@@ -224,7 +224,7 @@ def interval_plot(
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many numbers as do not touch.
-        most = max(1, int((across - 34) / 44))
+        most = max(1, int((across - 34) / 36))
         axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
         axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
         axes.tick_params(axis="y", labelcolor=_INK)

@@ -37,7 +37,7 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         seed=seed,
     )
     own = [pair for pair in result.comparisons if pair.system == first]
-    sentences = "; ".join(filter(None, [_beaten(own), _undecided(own)]))
+    sentences = "; ".join(filter(None, [_wins(own), _ties(own)]))
     pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
     return [
         f"{first} {sentences}.",
@@ -59,7 +59,7 @@ def p_text(p: float) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _beaten(own: Sequence[Comparison]) -> str:
+def _wins(own: Sequence[Comparison]) -> str:
     better = [pair for pair in own if pair.verdict == "better"]
     if not better:
         return "has the highest score"
@@ -74,7 +74,7 @@ def _beaten(own: Sequence[Comparison]) -> str:
     return f"beats {whom} others by {min(test.difference for test in better):.3f} or more, {most}"
 
 
-def _undecided(own: Sequence[Comparison]) -> str:
+def _ties(own: Sequence[Comparison]) -> str:
     parts = []
     for kind, words in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:

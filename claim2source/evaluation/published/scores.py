@@ -84,7 +84,7 @@ def _bounded_score(column: Column, system: LoadedSystem, same: bool) -> _Bounded
 
 
 def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
-    """Set every published score that one of these rows has a number for beside it."""
+    """Set beside every row of a report the published scores of the same system and metric."""
     loaded = [
         LoadedSystem(system, Path(), report.dataset, report.split)
         for system in systems

@@ -79,7 +79,7 @@ class PublishedTables:
 
 
 def selected_tables(names: Sequence[str] | None) -> list[Table]:
-    """Read the tables of these ids or papers, without any of all."""
+    """Read the tables of these ids or papers; without any, all tables."""
     tables = load_published()
     for name in names or ():
         if not any(name in (table.id, table.paper) for table in tables):

@@ -1,7 +1,8 @@
-"""Submit a system's ranking to the labs: check what they want, fill up, write, zip."""
+"""Write a system's ranking as files: TREC runs, and the labs' submissions, checked and zipped."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.run import Run
 from claim2source.datasets.checkthat import LANGUAGES
 from claim2source.io.submissions import (
+    Year,
     check_submission,
     lab_ids,
     require_zip,
@@ -18,7 +20,42 @@ from claim2source.io.submissions import (
     year_of,
     zip_submission,
 )
-from claim2source.pipeline.evaluate import SUBMITTED
+from claim2source.io.trec import write_trec_run
+
+SUBMITTED = 5
+_YEARS: tuple[Year, ...] = (2026, 2025)
+
+
+def write_runs(run: Run, dataset: Dataset, folder: Path) -> None:
+    """Write a TREC run for each language into a folder; earlier ones of others are removed."""
+    _remove_old_languages(folder, "{}.trec", dataset, " claim2source\n")
+    for language in dataset.languages:
+        claims = [claim.id for claim in dataset.claims if claim.lang == language]
+        write_trec_run(run.restricted(claims), folder / f"{language}.trec")
+
+
+def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
+    """Write the labs' submission files: 2026's by language, and 2025's.
+
+    Earlier ones of other languages are removed.
+    """
+    _remove_old_languages(
+        folder / "submission_2026", "predictions_{}.tsv", dataset, "index\tpreds\n"
+    )
+    for year in _YEARS:
+        for file, ids in lab_ids(dataset, year).items():
+            write_submission(run, folder / f"submission_{year}" / file, year, SUBMITTED, ids)
+
+
+def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
+    """Remove files of languages that an evaluation lacks, if their first line is ours."""
+    names = {name.format(language) for language in dataset.languages}
+    for path in sorted(folder.glob(name.format("*"))):
+        if path.name in names or not re.fullmatch(name.format("[a-z]{2,3}"), path.name):
+            continue
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if file.readline().endswith(ending):
+                path.unlink()
 
 
 def require_submittable(
