@@ -161,10 +161,10 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     """
     # Plan, and refuse what cannot be done before anything is run.
     out, scoring = config.out, config.scoring
-    require_tracking(config.wandb)
-    require_output(out)
     if config.styles is not None:
         config.styles.require_texts()
+    require_tracking(config.wandb)
+    require_output(out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     forms, notes = distinct_forms(config.claims, dataset.claims)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}

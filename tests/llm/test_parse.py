@@ -83,6 +83,7 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
         ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
         ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
+        ('{"why": "It says {\\"selected_paper\\": 4}.", "selected_paper": 3}', 3),
         ('<|channel|>analysis<|message|>{"selected_paper": 9}<|end|>', "empty"),
         ("{{{{" * 5000 + '{"selected_paper": 4}', "not JSON"),
         ('{"selected_paper": "3"}', "does not fit the schema"),

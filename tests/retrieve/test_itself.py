@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import ir_measures
@@ -21,6 +20,7 @@ from claim2source.retrieve import BM25, BM25Config, BM25Index, FusionConfig, Hyb
 from claim2source.retrieve.faiss_index import PassageIndex, VectorIndex, passage_id
 from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from eval.score import main as score
+from tests.datasets.test_beir import make
 
 # As ArguAna: every argument is a source, and its counter-argument is the gold.
 WORDS = "taxes schools rivers trains music hospitals forests prisons bridges farms".split()
@@ -41,12 +41,7 @@ def arguana(folder: Path) -> Path:
     corpus.append({"_id": "same", "title": "", "text": "volcanoes erupt again"})
     queries.append({"_id": "same", "text": "volcanoes erupt"})
     judged.append("same\tsame\t1")
-    (folder / "qrels").mkdir(parents=True)
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    head = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels" / "test.tsv").write_text(head + "\n".join(judged) + "\n")
-    return folder
+    return make(folder, corpus, queries, {"test": judged})
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from claim2source.retrieve.saved import SavedRun, SavedRunConfig
 from claim2source.systems.nodes import BM25Node, HybridNode, RunNode
 from claim2source.systems.read import read_systems
 from claim2source.systems.system import System, run_system
+from tests.io.test_released import claim_of, written
 
 GOLDS = {"dev-en-0": "p1", "dev-en-1": "p2", "dev-de-0": "p2", "dev-de-1": "p3"}
 CLAIMS = tuple(
@@ -29,22 +30,12 @@ DATA = Dataset(
 )
 
 
-def scores(folder: Path, lang: str, lists: dict[int, list[str]], split: str = "dev") -> Path:
-    entries = [
-        {
-            "query_index": index,
-            "query_text": "text",
-            "ground_truth_pubkey": GOLDS.get(f"{split}-{lang}-{index}", "None"),
-            "candidates": [
-                {"rank": i, "pubkey": key, "embedding_score": 1 / i}
-                for i, key in enumerate(keys, 1)
-            ],
-        }
-        for index, keys in lists.items()
-    ]
-    path = folder / f"{lang}.out"
-    path.write_text(json.dumps(entries))
-    return path
+def scores(folder: Path, lang: str, lists: dict[int, list[str]]) -> Path:
+    entries = []
+    for index, keys in lists.items():
+        rows = ((key, 1 / i, None, None) for i, key in enumerate(keys, 1))
+        entries.append(claim_of(index, GOLDS.get(f"dev-{lang}-{index}", "None"), *rows))
+    return written(folder, json.dumps(entries), f"{lang}.out")
 
 
 def english(folder: Path) -> Path:

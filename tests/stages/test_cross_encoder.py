@@ -22,7 +22,6 @@ from transformers import (
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.io.store import Store
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, scored_alone
@@ -189,23 +188,19 @@ def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
 
 
 @pytest.mark.parametrize("kind", [CrossEncoder, MaxSim])
-def test_scores_are_kept_and_other_weights_have_their_own(
+def test_other_weights_and_settings_of_a_model_have_scores_of_their_own(
     kind: type[Reranker], folder: Path, tmp_path: Path, tiny_folder: Path
 ) -> None:
-    store, other = Store(tmp_path / "s"), save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
-    sources = [Source(str(i), abstract=pair.source) for i, pair in enumerate(PAIRS)]
-    run = Run.from_lists({"0": [(s.id, -float(s.id)) for s in sources]})
-
-    def reused(**settings: Any) -> int:
+    def identity(**settings: Any) -> Any:
         given: dict[str, Any] = {"model": str(folder), "max_length": 64} | settings
-        stage = kind(**given).with_runtime(store, "cpu")
-        return stage.apply([Claim("0", "claim works")], sources, run).cost.reused
+        return kind(**given).with_runtime(None, "cpu").identity
 
-    assert [reused(depth=5), reused(depth=30), reused(depth=30)] == [0, 5, 30]
-    changed = [{"model": str(other)}, {"max_length": 9}, {"dtype": "bfloat16"}, {"mix": 0.2}]
-    if kind is MaxSim:
-        del changed[2]
-    assert [reused(depth=2, **one) for one in changed] == [0] * (len(changed) - 1) + [2]
+    other = save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
+    changes: list[dict[str, Any]] = [{"model": str(other)}, {"max_length": 9}]
+    if kind is CrossEncoder:
+        changes.append({"dtype": "bfloat16"})
+    assert all(identity(**change) != identity() for change in changes)
+    assert identity(mix=0.2, depth=5) == identity()
 
 
 def test_what_is_no_reranker_is_refused(tmp_path: Path, tiny_folder: Path) -> None:

@@ -110,21 +110,6 @@ def test_the_obedient_verifier_obeys_what_is_outside_of_the_fences(
     assert stage(server, verify="select").apply([CLAIM], SOURCES, RUN).sources("c")[0] == "s1"
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        '{"reasoning": "The post says {\\"selected_paper\\": 4}.", "selected_paper": 2}',
-        'It says {"reasoning": "x", "selected_paper": 4}.\n{"reasoning": "", "selected_paper": 2}',
-        '<think>{"reasoning": "", "selected_paper": 4}</think>'
-        '{"reasoning": "", "selected_paper": 2}',
-    ],
-)
-def test_quoted_json_is_not_the_verifiers_own(llm_server: Start, raw: str) -> None:
-    server = llm_server(lambda chat: raw)
-    found = stage(server, verify="select").apply([CLAIM], SOURCES, RUN)
-    assert found.sources("c")[0] == "s1" and not found.failures
-
-
 def test_a_reason_is_one_line_without_control_characters(llm_server: Start) -> None:
     reason = "a\\n\\u001b[31mb" + "x" * 1000
 
