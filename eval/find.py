@@ -29,6 +29,8 @@ from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.fetch import Fetcher, is_address
 from claim2source.io.posts import MOST, Post, read_posts
 from claim2source.io.store import Store
+from claim2source.models.config import ModelConfig
+from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.text.language import CODES, load_detector
 
@@ -91,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
+    if config.model is not None:
+        require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:
         load_detector()
     engine = open_index(config.index or "", config.at)

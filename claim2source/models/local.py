@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +16,8 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.files import why_not_folder
 from claim2source.models.config import ModelConfig
 
+# What Nvidia's, AMD's and WSL's drivers make.
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Of the process, as the hub's own switch is: stages load models late, and in threads.
 _folder: Path | None = None
 
@@ -62,14 +66,22 @@ def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
 def with_local_models(
     work: Callable[Concatenate[C, P], R],
 ) -> Callable[Concatenate[C, P], R]:
-    """Have a program's work take models from where its settings say."""
+    """Have a program's work take models from where its settings say; refuse an absent GPU."""
 
     @wraps(work)
     def within(config: C, *arguments: P.args, **named: P.kwargs) -> R:
+        require_device(getattr(config, "device", None))
         with local_models(config.models, config.offline):
             return work(config, *arguments, **named)
 
     return within
+
+
+def require_device(device: str | None) -> None:
+    """Raise `ConfigError` for a GPU that no driver knows, before PyTorch is imported."""
+    wants_gpu = device is not None and device.startswith("cuda")
+    if wants_gpu and sys.platform == "linux" and not any(map(os.path.exists, _GPUS)):
+        raise ConfigError("device", device, "cpu: there is no GPU here")
 
 
 def local_name(name: str) -> str:

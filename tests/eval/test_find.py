@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -160,6 +161,37 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
     write_json(folder / "config.json", config | {"layer_norm_eps": 1e-5})
     with pytest.raises(UserError, match="another model made this index"):
         main([POST, "--index", index, "--model", str(folder)])
+
+
+REFUSED_EARLY = """
+import sys
+from claim2source.core.errors import UserError
+from eval.find import main
+try:
+    main(sys.argv[1:])
+except UserError as error:
+    print(error, *(name for name in ("torch", "lancedb") if name in sys.modules), sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--device", "cuda"], "cpu: there is no GPU here"),
+        (["--model", "multilingual-e5-smal", "--offline"], "did you mean"),
+        (["--index", "nosuch"], "no such folder"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
+    index: str, words: list[str], why: str
+) -> None:
+    if words[0] == "--device" and os.path.exists("/dev/nvidiactl"):
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-c", REFUSED_EARLY, POST]
+    command += [*words] if "--index" in words else [*words, "--index", index]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert why in done.stdout and "|" not in done.stdout
 
 
 def close(one: Any, other: Any) -> bool:
