@@ -115,11 +115,9 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("extractor", "attribution", {"extractor": {"url": "http://x"}}),
     ("rewrites", "relevance", {"rewrites": 2, "temperature": 0}),
     ("stride", "listwise", {"stride": 21}),
-    ("documents", "jina", {"documents": 65}),
     ("max_length", "jina", {"max_length": 512}),
     ("instruction", "yes_no", {"instruction": " "}),
     ("url", "http", {"url": "http://u:p@h"}),
-    ("dialect", "http", {"dialect": "tei"}),
 ]
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.stages.verifier import Select
 from claim2source.systems.stages import load_stages
 from claim2source.text.prompts import PROMPTS
 from tests.llm_server import Chat, LLMServer
@@ -119,4 +118,3 @@ def test_a_reason_is_one_line_without_control_characters(llm_server: Start) -> N
     found = stage(llm_server(reply), verify="select").apply([CLAIM], SOURCES, RUN)
     note = found.notes["c"]
     assert note.isprintable() and "\n" not in note and len(note) < 500
-    assert isinstance(stage(llm_server(), verify="select"), Select)

@@ -133,11 +133,8 @@ def test_results_that_a_reply_lacks_are_asked_for_alone() -> None:
         return status, reply, headers
 
     with ScoreServer(lacking) as server:
-        assert scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3)]).tolist() == [
-            -1,
-            -2,
-            -3,
-        ]
+        found = scored(stage(server), [Pair("c", "a" * n) for n in (1, 2, 3)])
+        assert found.tolist() == [-1, -2, -3]
 
 
 def test_a_server_that_cannot_serve_is_said_at_once(
