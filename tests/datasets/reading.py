@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from claim2source.core.errors import InputError
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.papers import Paper
 
 
 def written(path: Path, data: str | bytes) -> Path:
+    """Write a file; a text whose name ends in .gz is packed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    if isinstance(data, str):
+        data = gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode()
+    path.write_bytes(data)
     return path
 
 
@@ -19,4 +26,11 @@ def read(
     path: Path, data: str | bytes, columns: Mapping[str, str] | None = None
 ) -> tuple[list[Paper], str]:
     files = PaperFiles.of(str(written(path, data)), columns)
-    return list(files), files.said()
+    return list(files), files.omissions()
+
+
+def refused(path: Path, data: str | bytes, why: str) -> None:
+    """Check that a file is refused in one line that says why."""
+    with pytest.raises(InputError, match=why) as caught:
+        read(path, data)
+    assert len(caught.value.lines) == 1

@@ -12,7 +12,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.records import Source
 from claim2source.datasets import load
 from claim2source.datasets.papers import Paper
-from tests.datasets.reading import read
+from tests.datasets.reading import read, refused
 from tests.datasets.test_beir import make
 
 WORK: dict[str, Any] = {
@@ -108,8 +108,7 @@ def test_items_of_reference_managers(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        read(tmp_path / "a.json", text)
+    refused(tmp_path / "a.json", text, why)
 
 
 UNKNOWN: list[tuple[dict[str, Any], str]] = [
@@ -122,8 +121,7 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 def test_an_unknown_key_beside_a_missing_one_is_refused(
     tmp_path: Path, record: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(InputError, match=why):
-        read(tmp_path / "a.jsonl", json.dumps(record))
+    refused(tmp_path / "a.jsonl", json.dumps(record), why)
     folder = make(tmp_path / "set", [record], [{"_id": "q1", "text": "x"}], {"dev": ["q1\t1\t1"]})
     with pytest.raises(InputError, match=why):
         load(folder, "dev")

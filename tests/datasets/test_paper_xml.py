@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.core.errors import InputError
 from claim2source.core.records import Source
 from claim2source.datasets.papers import Paper
-from tests.datasets.reading import read
+from tests.datasets.reading import read, refused
 
 JATS = """<?xml version="1.0"?>
 <!DOCTYPE article PUBLIC "-//NLM//DTD JATS//EN" "JATS.dtd">
@@ -123,9 +122,7 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
         papers, _ = read(tmp_path / "a.xml", LATIN.format(name, title).encode(name))
         assert papers[0].source.title == "Größe"
     for name in ("shift_jis", "no-such"):
-        with pytest.raises(InputError, match="cannot be read, save it as UTF-8") as caught:
-            read(tmp_path / "a.xml", LATIN.format(name, ""))
-        assert len(caught.value.lines) == 1
+        refused(tmp_path / "a.xml", LATIN.format(name, ""), "cannot be read, save it as UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -141,5 +138,4 @@ def test_encodings_that_the_parser_knows_and_does_not(tmp_path: Path) -> None:
     ],
 )
 def test_xml_of_other_kinds_is_named(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        read(tmp_path / "a.xml", text)
+    refused(tmp_path / "a.xml", text, why)
