@@ -26,7 +26,7 @@ from claim2source.core.shipped import shipped
 
 cached: Any = cache  # of classes too, which mypy takes for unhashable
 Config = TypeVar("Config")
-MOST = 10**9  # of what is only counted
+MOST = 10**9  # the largest count
 _LIST = "a list, such as [a, b], each {0}"
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}

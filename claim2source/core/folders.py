@@ -181,7 +181,7 @@ def require_output(out: Path) -> None:
         )
     for name, sign in _SIGNS.items():
         _refuse_foreign(out / name, sign)
-        # Markdown has no sign of its own: ours lies beside a file that has one.
+        # Markdown cannot be marked as ours: it is where it lies beside a marked file.
         if name.endswith(".json") and not (out / name).exists():
             _refuse_foreign((out / name).with_suffix(".md"))
     require_writable(out, "folder")

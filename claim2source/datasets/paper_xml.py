@@ -38,7 +38,7 @@ _FOREIGN = {
     "collection": "BioC or MARC XML",
     "worddocument": "a Word document",
 }
-# Elements that begin a line, and formulas that are there a second time.
+# Elements that begin a line, and repeated formulas.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
 _REPEATED_TAGS = frozenset(("tex-math", "annotation", "annotation-xml"))
 

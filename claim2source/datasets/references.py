@@ -22,7 +22,7 @@ from claim2source.datasets.papers import (
 from claim2source.io.text_files import any_lines, why_not_id
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
-# The fields of tags; of a field's tags the first one that is there counts.
+# Tag -> field; of a field's tags the first present one counts.
 _RIS = {
     "title": ("TI", "T1", "CT", "BT"),
     "abstract": ("AB", "N2"),
@@ -58,7 +58,7 @@ _BIBTEX = {
     "id": (),
 }
 _NBIB_LINE = re.compile(r"(?=.{4}- )([A-Z]{2,4}) *- (.*)", re.DOTALL)
-# Of LaTeX: what differs from text, formulas, and signs that people write without a backslash.
+# LaTeX: marks, formulas, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
 _MATH = re.compile(r"(?<!\\)\$(?=\S)(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # but not "$5 or $10"
 _UNESCAPED = re.compile(r"(?<!\\)([$%&#])")

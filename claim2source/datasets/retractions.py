@@ -29,7 +29,7 @@ _KINDS = (
 _STATES = tuple(state for _, state in _KINDS)
 _NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
 _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
-# Of a notice that is a paper itself: what it says, and of which paper.
+# Between the state and the DOI that a notice, which is itself a paper, is about.
 NOTICE = " notice of "
 # Columns of Retraction Watch's file.
 _WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")

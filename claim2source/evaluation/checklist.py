@@ -23,7 +23,7 @@ _UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
     *("hashes of pretrained weights", "price in money", "energy"),
 )
-# How stages are called that rank again; those before them ask no language model.
+# Names of re-ranking stages; first stages ask no language model.
 _LATER = ("rerank ", "verify ")
 # Claim forms that hold a translation.
 _TRANSLATED = ("translated", "bilingual", "paired")

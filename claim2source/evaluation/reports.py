@@ -162,7 +162,7 @@ def common_data(
     def common(key: str, values: Sequence[str], given: str | None) -> str:
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
-            # One folder by two ways to write it, or by its name, is one.
+            # Two spellings of a path, or a path and a name, are one data set.
             same = [name for name in names if key == "dataset" and _one_folder(name, value)]
             names.setdefault(same[0] if same else value, []).append(system.name)
         if given is None and len(names) != 1:
@@ -194,7 +194,7 @@ def _one_folder(one: str, other: str) -> bool:
     try:
         return one == other or real_path(folder_of(one)) == real_path(folder_of(other))
     except InputError:
-        return False  # a name without a folder is no other name's
+        return False  # a name without a folder equals no other
 
 
 def _shortened(names: Sequence[str]) -> str:

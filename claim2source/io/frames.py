@@ -143,7 +143,7 @@ class FrameRecords(Records):
         self._of_metadata = [name for name in of_metadata if name in frame.columns]
         read = {*self._column_of.values(), *self._of_metadata, "metadata"}
         others = dict.fromkeys(name for name in frame.columns if name not in read)
-        # What is wrong with every row is said once.
+        # An error of every row is reported once.
         header = dict.fromkeys(self._column_of, "") | others | {"metadata": {}}
         Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
 

@@ -9,7 +9,7 @@ import numpy as np
 # Bytes of a key, the sha256 of a text.
 HASH_BYTES = 32
 _KEY = np.dtype(f"S{HASH_BYTES}")
-# Added keys lie in a dictionary, of 200 bytes a key, until there are so many, and a share of all.
+# Added keys lie in a dictionary (200 bytes a key) until they are this many and this share of all.
 _RECENT, _SHARE = 2**16, 0.25
 
 

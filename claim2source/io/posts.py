@@ -15,7 +15,7 @@ from claim2source.io.text_files import any_lines, tsv_rows
 
 # A longer one is no post.
 MOST = 2_000_000
-# Columns of a table of posts, in any case, and what it separates them by.
+# Columns of a table of posts, in upper or lower case, and its separators.
 COLUMNS = ("text", "post", "id", "_id", "lang", "date", "translation")
 SEPARATORS = ",;\t|"
 

@@ -33,7 +33,7 @@ PROJECT = "claim2source"
 TRAINING_FILE = "wandb.json"
 # A server that takes longer to answer is not waited for.
 ANSWER_SECONDS = 4.0
-# Server -> why it cannot be used, empty where it can: asked, and said, once in a process.
+# Server -> the reason why it cannot be used, empty where it can; checked once a process.
 _failures: dict[str, str] = {}
 
 

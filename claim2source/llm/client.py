@@ -153,7 +153,7 @@ class _Run:
     def __init__(self, llm: LLM, check: Check | None, what: str) -> None:
         self.llm, self.check, self.what = llm, check, what
         self.config, self.store = llm.config, llm.answers
-        # By key: what is known of a request, or why there is no reply.
+        # Key -> stored reply, or the reason why there is none.
         self.found: dict[str, StoredReply] = {}
         self.none: dict[str, str] = {}
         self.asked: set[str] = set()

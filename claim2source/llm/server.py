@@ -29,7 +29,7 @@ HEADERS = {"Accept-Encoding": "identity"}
 _PASSING = (408, 409, 425, 429)
 # With these no other request can succeed either.
 _USELESS = (401, 402, 403, 404, 405, 501)
-# Faults of the server's own that stay: what it was not made to do.
+# Errors that stay: the server does not support the request.
 _LASTING = (501, 505, 506, 508, 510, 511)
 _SPENT = re.compile(
     r"insufficient[_ ](?:quota|balance|funds|credits?)|exceeded_current_quota|arrearage"

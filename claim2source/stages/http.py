@@ -175,7 +175,7 @@ class _Wave:
             # What is refused for another reason than its texts is refused in parts as well.
             half = len(texts) // 2
             if half and (is_too_long or error.passes or is_refused):
-                # Not asked again and again: the whole request was.
+                # Each half is requested once: the whole was requested several times.
                 return [
                     *await self._score_texts(claim, texts[:half], once=True),
                     *await self._score_texts(claim, texts[half:], once=True),

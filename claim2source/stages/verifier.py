@@ -296,7 +296,7 @@ class Verifier(LLMStage):
             return None
         id = claim.id if self.votes == 1 else f"{claim.id}, vote {len(orders)}"
         request = self.request(id, messages, count)
-        # The same order again is another sample.
+        # Showing the same order again draws another sample.
         return VoteRequest(poll, order, replace(request, sample=orders.count(order) - 1))
 
     def _rank(self, poll: Poll, before: Mapping[str, float]) -> tuple[list[tuple[str, float]], str]:

@@ -28,7 +28,7 @@ _OPENING = re.compile(
     re.IGNORECASE,
 )
 _ENDING = re.compile(r"[\s,;–-]*(?:source|link|read more|via|pdf|h/t)\b[^.!?]{0,30}[:.]?\s*$", re.I)
-# Informal words, and what a formal text says.
+# Informal words -> formal ones.
 _FORMAL = dict(
     pair.strip().split("=")
     for pair in """

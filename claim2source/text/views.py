@@ -245,7 +245,7 @@ def with_claim_texts(
     def other(claim: Claim) -> Claim:
         if claim.id not in texts:
             return claim
-        # The translation stands last in both other forms: there it is put, once.
+        # Both other forms end with the translation: the text goes there, once.
         is_posted = claim_parts(claim, form)[-1].language == claim.lang
         before = claim.text if is_posted else claim.translation
         text = f"{before}\n{texts[claim.id]}" if append else texts[claim.id]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from claim2source.core.report import Choice, Epoch, Intervals, Rule, Table
+from claim2source.core.report import Choice, Epoch, Intervals, Rule, SystemReport, Table
 from claim2source.io.store import Store
 from claim2source.models import Encoder
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
@@ -57,16 +57,15 @@ def score_on_val(
     """Score a model on val; `repeats` bootstrap draws give intervals, 0 none."""
     settings = Scoring(METRICS, repeats, 0, data.seen_golds)
     scored = score_encoder(encoder, data.val, rendering, settings, store=store, progress=True)
-    values = data.weighing.of(scored.run)
+    return val_scores(scored.report, data.weighing.of(scored.run), data.weighing)
+
+
+def val_scores(report: SystemReport, values: np.ndarray, weighing: Weighing) -> ValScores:
+    """Make the scores of a report on val; `values` are those to choose by, of each claim."""
     # Without claims of seen papers there are no parts to tell apart.
-    parts = scored.report.slices if all(scored.report.slices.values()) else {}
-    return ValScores(
-        scored.report.table,
-        parts,
-        data.weighing.score(values),
-        dict(zip(data.weighing.claim_ids, values.tolist(), strict=True)),
-        scored.report.intervals,
-    )
+    parts = report.slices if all(report.slices.values()) else {}
+    by_claim = dict(zip(weighing.claim_ids, values.tolist(), strict=True))
+    return ValScores(report.table, parts, weighing.score(values), by_claim, report.intervals)
 
 
 def choose_epoch(

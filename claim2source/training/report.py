@@ -178,7 +178,13 @@ def run_text(report: Report) -> str:
             if table:
                 cells = [table.get(lang, {}).get(MAIN_METRIC) for lang in languages]
                 rows.append([f"{part} golds, {name}", *cells])
-    lines = ["", render([TextTable(columns, rows)]), *_val_lines(training)]
+    lines = [render([TextTable(columns, rows)]), *_val_lines(training), *warnings_of(training)]
+    return "\n".join(["", *lines])
+
+
+def warnings_of(training: TrainingReport) -> list[str]:
+    """Warn of steps that were skipped, and where no epoch was better than the model before."""
+    lines = []
     if training.skipped_steps:
         lines += ["", f"{training.skipped_steps} steps were skipped: loss or gradient not finite"]
     if training.chosen_epoch == 0:
@@ -187,7 +193,7 @@ def run_text(report: Report) -> str:
             "!!! No epoch was better on val than the model before training: step 0 is chosen.",
             "!!! The training did not help; see the history in report.json.",
         ]
-    return "\n".join(lines)
+    return lines
 
 
 def _val_lines(training: TrainingReport) -> list[str]:

@@ -22,7 +22,7 @@ from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchPlan, BatchSampler
 from claim2source.training.callbacks import record_epoch
 from claim2source.training.checkpoint import without_copies
-from claim2source.training.choose import ValScores
+from claim2source.training.choose import ValScores, val_scores
 from claim2source.training.data import TrainingData, why_too_small
 from claim2source.training.distributed import World, gather_values
 from claim2source.training.fit import is_overfitting, limit_batches
@@ -389,9 +389,6 @@ class PipelineOnVal(pl.Callback):
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
     """Score a ranking of val; `choose_by` is the metric of the choice."""
     one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
-    ids, metric = data.weighing.claim_ids, config.choose_by
-    values = evaluate(result.run, data.val.qrels, [metric], ids)[metric]
-    # Without claims of seen papers there are no parts to tell apart.
-    parts = one.report.slices if all(one.report.slices.values()) else {}
-    by_claim = dict(zip(ids, values.tolist(), strict=True))
-    return ValScores(one.report.table, parts, data.weighing.score(values), by_claim)
+    weighing, metric = data.weighing, config.choose_by
+    values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
+    return val_scores(one.report, values, weighing)

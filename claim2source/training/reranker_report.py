@@ -22,7 +22,7 @@ from claim2source.systems.stages import apply_stage
 from claim2source.training.choose import ValScores
 from claim2source.training.data import TrainingData
 from claim2source.training.loggers import RunLog
-from claim2source.training.report import CHOSEN, STEP_0, training_report
+from claim2source.training.report import CHOSEN, STEP_0, training_of, training_report, warnings_of
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import RunFolder, score_to_choose_by
 
@@ -111,8 +111,7 @@ def pipeline_table(report: Report) -> TextTable:
 
     Nothing was chosen on the report split; only what stands for the run is scored there.
     """
-    training = report.training
-    assert training is not None
+    training = training_of(report)
     first = report.systems[FIRST_STAGE]
     on_val = first.val["val"]
     languages = list(on_val)
@@ -151,19 +150,15 @@ def log_report(report: Report, config: RerankerConfig, logs: RunLog) -> None:
     for name, part in {"pipeline": table, **report_tables(report)}.items():
         if part is not None:
             logs.table(table_key(name), part)
-    training = report.training
-    assert training is not None and training.choice is not None
+    training = training_of(report)
     parts: list[Part] = [
         f"{report.dataset}: the first {config.first.depth} sources, re-ranked",
         table,
         *difference_lines(report),
     ]
-    if training.choice.why:
+    if training.choice is not None and training.choice.why:
         parts.append(f"Chosen on val: {training.choice.why}.")
-    if training.skipped_steps:
-        parts.append(f"{training.skipped_steps} steps were skipped: loss or gradient not finite")
-    if training.chosen_epoch == 0:
-        parts.append("!!! No epoch was better on val than the re-ranker before training.")
+    parts += filter(None, warnings_of(training))
     on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
     if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
         parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")

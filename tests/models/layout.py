@@ -32,6 +32,11 @@ def declare(folder: Path, *kinds: str, pooling: Any = "mean", **said: Any) -> Pa
     write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": width} | mode)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24} | said.get("sbert", {}))
     write_json(folder / "config_sentence_transformers.json", said.get("whole", {}))
-    file = folder / "tokenizer_config.json"
-    write_json(file, json.loads(file.read_text()) | said.get("tokenizer", {}))
+    change_json(folder / "tokenizer_config.json", **said.get("tokenizer", {}))
     return folder
+
+
+def change_json(file: Path, **values: Any) -> None:
+    """Set keys of a JSON file; those of `...` go."""
+    changed = json.loads(file.read_text()) | values
+    write_json(file, {key: value for key, value in changed.items() if value is not ...})

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
+from tests.models.layout import change_json
+
 INSTRUCTION = "Given a scientific claim from a social media post, retrieve the source paper"
 CLAIM, SOURCE = f"<|user|>\n{INSTRUCTION}\n<|embed|>\n", "<|embed|>\n"
 SPECIALS = ["<unk>", "<s>", "</s>"]
@@ -75,5 +77,4 @@ def save_mistral(folder: Path, seed: int = 0, **config: Any) -> Path:
 
 def declare_code(folder: Path, auto_map: Any, file: str = "config.json") -> None:
     """Make `file` of a model's folder point to code, as a model with its own code does."""
-    said = json.loads((folder / file).read_text())
-    (folder / file).write_text(json.dumps(said | {"auto_map": auto_map}))
+    change_json(folder / file, auto_map=auto_map)

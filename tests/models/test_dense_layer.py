@@ -17,6 +17,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.models import ModelConfig, resolve
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
+from tests.models.layout import change_json
 from tests.models.mistral import VOCABULARY, save_tokenizer
 
 st = pytest.importorskip("sentence_transformers")
@@ -108,8 +109,7 @@ def test_bin_weights_of_the_layer_are_read_only_where_allowed_and_as_tensors(
 
 
 def said(folder: Path, **values: Any) -> None:
-    file = folder / DENSE / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    change_json(folder / DENSE / "config.json", **values)
 
 
 def moved(folder: Path, order: list[int], path: str = DENSE) -> None:

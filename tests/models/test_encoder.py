@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoTokenizer
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.io.store import Store
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, Template, Tokens, resolve
+from tests.training.points import byte_level
 
 TEXTS = [
     "Vaccines work.",
@@ -55,14 +55,10 @@ def test_an_empty_text_behind_a_masked_prefix_still_has_a_vector(tiny):
 
 
 @pytest.fixture
-def byte_level(tiny):
-    """A tokenizer without special tokens whose words swallow the space before them."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: i for i, letter in enumerate(["<pad>", *alphabet, "Ġw"])}
-    core = Tokenizer(models.BPE(vocabulary, [("Ġ", "w")]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>")
+def joining(tiny, tmp_path):
+    """An encoder without special tokens, of which one word swallows the space before it."""
+    byte_level(tmp_path, join="w", pad=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     model = tiny().model
 
     def make(**settings):
@@ -71,8 +67,8 @@ def byte_level(tiny):
     return make
 
 
-def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(byte_level):
-    encoder = byte_level(template=Template(claim="q: ", pool_prefix=False))
+def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(joining):
+    encoder = joining(template=Template(claim="q: ", pool_prefix=False))
     texts = encoder.tokenizer.convert_ids_to_tokens
     (joined, apart) = encoder.tokenize(["w", "x"], "claim")
     assert texts(list(joined.ids)) == ["q", ":", "Ġw"]
@@ -81,8 +77,11 @@ def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(byte_level):
     assert apart.skip == 3
 
 
-def test_an_empty_text_has_a_token_even_without_special_tokens(byte_level):
-    assert byte_level().tokenize(["", "w"], "claim")[0] == Tokens((0,))
+def test_an_empty_text_has_a_token_even_without_special_tokens(joining):
+    encoder = joining()
+    assert encoder.tokenize(["", "w"], "claim")[0] == Tokens((1,))  # its end
+    encoder.tokenizer.eos_token = None
+    assert encoder.tokenize(["", "w"], "claim")[0] == Tokens((0,))  # else its padding
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig, Template, resolve
+from tests.models.layout import change_json
 from tests.models.mistral import SIZES, save_mistral, save_tokenizer
 
 E5 = Template(claim="Instruct: find the paper\nQuery: ", append_token="</s>")
@@ -107,9 +108,8 @@ def test_how_a_checkpoint_pads_and_cuts_changes_nothing(request, tmp_path, kind)
     found = []
     for padding, cutting in (("left", "right"), ("right", "right"), ("left", "left")):
         copy = shutil.copytree(folder, tmp_path / f"{padding}-{cutting}")
-        said = json.loads((copy / "tokenizer_config.json").read_text())
-        said |= {"padding_side": padding, "truncation_side": cutting}
-        (copy / "tokenizer_config.json").write_text(json.dumps(said))
+        file = copy / "tokenizer_config.json"
+        change_json(file, padding_side=padding, truncation_side=cutting)
         assert AutoTokenizer.from_pretrained(copy).padding_side == padding
         encoder = resolve(config(copy, template=template), "cpu").encoder
         found.append(encoder.encode(TEXTS, "claim")[0])

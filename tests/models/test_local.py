@@ -55,10 +55,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def shipped() -> Systems:
-    return read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
-
-
 def local_stages(systems: Systems) -> list[Any]:
     """The re-rankers that run here, of all systems; a stage that may be asked is one too."""
     stages = [stage for one in systems.values() for _, stage in load_stages(one.stages)]
@@ -70,7 +66,8 @@ def local_stages(systems: Systems) -> list[Any]:
 def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     small: dict[str, Path], tmp_path: Path, asked: list[str]
 ) -> None:
-    systems, kinds = shipped(), {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
+    systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
+    kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
     stages = local_stages(systems)
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
     nodes = [node for one in systems.values() for node in one.first.walk()]

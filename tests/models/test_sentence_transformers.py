@@ -15,7 +15,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import write_json
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
-from tests.models.layout import declare
+from tests.models.layout import change_json, declare
 from tests.models.mistral import save_mistral, save_tokenizer
 from tests.training.points import byte_level
 
@@ -82,14 +82,11 @@ def test_only_the_first_dimensions_are_kept(normalize: bool, cased: Path) -> Non
 def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: Path) -> None:
     """E5-Mistral's files: without it, last-token pooling reads the last word."""
     folder = save_mistral(tmp_path / "mistral")
-    (config := folder / "config.json").write_text(
-        json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "auto_map"})
-    )
+    change_json(folder / "config.json", auto_map=...)
     save_tokenizer(folder, adds_eos=True)
     declare(folder, pooling="lasttoken")
     expected = ours(folder)
     assert resolve(ModelConfig(str(folder)), "cpu").encoder.settings.template.append_token == ""
-    core = folder / "tokenizer.json"
     save_tokenizer(folder)
     declare(folder, pooling="lasttoken", tokenizer={"add_eos_token": True})
     found = resolve(ModelConfig(str(folder)), "cpu").encoder
@@ -98,8 +95,7 @@ def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: P
     assert all(tokens.ids[-1] == 2 for tokens in found.tokenize(TEXTS, "claim"))
     assert max(len(tokens.ids) for tokens in found.tokenize(TEXTS, "claim")) == 24
     # A first token cannot be put there: that is said.
-    said = json.loads(core.read_text())
-    core.write_text(json.dumps(said | {"post_processor": None}))
+    change_json(folder / "tokenizer.json", post_processor=None)
     with pytest.raises(InputError, match=r"tokenizer_config\.json: add_bos_token: true, but"):
         ours(folder)
 

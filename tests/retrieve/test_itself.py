@@ -57,9 +57,7 @@ def assert_without(run: Run, k: int, filled: bool = True) -> None:
     assert run.sources("same")[:1] == ["same"]
 
 
-def test_loading_says_how_many_and_changes_no_hash(
-    data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_says_how_many_and_changes_no_hash(data: Dataset) -> None:
     assert [claim.excluded for claim in data.claims] == [*((c.id,) for c in data.claims[:-1]), ()]
     (note,) = data.notes
     assert "10 of 11 claims" in note and "'taxes-pro'" in note

@@ -6,56 +6,53 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 # Path and body -> status, JSON, headers.
 Rule = Callable[[str, dict[str, Any]], tuple[int, Any, Mapping[str, str]]]
 
 
-class ScoreServer:
+class ScoreServer(ThreadingHTTPServer):
     """Serve a rule while the `with` lasts; `requests` holds (path, body, headers) of each."""
 
+    daemon_threads = True
+
     def __init__(self, rule: Rule) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.rule = rule
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                server.requests.append((self.path, body, dict(self.headers)))
-                status, reply, headers = rule(self.path, body)
-                content = json.dumps(reply).encode()
-                self.send_response(status)
-                # Nobody waits: the client's own waits begin with half a second.
-                soon = {"content-length": str(len(content)), "retry-after-ms": "1"}
-                for name, value in {**soon, **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
         return [body for _, body, _ in self.requests]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: ScoreServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.requests.append((self.path, body, dict(self.headers)))
+        status, reply, headers = self.server.rule(self.path, body)
+        content = json.dumps(reply).encode()
+        self.send_response(status)
+        # Nobody waits: the client's own waits begin with half a second.
+        soon = {"content-length": str(len(content)), "retry-after-ms": "1"}
+        for name, value in {**soon, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None: ...
 
 
 def shuffled(reply: Any) -> Any:

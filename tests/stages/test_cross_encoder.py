@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from claim2source.core.run import Run
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import NOT_A_NUMBER, Pair, Reranker, scored_alone
+from tests.models.layout import change_json
 from tests.models.mistral import declare_code
 from tests.stages.tiny import save_cross_encoder, save_qwen
 
@@ -64,7 +66,7 @@ def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarra
     return np.array([float(model.predict([tuple(pair)])[0]) for pair in pairs])
 
 
-def test_logits_are_those_of_sentence_transformers(folder: Path, tmp_path: Path) -> None:
+def test_logits_are_those_of_sentence_transformers(folder: Path) -> None:
     expected = predicted(folder, PAIRS)
     # Not in [0, 1], and not alike.
     assert expected.std() > 1 and (np.abs(expected) > 1).sum() > 9
@@ -105,8 +107,7 @@ def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
     assert np.std(expected) > 0.1 and len({len(pair.source) for pair in PAIRS}) > 1
     assert np.allclose(found, expected, atol=1e-4)
     if not pads:
-        said = json.loads((folder / "tokenizer_config.json").read_text())
-        (folder / "tokenizer_config.json").write_text(json.dumps(said | {"eos_token": None}))
+        change_json(folder / "tokenizer_config.json", eos_token=None)
         with pytest.raises(InputError, match="neither a pad_token_id, nor a pad or an end token"):
             scored(CrossEncoder(model=str(folder)))
 
@@ -125,8 +126,7 @@ def test_a_pair_is_cut_to_what_the_model_has_positions_for(
             **said, max_position_embeddings=19, num_labels=1, initializer_range=0.5
         )
         RobertaForSequenceClassification(config).save_pretrained(folder)
-    said = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 64}))
+    change_json(folder / "tokenizer_config.json", model_max_length=64)
     found = scored(CrossEncoder(model=str(folder)))
     assert np.allclose(found, predicted(folder, PAIRS, max_length=18), atol=1e-4)
     assert np.abs(found - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
@@ -135,13 +135,9 @@ def test_a_pair_is_cut_to_what_the_model_has_positions_for(
 
 
 def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path: Path) -> None:
-    said = json.loads((folder / "config.json").read_text())
-    kind = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
-    other = tmp_path / "sigmoid"
-    other.mkdir()
-    for path in folder.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
-    (other / "config.json").write_text(json.dumps(said | kind))
+    other = shutil.copytree(folder, tmp_path / "sigmoid")
+    sigmoid = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    change_json(other / "config.json", sentence_transformers=sigmoid)
     found, plain = (
         CrossEncoder(model=str(place)).with_runtime(None, "cpu") for place in (other, folder)
     )
@@ -216,8 +212,7 @@ def test_what_is_no_reranker_is_refused(tmp_path: Path, tiny_folder: Path) -> No
 
 def test_a_models_own_code_runs_only_where_it_is_allowed(tmp_path: Path, tiny_folder: Path) -> None:
     folder = save_cross_encoder(tmp_path / "odd", tiny_folder)
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | {"model_type": "odd-bert"}))
+    change_json(folder / "config.json", model_type="odd-bert")
     declare_code(folder, {"AutoConfig": "odd.OddConfig", "AutoModel": "odd.OddModel"})
     (folder / "odd.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for allowed in ((), ("org/other",)):

@@ -37,22 +37,12 @@ def save_qwen(folder: Path, pads: bool) -> Path:
     import torch
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
+    from tests.models.mistral import SIZES
     from tests.training.points import byte_level
 
     byte_level(folder, pad=pads)
-    sizes = Qwen3Config(
-        vocab_size=260,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=64,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        num_labels=1,
-        pad_token_id=None,
-    )
+    longer = SIZES | {"max_position_embeddings": 512, "initializer_range": 0.3}
+    sizes = Qwen3Config(vocab_size=260, head_dim=8, num_labels=1, pad_token_id=None, **longer)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         Qwen3ForSequenceClassification(sizes).save_pretrained(folder)

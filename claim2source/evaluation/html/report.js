@@ -6,7 +6,7 @@ const claims = [...list.children];
 const ranks = new Map(claims.map((claim) => [claim, claim.dataset.ranks.split(" ").map(Number)]));
 const texts = new Map();
 const [language, tag, order, text] = ["language", "tag", "order", "text"].map(byId);
-let asked = [];  // [system, lowest, highest rank] of a number in the table of ranks
+let rankFilters = [];  // [system, lowest, highest rank] of a number in the table of ranks
 
 function textOf(claim) {
   if (!texts.has(claim)) texts.set(claim, claim.textContent.toLowerCase());
@@ -19,7 +19,7 @@ function show() {
   for (const claim of claims) {
     const keep = (!language.value || claim.dataset.language === language.value)
       && (!tag.value || claim.dataset.tag === tag.value)
-      && asked.every(([system, low, high]) => {
+      && rankFilters.every(([system, low, high]) => {
         const rank = ranks.get(claim)[system];
         return rank >= low && rank <= high;
       })
@@ -37,10 +37,10 @@ function sort() {
   list.append(...sorted);
 }
 
-function ask(ranges, said) {
-  asked = ranges;
+function filterRanks(ranges, label) {
+  rankFilters = ranges;
   byId("clear").hidden = !ranges.length;
-  byId("clear").textContent = "Rank " + said + ": show all again";
+  byId("clear").textContent = "Rank " + label + ": show all again";
   show();
 }
 
@@ -56,12 +56,12 @@ function open() {
 
 for (const control of [language, tag, text]) control.addEventListener("input", show);
 order.addEventListener("input", sort);
-byId("clear").addEventListener("click", () => ask([], ""));
+byId("clear").addEventListener("click", () => filterRanks([], ""));
 for (const link of document.querySelectorAll("a[data-ranks]")) {
-  link.addEventListener("click", () => ask(
+  link.addEventListener("click", () => filterRanks(
     link.dataset.ranks.split(" ").map((range) => range.split(":").map(
       (part) => part === "inf" ? Infinity : Number(part))),
-    link.dataset.said));
+    link.dataset.label));
 }
 addEventListener("hashchange", open);
 

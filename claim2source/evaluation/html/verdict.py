@@ -12,7 +12,7 @@ from claim2source.evaluation.families import INSIDE, TOO_FEW, Family, compare_fa
 from claim2source.evaluation.html.plots import Bar
 from claim2source.metrics.metrics import language_masks, language_strata
 
-_MOST_NAMED = 4  # comparisons that are told one by one; of more, they are counted
+_MOST_NAMED = 4  # comparisons that are listed; more are counted
 
 
 def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]:

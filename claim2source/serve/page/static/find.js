@@ -2,12 +2,12 @@
 "use strict";
 const form = document.getElementById("ask"), post = document.getElementById("post");
 const answer = document.getElementById("answer"), progress = document.getElementById("progress");
-const past = document.getElementById("history"), find = document.getElementById("find");
+const earlier = document.getElementById("history"), find = document.getElementById("find");
 const stages = JSON.parse(progress.dataset.stages);
 const KEY = "claim2source.posts", MOST = 20;
-let asked = null;
+let request = null;
 
-function shownProblem(why) {
+function showProblem(why) {
   const line = document.createElement("p");
   line.className = "problem";
   line.setAttribute("role", "alert");
@@ -15,31 +15,31 @@ function shownProblem(why) {
   answer.replaceChildren(line);
 }
 
-function shownAnswer(html) {
+function showAnswer(html) {
   answer.innerHTML = html; // escaped by the server
-  ready();
+  showCopyButtons();
   answer.focus({ preventScroll: true });
   answer.scrollIntoView({ block: "nearest" });
 }
 
-function ready() {
+function showCopyButtons() {
   for (const button of answer.querySelectorAll(".copy")) button.hidden = false;
 }
 
 // What is being done, and for how long: a re-ranker or a language model takes its time.
-function watching() {
-  const begun = Date.now();
+function showProgress() {
+  const start = Date.now();
   let part = "waiting";
   const show = () => {
     const place = stages.indexOf(part);
     const step = place < 0 ? "" : ` (${place + 1} of ${stages.length})`;
-    progress.textContent = `${part}${step}, ${Math.round((Date.now() - begun) / 1000)} s`;
+    progress.textContent = `${part}${step}, ${Math.round((Date.now() - start) / 1000)} s`;
   };
   show();
   progress.hidden = false;
   const timer = setInterval(show, 1000);
   return {
-    told(name) { part = name; show(); },
+    update(name) { part = name; show(); },
     end() { clearInterval(timer); progress.hidden = true; },
   };
 }
@@ -49,9 +49,9 @@ async function ask() {
   for (const [name, value] of new FormData(form)) {
     if (name !== "post" && value) question[name] = name === "k" ? Number(value) : value;
   }
-  asked?.abort();
-  const mine = asked = new AbortController();
-  const watch = watching();
+  request?.abort();
+  const mine = request = new AbortController();
+  const watch = showProgress();
   find.disabled = true;
   answer.setAttribute("aria-busy", "true");
   try {
@@ -73,45 +73,45 @@ async function ask() {
       const lines = text.split("\n");
       text = lines.pop();
       for (const line of lines.map(JSON.parse)) {
-        if (line.part) watch.told(line.part);
-        if (line.error) shownProblem(line.error);
-        if (line.html) shownAnswer(line.html);
+        if (line.part) watch.update(line.part);
+        if (line.error) showProblem(line.error);
+        if (line.html) showAnswer(line.html);
         done = done || Boolean(line.error || line.html);
       }
     }
     if (!done) throw new Error("the server stopped in the middle; try again");
   } catch (error) {
-    if (asked === mine) shownProblem(error instanceof TypeError ? "the server cannot be reached" : error.message);
+    if (request === mine) showProblem(error instanceof TypeError ? "the server cannot be reached" : error.message);
   } finally {
     watch.end();
-    if (asked === mine) {
+    if (request === mine) {
       find.disabled = false;
       answer.removeAttribute("aria-busy");
     }
   }
 }
 
-function remembered() {
+function readHistory() {
   try {
-    const found = JSON.parse(localStorage.getItem(KEY));
-    return Array.isArray(found) ? found.filter((one) => typeof one === "string") : [];
+    const posts = JSON.parse(localStorage.getItem(KEY));
+    return Array.isArray(posts) ? posts.filter((one) => typeof one === "string") : [];
   } catch {
     return [];
   }
 }
 
 function remember(text) {
-  const posts = [text, ...remembered().filter((one) => one !== text)].slice(0, MOST);
+  const posts = [text, ...readHistory().filter((one) => one !== text)].slice(0, MOST);
   try {
     localStorage.setItem(KEY, JSON.stringify(posts));
   } catch {} // a browser may keep nothing
-  listed();
+  showHistory();
 }
 
-function listed() {
-  const posts = remembered();
-  past.hidden = posts.length === 0;
-  past.querySelector("ol").replaceChildren(...posts.map((text) => {
+function showHistory() {
+  const posts = readHistory();
+  earlier.hidden = posts.length === 0;
+  earlier.querySelector("ol").replaceChildren(...posts.map((text) => {
     const line = document.createElement("li"), button = document.createElement("button");
     button.type = "button";
     button.textContent = text.length > 120 ? `${text.slice(0, 120)}…` : text;
@@ -121,7 +121,7 @@ function listed() {
   }));
 }
 
-async function copied(button) {
+async function copyBibtex(button) {
   const text = button.closest("li").querySelector("pre");
   try {
     await navigator.clipboard.writeText(text.textContent);
@@ -138,12 +138,12 @@ post.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
 });
 answer.addEventListener("click", (event) => {
-  if (event.target.matches(".copy")) copied(event.target);
+  if (event.target.matches(".copy")) copyBibtex(event.target);
 });
 document.getElementById("forget").addEventListener("click", () => {
   localStorage.removeItem(KEY);
-  listed();
+  showHistory();
 });
 if (post.value && answer.querySelector(".papers")) remember(post.value);
-ready();
-listed();
+showCopyButtons();
+showHistory();
