@@ -42,6 +42,13 @@ def test_the_example_s_paper_is_first_in_the_demo(
         papers = json.loads(capsys.readouterr().out)
         assert title in papers[0]["title"], papers
         assert papers[0]["verdict"] in ("found", "uncertain"), papers
+        # PyTorch gives the same answer, and so the same sentences.
+        find([post, "--index", folder, "--json", "--k", "3", "--device", "cpu"])
+        for one, other in zip(papers, json.loads(capsys.readouterr().out), strict=True):
+            for key in ("score", "present"):
+                assert one.pop(key) == pytest.approx(other.pop(key), abs=1e-4)
+            assert one.pop("parts") == pytest.approx(other.pop("parts"), abs=1e-4)
+            assert one == other
         assert ("3.7" in papers[0]["sentence"]) == (post == EXAMPLE)
     find(["Schon wieder Regen in Kiel, ich habe das Wetter satt", "--index", folder, "--json"])
     assert {one["verdict"] for one in json.loads(capsys.readouterr().out)} == {"not here"}
