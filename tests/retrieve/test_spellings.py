@@ -126,8 +126,7 @@ def test_another_analysis_is_neither_read_from_the_store_nor_from_a_folder(
 def test_other_comparisons_of_words_know_the_spellings_too() -> None:
     for one, other in SPELLINGS:
         claims = [Claim("a", one, golds=("p",)), Claim("b", other, golds=("q",))]
-        same = golds_by_text(claims)["a"] == {"p", "q"}
-        assert same
+        assert golds_by_text(claims)["a"] == {"p", "q"}
         assert headline_share(other, one) == 1
         assert names_one(f"so: {other}!", [one])
         answer = {"query_entities": [one], "documents": [{"document": 1, "entities": [other]}]}
