@@ -64,7 +64,7 @@ class IndexManifest:
     names: float = 0.0
     table: str = "papers"
     index: Literal["lancedb"] = "lancedb"
-    format: Literal[1] = 1
+    format: Literal[2] = 2
 
     def __post_init__(self) -> None:
         require(self.bm25.analysis == "terms", "bm25.analysis", self.bm25.analysis, "terms")
@@ -116,6 +116,10 @@ class IndexManifest:
     @classmethod
     def parsed(cls, text: str, path: Path) -> Self:
         """Read JSON; `path` is named in errors."""
+        values = json.loads(text)
+        if isinstance(values, dict) and values.get("format") == 1:
+            why = "an older version of this program made this index; index again into another --out"
+            raise InputError(path, why=why)
         manifest = validated(cls, text, path)
         if manifest.model is None:
             return manifest
