@@ -103,7 +103,9 @@ def test_a_model_of_the_claims_alone_is_left_to_pytorch(tmp_path: Path, tiny_fol
     assert isinstance(left, Encoder)
     claims, sources = (left.encode(TINY, side)[0] for side in ("claim", "source"))
     assert np.array_equal(sources, full.encode(TINY, "source")[0])
-    assert not np.allclose(claims, resolve(point_config(base), "cpu").encoder.encode(TINY, "claim")[0])
+    assert not np.allclose(
+        claims, resolve(point_config(base), "cpu").encoder.encode(TINY, "claim")[0]
+    )
 
 
 def test_an_adapter_is_left_to_pytorch(tmp_path: Path, tiny_folder: Path) -> None:
