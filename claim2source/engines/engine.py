@@ -132,6 +132,8 @@ class Engine(PaperTable):
         version: int | None = None,
         name: str = MANIFEST,
     ) -> None:
+        if version is not None and manifest.partitions == 1:  # an older state may have more
+            manifest = replace(manifest, partitions=0, probes=0)
         self.files, self.manifest, self.where = files, manifest, files.uri
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None

@@ -276,6 +276,11 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
     assert seen == before and len(seen) == 200 and not engine.manifest.partitions
     engine.build()
     assert engine.manifest.partitions == round(count**0.5)
+    # And of an older state, which was divided.
+    version, engine.exact_below = engine.version, count + 1
+    engine.build()
+    assert engine.manifest.partitions == 1 and scores(engine, np.ones(WIDTH)) == before
+    assert scores(open_index(tmp_path / "index", version), np.ones(WIDTH)) == before
     engine.close()
 
 
