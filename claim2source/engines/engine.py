@@ -369,6 +369,12 @@ class Engine(PaperTable):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         release_memory()  # of writing
+        if self.manifest.partitions == 1:
+            # All vectors are compared meanwhile: LanceDB would divide a large partition.
+            self.note(partitions=0, probes=0, trained=0)
+            with self._named():
+                if "vector" in (names := self._index_names()):
+                    self._table.drop_index(names["vector"])
         with self._named():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()
