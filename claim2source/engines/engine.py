@@ -116,7 +116,8 @@ class Engine(PaperTable):
     of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
     search meanwhile. `where` names the index in errors. With `version` an older state is searched;
     else `find`, `search`, `stats` and `refresh` see what other processes wrote until then, and
-    what is read next is of the same state. `name` is the manifest's.
+    what is read next is of the same state. One thread uses an engine at a time. `name` is the
+    manifest's.
     """
 
     device: str | None = None
