@@ -165,6 +165,8 @@ def write_index(config: IndexProgramConfig) -> None:
     files_of(config.out)
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
+    if config.claims is not None:
+        folder_of(config.claims)
     if config.source is None:
         engine = open_index(config.out)
         try:
@@ -186,8 +188,6 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
-    if config.claims is not None:
-        folder_of(config.claims)
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)

@@ -116,7 +116,8 @@ class Engine(PaperTable):
     of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
     search meanwhile. `where` names the index in errors. With `version` an older state is searched;
     else `find`, `search`, `stats` and `refresh` see what other processes wrote until then, and
-    what is read next is of the same state. `name` is the manifest's.
+    what is read next is of the same state. One thread uses an engine at a time. `name` is the
+    manifest's.
     """
 
     device: str | None = None
@@ -132,6 +133,8 @@ class Engine(PaperTable):
         version: int | None = None,
         name: str = MANIFEST,
     ) -> None:
+        if version is not None and manifest.partitions == 1:  # an older state may have more
+            manifest = replace(manifest, partitions=0, probes=0)
         self.files, self.manifest, self.where = files, manifest, files.uri
         self.exact_below, self.at, self.name = exact_below, version, name
         self._lock: Lock | None = None
@@ -369,6 +372,12 @@ class Engine(PaperTable):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         release_memory()  # of writing
+        if self.manifest.partitions == 1:
+            # All vectors are compared meanwhile: LanceDB would divide a large partition.
+            self.note(partitions=0, probes=0, trained=0)
+            with self._named():
+                if "vector" in (names := self._index_names()):
+                    self._table.drop_index(names["vector"])
         with self._named():
             self._table.optimize(cleanup_older_than=RETENTION)
         self._write_seal()

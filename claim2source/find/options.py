@@ -32,7 +32,7 @@ class FinderOptions(ModelOptions):
             it was fitted to the index.
         model: the model that made the index, where it lies elsewhere now.
         store: folder of the store, in which stages keep what they gave; none: the program's.
-        device: none takes a GPU if there is one.
+        device: none takes a GPU if there is one, but for one post of `find` NumPy where it can.
     """
 
     index: str | None = None

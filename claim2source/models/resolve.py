@@ -93,8 +93,8 @@ def resolve(
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
-    base unquantized, as merging does. On the device `numpy` a model of BERT's kind runs without
-    PyTorch, any other as on None.
+    base unquantized, as merging does. On the device `numpy` a model of BERT's kind that encodes
+    both sides runs without PyTorch, any other as on None.
     """
     config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
     folder = checkpoint_folder(config.name)
@@ -107,6 +107,8 @@ def resolve(
         config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     shorten = config.max_length is None
+    if device == NUMPY and export is not None and export.weights.trained == "query_only":
+        device = None  # one model in NumPy has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
     encoder.weights, encoder.name = _identity(base, files), base.name
     if export is None:
@@ -178,7 +180,8 @@ def _checkpoint(
     file = folder / FILE
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
-    if device == NUMPY and (weights.kind == "lora" or manifest.source_model is not None):
+    of_two = weights.trained == "query_only" or manifest.source_model is not None
+    if device == NUMPY and (weights.kind == "lora" or of_two):
         device = None  # adapters and projections are layers of PyTorch
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)

@@ -309,7 +309,7 @@ def first_problem(errors: Sequence[Any]) -> tuple[str, str]:
     """Name the field of pydantic's first error, and say in plain words why it is refused."""
     first = errors[0]
     path = [str(part) for part in first["loc"]]
-    path = path[1:] if path[0] == "body" and len(path) > 1 else path
+    path = path[1:] if path[:1] == ["body"] and len(path) > 1 else path
     kind = path[-1] if first["type"] == "string_pattern_mismatch" else first["type"]
     if kind in _REASONS:
         return ".".join(path), _REASONS[kind].format(**first.get("ctx", {}))

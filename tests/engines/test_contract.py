@@ -238,6 +238,52 @@ def test_a_listed_paper_is_read_as_it_was_in_its_state(tmp_path: Path) -> None:
     writer.close()
 
 
+@pytest.mark.slow
+def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
+    """LanceDB divides a partition of more than 16,384 vectors when more are added."""
+    count, first = 19_000, 17_000
+    vectors = half(np.random.default_rng(4).normal(size=(count, WIDTH)))
+    papers = [Paper(Source(f"p{i}", f"w{i % 40}")) for i in range(count)]
+
+    def rows(start: int, end: int) -> Rows:
+        those = papers[start:end]
+        titles = [paper.source.title for paper in those]
+        return Rows(those, titles, vectors[start:end], [*map(stamp_of, those)])
+
+    def scores(engine: Engine, vector: np.ndarray, exact: bool = False) -> list[float]:
+        hits = engine.dense(vector, 200, exact=exact)
+        return [score for _, score in hits]
+
+    engine = Engine.create(tmp_path / "index", manifest_of(sentences=0))
+    for start, end in ((0, first), (first, count), (0, 0)):
+        engine.upsert(rows(start, end))
+        engine.build()
+        assert engine.manifest.partitions == 1
+        for vector in np.eye(WIDTH)[:5]:
+            assert scores(engine, vector) == scores(engine, vector, exact=True)
+    # A writer that ends while it builds leaves an index of which all vectors are compared.
+    reader, seen = open_index(tmp_path / "index"), list[float]()
+    before = scores(engine, np.ones(WIDTH))
+    engine.exact_below = 1000
+
+    def stop(line: str) -> None:
+        reader.refresh()
+        seen.extend(scores(reader, np.ones(WIDTH)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.build(stop)
+    assert seen == before and len(seen) == 200 and not engine.manifest.partitions
+    engine.build()
+    assert engine.manifest.partitions == round(count**0.5)
+    # And of an older state, which was divided.
+    version, engine.exact_below = engine.version, count + 1
+    engine.build()
+    assert engine.manifest.partitions == 1 and scores(engine, np.ones(WIDTH)) == before
+    assert scores(open_index(tmp_path / "index", version), np.ones(WIDTH)) == before
+    engine.close()
+
+
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
     engine = Engine.create(tmp_path / "index", manifest_of())
     with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):

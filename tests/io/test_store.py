@@ -18,7 +18,7 @@ from claim2source.core.run import Run
 from claim2source.io import store as module
 from claim2source.io.store import Store, text_key
 from claim2source.models import Encoder, EncoderSettings, Template
-from claim2source.models import encoder as encoder_module
+from claim2source.models import identity as identity_module
 from tests.shared_data import REPOSITORY
 
 TEXTS = ["a b", "claim", "paper works", "a b"]
@@ -113,13 +113,13 @@ def test_one_changed_input_is_a_miss(make, tmp_path):
 
 def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
     """peft's where there is an adapter; what only rounds (torch) makes no other vectors."""
-    store, real, other = Store(tmp_path), encoder_module.version, set()
+    store, real, other = Store(tmp_path), identity_module.version, set()
     bare = make()
     bare.weights = {"base": "b"}
     for encoder in (make(), bare):
         encoder.encode(TEXTS, "claim", store=store)
     monkeypatch.setattr(
-        encoder_module, "version", lambda asked: "9" if asked in other else real(asked)
+        identity_module, "version", lambda asked: "9" if asked in other else real(asked)
     )
     for name in ("torch", "tokenizers", "transformers", "peft"):
         other.add(name)

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
-from claim2source.models import Encoder, EncoderSettings, ModelConfig, Template, me5, resolve
+from claim2source.models import (
+    Encoder,
+    EncoderSettings,
+    Manifest,
+    ModelConfig,
+    Template,
+    me5,
+    resolve,
+)
 from claim2source.models.config import NUMPY
 from claim2source.models.numpy_encoder import NumpyEncoder, load_numpy
 from tests.training.points import config as point_config
@@ -83,6 +91,21 @@ def test_a_checkpoint(tmp_path: Path, tiny_folder: Path, kind: str) -> None:
     (tmp_path / "point" / "manifest.json").write_text("{}")
     with pytest.raises(UserError):
         resolve(tmp_path / "point", NUMPY)
+
+
+def test_a_model_of_the_claims_alone_is_left_to_pytorch(tmp_path: Path, tiny_folder: Path) -> None:
+    base = shutil.copytree(tiny_folder, tmp_path / "base")
+    write_point(point_config(base), tmp_path / "point", "full")
+    manifest = Manifest.read(tmp_path / "point")
+    weights = replace(manifest.weights, trained="query_only")
+    replace(manifest, weights=weights).write(tmp_path / "point")
+    full, left = (resolve(tmp_path / "point", device).encoder for device in ("cpu", NUMPY))
+    assert isinstance(left, Encoder)
+    claims, sources = (left.encode(TINY, side)[0] for side in ("claim", "source"))
+    assert np.array_equal(sources, full.encode(TINY, "source")[0])
+    assert not np.allclose(
+        claims, resolve(point_config(base), "cpu").encoder.encode(TINY, "claim")[0]
+    )
 
 
 def test_an_adapter_is_left_to_pytorch(tmp_path: Path, tiny_folder: Path) -> None:

@@ -224,7 +224,7 @@ def test_other_libraries_than_made_the_index_are_refused(
     for side in stated["encoders"].values():
         del side["libraries"]
     old = changed(tmp_path / "i", tmp_path / "old", encoders=stated)
-    monkeypatch.setattr("claim2source.models.encoder.version", lambda name: "9")
+    monkeypatch.setattr("claim2source.models.identity.version", lambda name: "9")
     with pytest.raises(InputError, match="encoders: other versions .*build it again"):
         load_index(tmp_path / "i", "cpu").search(claims)
     assert load_index(old, "cpu").search(claims).run.claim_ids
