@@ -22,6 +22,7 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
+from claim2source.core.files import why_not_file
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_index
@@ -93,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
+    if config.input is not None and (why := why_not_file(config.input)):
+        raise InputError(config.input, why=why)
     if config.model is not None:
         require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:

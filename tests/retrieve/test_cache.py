@@ -48,13 +48,13 @@ VENUE = {"sources": [replace(POOL[0], venue="Elsewhere"), POOL[1]]}
 
 class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.built, real = 0, Analysis.sources
+        self.built, real = 0, Analysis.counted_sources
 
         def sources(*arguments: Any) -> Any:
             self.built += 1
             return real(*arguments)
 
-        monkeypatch.setattr(Analysis, "sources", sources)
+        monkeypatch.setattr(Analysis, "counted_sources", sources)
 
 
 def sparse(root: Path, config: BM25Config | None = None, **changes: Any) -> Result:

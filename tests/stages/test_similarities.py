@@ -170,14 +170,14 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     assert every.key(longer) != every.key(views["max_sim"]) and counts["encoders"] == 2
 
 
-@pytest.mark.parametrize("module", ["stages.cross_encoder", "models.encoder"])
+@pytest.mark.parametrize("module", ["stages.cross_encoder", "models.identity"])
 def test_another_version_of_a_library_is_no_other_model(
     module: str, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To a fusion; scores in the store are of one version."""
     cross = save_cross_encoder(tmp_path / "cross", tiny_folder)
     view = ViewConfig(score="cross_encoder", model=ModelConfig(str(cross)))
-    if module == "models.encoder":
+    if module == "models.identity":
         view = ViewConfig(score="max_sim", model=ModelConfig(str(tiny_folder), max_length=32))
 
     def known() -> tuple[str, object]:

@@ -181,7 +181,10 @@ NAME = r", or the name of a system"
         (f"{ROUTED}Q: {{retrieve: A, routes: {{fr: R}}}}", r"Q: routes\.fr: .*without routes"),
         (f"{ROUTED}H: {{retrieve: {{hybrid: [A, R]}}}}", r"H: retrieve\.hybrid: .*without routes"),
         (f"{BOTH}R: {{retrieve: A, routes: {{de: [M, M]}}}}", r"R: routes\.de: .*different ones"),
-        (f"{BOTH}R: {{retrieve: A, routes: {{de: []}}}}", r"R: routes\.de: \[\] is not"),
+        (
+            f"{BOTH}R: {{retrieve: A, routes: {{de: []}}}}",
+            r"R: routes\.de: is missing; wanted: a node",
+        ),
         (f"{BOTH}R: {{retrieve: A, routes: {{default: M}}}}", r"R: routes\.default: .*a language"),
         (
             f"{BOTH}H: {{retrieve: {{hybrid: [A, M], alpha: fit, method: rrf}}}}",
