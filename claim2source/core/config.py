@@ -121,10 +121,9 @@ def read_config(
         else:
             raise UserError(f"config: {word}: is not an option; --help explains every key")
     prints, values = flags.pop("print_config", None) is not None, YamlMapping()
-    # Files come before flags, and a group's file before its keys.
     for file in flags.get("config") or ():
         values = values.overlaid(read_mapping(shipped(Path(file), program)))
-    for key in sorted(flags, key=lambda key: key.count(".")):
+    for key in sorted(flags, key=lambda key: key.count(".")):  # a group's file before its keys
         if key != "config" or not flags[key]:
             values = values.overlaid(_read_flag(options, key, flags[key]))
     config = make(kind, values)
@@ -281,9 +280,8 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Any
     name = next((name for name in unset if key == f"no_{name}"), key)
     option, origin = options.get(name, Option(Any, None, "")), None
     if not option.is_flag:
-        inner = [f"--{name}" for name in options if name.startswith(f"{key}.")]
-        instead = f"give {inner[0]} or another of its keys" if inner else "write it in a YAML file"
-        raise UserError(f"config: --{key}: is not a flag; {instead}")
+        inner = next((f"give --{name}, .." for name in options if name.startswith(f"{key}.")), "")
+        raise UserError(f"config: --{key}: is not a flag; {inner or 'write it in a YAML file'}")
     value: Any = name == key
     if words and option.group is not None and words[0] != "null" and not words[0].startswith("{"):
         file = shipped(Path(words[0]), key)
@@ -344,9 +342,8 @@ def _typed_value(key: str, option: Option, value: Any) -> Any:
         texts = [getattr(text, "text", text) for text in texts]
         value = texts if isinstance(value, list) else texts[0]
         if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            allowed = allowed_words(option.hint)
-            here = " (. is this folder)" if "path" in allowed else ""
-            raise ConfigError(key, value, f"{allowed}, not empty{here}")
+            here = " (. is this folder)" if Path in parts_of(option.hint) else ""
+            raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{here}")
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic

@@ -9,9 +9,7 @@ from difflib import get_close_matches
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known names that are nearest, with a space after them; "" where none is near.
 
-    `epochs` finds `optimisation.epochs`, and `lr` the initials of `optimisation.learning_rate`;
-    otherwise the most alike is found, by the whole name or by its part after the last dot, or a
-    key that is one of the name's words, as `k` of `top_k`.
+    `epochs` finds `optimisation.epochs`, `lr` the initials of `learning_rate`, `top_k` the key `k`.
     """
     name = name.lower().replace("-", "_")
     group, _, last = name.rpartition(".")
@@ -21,8 +19,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = near or [key for key in ends if initials[key] == last and len(last) > 1]
     near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
     whole = {key.lower().replace("-", "_"): key for key in ends}
-    near = near[:3] or [whole[one] for one in get_close_matches(name, whole, 1, 0.7)]
-    if not near:
+    if not (near := near[:3] or [whole[one] for one in get_close_matches(name, whole, 1, 0.7)]):
         close = get_close_matches(last, ends.values(), 1, 0.7)
         near = [key for key, end in ends.items() if end in close][:1]
     near = near or [key for key, end in ends.items() if end in last.split("_")][:1]
