@@ -22,7 +22,6 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import ConfigError, InputError, UserError, run_program
-from claim2source.core.files import why_not_file
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_index
@@ -94,16 +93,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
-    if config.input is not None and (why := why_not_file(config.input)):
-        raise InputError(config.input, why=why)
+    posts = in_language(posts_of(config), config.lang)
+    # A post or file that cannot be read is known before index and model are.
+    posts = chain([next(posts)], posts)
     if config.model is not None:
         require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:
         load_detector()
     engine = open_index(config.index or "", config.at)
-    posts = in_language(posts_of(config), config.lang)
-    # A post or file that cannot be read is known before a model is.
-    posts = chain([next(posts)], posts)
 
     from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
 

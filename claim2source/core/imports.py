@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import importlib
 import os
 import site
 import sys
@@ -43,22 +42,6 @@ def import_named(module: str) -> ModuleType:
                 raise
     why = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
     raise ModuleNotFoundError(why, name=own)
-
-
-def import_part(package: str, name: str) -> ModuleType:
-    """Import one module of an installed package that needs nothing else of it.
-
-    The package itself may take long to import. Raises `ModuleNotFoundError`.
-    """
-    found = importlib.util.find_spec(package)
-    spec = found and importlib.machinery.PathFinder.find_spec(
-        f"{package}.{name}", found.submodule_search_locations
-    )
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"no module {package}.{name}", name=package)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _chosen_folders(paths: list[str]) -> list[str]:

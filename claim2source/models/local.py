@@ -16,8 +16,8 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.files import why_not_folder
 from claim2source.models.config import ModelConfig
 
-# What Nvidia's, AMD's and WSL's drivers make.
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+# What the drivers of Nvidia, its Jetson boards, AMD and WSL make.
+_GPUS = ("/dev/nvidiactl", "/dev/nvmap", "/dev/kfd", "/dev/dxg")
 # Of the process, as the hub's own switch is: stages load models late, and in threads.
 _folder: Path | None = None
 

@@ -6,15 +6,12 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from claim2source.core.config import Between, Settings, Share
-from claim2source.core.imports import import_part
 from claim2source.core.memory import peak_memory, reset_peak_memory
 from claim2source.core.provenance import version
 from claim2source.core.records import Claim, Source, nfkc
@@ -375,12 +372,9 @@ def stop_words_of(config: BM25Config, language: str) -> set[str]:
         return set(_OWN_STOP_WORDS[language])
     if language not in _STOP_WORDS:
         return set()
-    return set(getattr(_stop_words(), _STOP_WORDS[language]))
+    from bm25s import stopwords
 
-
-@cache
-def _stop_words() -> ModuleType:
-    return import_part("bm25s", "stopwords")  # bm25s itself imports SciPy
+    return set(getattr(stopwords, _STOP_WORDS[language]))
 
 
 def source_text(source: Source, config: BM25Config) -> str:

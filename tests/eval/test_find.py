@@ -132,7 +132,7 @@ COLD = """
 import sys
 from eval.find import main
 main(sys.argv[1:])
-slow = "torch transformers sentence_transformers scipy.stats bm25s sklearn".split()
+slow = "torch transformers sentence_transformers scipy.stats sklearn".split()
 print("imported:", *(name for name in slow if name in sys.modules))
 """
 
