@@ -23,6 +23,7 @@ from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores, val_scores
 from claim2source.training.data import TrainingData
 from claim2source.training.distributed import gather_values
+from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
@@ -191,11 +192,8 @@ class RerankerModule(TrainingModule):
             if self.pairs.teacher is not None:
                 taught += self.pairs.taught(number, ids)
         # Pairs of like length share a chunk; the longest come last, and are read only once.
-        order = sorted(range(len(texts)), key=lambda index: len("".join(texts[index])))
-        size = self.chunk_size or len(order)
-        first = len(order) % size
-        cuts = [*([0] if first else []), *range(first, len(order) + 1, size)]
-        chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+        lengths = [len(claim + source) for claim, source in texts]
+        chunks = length_chunks(lengths, self.chunk_size or len(lengths))
         parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
