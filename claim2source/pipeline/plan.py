@@ -11,11 +11,7 @@ from typing import Any, get_args
 
 import yaml
 
-from claim2source.core.config import (
-    as_plain,
-    make,
-    require_one_of,
-)
+from claim2source.core.config import as_plain, make, require_one_of
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.keys import did_you_mean
@@ -36,8 +32,8 @@ from claim2source.systems.nodes import (
     RunNode,
     rebuilt,
 )
-from claim2source.systems.read import DEEPEST, Systems
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import DEEPEST, Systems, read_stage
+from claim2source.systems.stages import SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, SourceForm
 
@@ -246,25 +242,24 @@ def _varied(system: System, key: str, value: Any) -> System:
 
 
 def _varied_stages(
-    stages: Sequence[Mapping[str, Any]], key: str, path: str, value: Any
-) -> tuple[Mapping[str, Any], ...]:
+    stages: Sequence[SystemStage], key: str, path: str, value: Any
+) -> tuple[SystemStage, ...]:
     number, _, path = path.partition(".")
     count = len(stages)
     if not (number.isdecimal() and 1 <= int(number) <= count and path):
         allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
         raise ConfigError("vary", key, allowed)
     position = int(number) - 1
-    entry = part = json.loads(json.dumps(stages[position]))
+    entry = part = as_plain(stages[position].entry)
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
     part[last] = value
-    changed = (*stages[:position], entry, *stages[position + 1 :])
     try:
-        load_stages(changed)
+        stage = read_stage(entry, is_first=position == 0)
     except ConfigError as error:
         raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
-    return changed
+    return (*stages[:position], stage, *stages[position + 1 :])
 
 
 def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:

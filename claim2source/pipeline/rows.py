@@ -42,11 +42,9 @@ from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.nodes import RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    SIMULATED,
     StageResult,
     apply_stage,
     is_answered,
-    is_simulated,
 )
 from claim2source.systems.system import (
     System,
@@ -136,7 +134,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         pass  # its training's claims are not here
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
-    stages = [stage for _, stage in system.loaded_stages()]
+    stages = [one.stage for one in system.stages]
     scored = {}
     for number, (stage_name, stage) in enumerate(zip(stage_names, [None, *stages], strict=True)):
         name = row if number == last else f"{row}: {stage_name}"
@@ -158,15 +156,15 @@ def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
     names = [
-        f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
+        f"{number}. {result.name}" + (" (simulated)" if number > real else "")
         for number, result in enumerate(results)
     ]
     return [FIRST_STAGE, *names[1:]]
 
 
 def _first_simulated(system: System) -> int:
-    entries = system.stages
-    return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
+    stages = system.stages
+    return next((i for i, stage in enumerate(stages) if stage.simulated), len(stages))
 
 
 def _fill_report(
@@ -196,7 +194,7 @@ def _fill_report(
         claims=result.form,
         simulated=number > _first_simulated(system),
         choices=result.choices if number == 0 else report.choices,
-        settings=_without_unset(as_plain(system)),
+        settings=_without_unset(system.settings),
         runs=f"runs/{number}",
     )
 
@@ -368,7 +366,7 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
     files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
     parts: dict[str, Any] = {
         "format": _FORMAT,
-        "system": as_plain(system),
+        "system": system.settings,
         # A stage may read a model in a folder, where another may lie by now.
         "weights": {name: _model_identity(name) for name in (*dense, *system.models())},
         "runs": [file_hash(path) if path.is_file() else None for path in files],

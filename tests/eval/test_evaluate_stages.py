@@ -247,7 +247,7 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     config = read_config(EvaluateConfig, words, program="t", description="t")
     planned = {one.system.name: one.system for one in config.planned()}
     assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
-    stages = {name: [asdict(s) for _, s in one.loaded_stages()] for name, one in planned.items()}
+    stages = {name: [asdict(s.stage) for s in one.stages] for name, one in planned.items()}
     first, base = stages["Kimi-K2.6"]
     assert stages["Kimi-K2.6 stages.2.llm.thinking=true"] == [
         first,

@@ -15,7 +15,8 @@ from claim2source.core.run import Failure, Result, Run
 from claim2source.io.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
 from claim2source.systems.conditions import Conditional, WhenConfig, margin_of, share_asked
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.read import read_stage, read_stages
+from claim2source.systems.stages import apply_stage
 
 CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
 SOURCES = [Source(letter, title=letter) for letter in "abc"]
@@ -59,7 +60,8 @@ def test_margins_are_shares_of_the_lists_range() -> None:
 
 def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_path: Path) -> None:
     ASKED.clear()
-    ((name, stage),) = load_stages([{"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}}])
+    read = read_stage({"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}})
+    name, stage = read.name, read.stage
     assert name == f"verify {__name__}.Last" and stage.depth == 3  # type: ignore[attr-defined]
     store = Store(tmp_path)
     found = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
@@ -108,16 +110,16 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
     ("when", "problem"),
     [
         ({}, "when: .*margin_below, disagree or both"),
-        ({"margin": 0.2}, "stages.1.when.margin: .*margin_below, disagree"),
-        (0.2, "stages.1.when: 0.2"),
+        ({"margin": 0.2}, "stages.2.when.margin: .*margin_below, disagree"),
+        (0.2, "stages.2.when: 0.2"),
     ],
 )
 def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
     stage = {"verify": f"{__name__}.Last"}
     with pytest.raises(ConfigError, match=problem):
-        load_stages([stage, {**stage, "when": when}])
-    with pytest.raises(ConfigError, match="stages.0.when.disagree: .*no stage is before"):
-        load_stages([{**stage, "when": {"disagree": True}}])
+        read_stages([stage, {**stage, "when": when}])
+    with pytest.raises(ConfigError, match="stages.1.when.disagree: .*no stage is before"):
+        read_stages([{**stage, "when": {"disagree": True}}])
 
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
