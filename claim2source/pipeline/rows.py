@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,13 +37,13 @@ from claim2source.pipeline.files import write_runs, write_submissions
 from claim2source.pipeline.plan import Planned, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
-from claim2source.systems.conditions import Conditional, share_asked
+from claim2source.systems.conditions import share_asked
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.nodes import RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     StageResult,
-    apply_stage,
+    SystemStage,
     is_answered,
 )
 from claim2source.systems.system import (
@@ -148,7 +148,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
-    parts += _versions(stages, stage_names[1:], results, dataset, runner.runtime)
+    parts += _versions(system.stages, stage_names[1:], results, dataset, runner.runtime)
     return Row(planned, result.form, scored, tuple(notes), tuple(parts))
 
 
@@ -252,16 +252,8 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
     return lines
 
 
-def _single_versions(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages that rank by one version alone; none where there is one only."""
-    if isinstance(stage, Conditional):
-        yield from (replace(stage, stage=version) for version in _single_versions(stage.stage))
-    elif isinstance(stage, VersionedScores):
-        yield from stage.each_version()
-
-
 def _versions(
-    stages: Sequence[Stage],
+    stages: Sequence[SystemStage],
     names: Sequence[str],
     results: Sequence[StageResult],
     data: Dataset,
@@ -276,18 +268,14 @@ def _versions(
     if runtime.store is None or not judged.claims:
         return []
     scores: dict[tuple[str, str], list[float]] = {}
-    for position, (name, stage) in enumerate(zip(names, stages, strict=True)):
-        for version in _single_versions(stage) if is_answered(results[position + 1].result) else ():
-            result = apply_stage(
-                version,
-                data.claims,
-                data.sources,
-                results[position].result,
-                runtime.store,
-                device=runtime.device,
-                progress=runtime.progress,
-                earlier=results[position - 1].result.run if position else None,
-            )
+    for position, (name, stage) in enumerate(zip(names, stages, strict=True), 1):
+        if not isinstance(stage.stage, VersionedScores) or not is_answered(
+            results[position].result
+        ):
+            continue
+        for version in stage.stage.each_version():
+            one = replace(stage, stage=version)
+            result = one.apply(data.claims, data.sources, results[:position], runtime)
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
                 scores.setdefault((name, language), []).append(row[MAIN_METRIC])

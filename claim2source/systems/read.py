@@ -21,7 +21,7 @@ from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
 from claim2source.stages import SHARED
 from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, Grid
-from claim2source.systems.conditions import MARGIN, Conditional, WhenConfig
+from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -442,6 +442,7 @@ def read_stage(
     fits = {setting for setting in _UNTIL_FIT if entry.get(setting) == FIT}
     settings |= {setting: _UNTIL_FIT[setting] for setting in fits}
     stage: Stage = make(_stage_type(f"{key}.{kind}", name), settings, f"{key}.")
+    when: WhenConfig | None = None
     if WHEN in entry:
         values = entry[WHEN]
         if not isinstance(values, Mapping):
@@ -452,9 +453,8 @@ def read_stage(
         if is_first and when.disagree:
             allowed = "false: no stage is before the first one"
             raise ConfigError(f"{key}.{WHEN}.disagree", True, allowed)
-        stage = Conditional(stage, when)
     simulated = bool(entry.get(SIMULATED)) or name == _INJECT
-    return SystemStage(f"{kind} {name}", stage, entry, frozenset(fits), simulated)
+    return SystemStage(f"{kind} {name}", stage, entry, when, frozenset(fits), simulated)
 
 
 def _stage_type(key: str, name: str) -> type:

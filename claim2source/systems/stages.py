@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,8 +23,8 @@ from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
 from claim2source.stages.learned import Learned
-from claim2source.systems.choose import MIXES, choose_mix, choose_threshold
-from claim2source.systems.conditions import MARGIN, Conditional, choose_margin
+from claim2source.systems.choose import MIXES, choose_margin, choose_mix, choose_threshold
+from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
@@ -51,13 +51,15 @@ class StageResult(NamedTuple):
 class SystemStage:
     """Hold a stage of a system by its name, with what is chosen of it on val.
 
-    `entry` is the stage as it is written in YAML; `fits` names its settings that are `fit` there.
-    Of a `simulated` one, and of those behind it, nothing is tested.
+    `entry` is the stage as it is written in YAML; `when` says which claims it is asked about (none:
+    all); `fits` names its settings that are `fit`. Of a `simulated` one, and of those behind it,
+    nothing is tested.
     """
 
     name: str
     stage: Stage
-    entry: Mapping[str, Any]
+    entry: Mapping[str, Any] = field(compare=False)
+    when: WhenConfig | None = None
     fits: frozenset[str] = frozenset()
     simulated: bool = False
 
@@ -69,18 +71,42 @@ class SystemStage:
     @property
     def label(self) -> str:
         """Return its name, models and changed settings."""
-        return label_of_stage(self.name, self.stage) + (" fitted" if self.fits else "")
+        when = f" when {label_of_stage('', self.when)}" if self.when is not None else ""
+        return label_of_stage(self.name, self.stage) + when + (" fitted" if self.fits else "")
 
     def with_setting(self, name: str, value: float) -> SystemStage:
         """Return the same stage with a setting chosen."""
-        inner = replace(_inner(self.stage), **{name: value})  # type: ignore[type-var]
-        return replace(self, stage=_with_inner(self.stage, inner), fits=self.fits - {name})
+        fits = self.fits - {name}
+        if name == MARGIN:
+            disagree = self.when is not None and self.when.disagree
+            return replace(self, when=WhenConfig(value, disagree), fits=fits)
+        stage = replace(self.stage, **{name: value})  # type: ignore[type-var]
+        return replace(self, stage=stage, fits=fits)
 
-    def with_margin(self, margin: float) -> SystemStage:
-        """Return the same stage with the margin chosen below which it is asked."""
-        assert isinstance(self.stage, Conditional)
-        stage = replace(self.stage, when=replace(self.stage.when, margin_below=margin))
-        return replace(self, stage=stage, fits=self.fits - {MARGIN})
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        before: Sequence[StageResult],
+        runtime: SystemRuntime,
+    ) -> Result:
+        """Apply the stage to the last of several results, for the claims that it is asked about."""
+        stage = with_history(self.stage, before, claims)
+
+        def apply(asked: Sequence[Claim], run: Run) -> Result:
+            store, device, progress = runtime.store, runtime.device, runtime.progress
+            ranked = Result(run)
+            return apply_stage(
+                stage, asked, sources, ranked, store, device=device, progress=progress
+            )
+
+        run = before[-1].result.run
+        if self.when is None:
+            return apply(claims, run)
+        earlier = before[-2].result.run if len(before) > 1 else None
+        result = self.when.apply(claims, run, earlier, apply)
+        when = {key: value for key, value in asdict(self.when).items() if value}
+        return replace(result, settings={**stage_settings(stage), "when": when})
 
 
 @runtime_checkable
@@ -117,35 +143,24 @@ class UsesCorpusStats(Protocol):
         ...
 
 
-def _inner(stage: Stage) -> Stage:
-    return stage.stage if isinstance(stage, Conditional) else stage
-
-
-def _with_inner(stage: Stage, inner: Stage) -> Stage:
-    return replace(stage, stage=inner) if isinstance(stage, Conditional) else inner
-
-
 def counts_terms(stage: Stage) -> bool:
     """Tell whether a stage's scores depend on all sources there are."""
-    inner = _inner(stage)
-    return isinstance(inner, UsesCorpusStats) and inner.counts_terms
+    return isinstance(stage, UsesCorpusStats) and stage.counts_terms
 
 
 def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
     """Have a stage count over a pool, if it does."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesCorpusStats) or not inner.counts_terms:
+    if not isinstance(stage, UsesCorpusStats) or not stage.counts_terms:
         return stage
-    return _with_inner(stage, inner.with_corpus_stats(pool))
+    return stage.with_corpus_stats(pool)
 
 
 def models_of(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
-    inner = _inner(stage)
-    if isinstance(inner, Learned):
-        views = ((view.name, view.view.model) for view in inner.fusion.views)
-        return [inner.models.get(name, one.name) for name, one in views if one is not None]
-    model = getattr(inner, "model", None)
+    if isinstance(stage, Learned):
+        views = ((view.name, view.view.model) for view in stage.fusion.views)
+        return [stage.models.get(name, one.name) for name, one in views if one is not None]
+    model = getattr(stage, "model", None)
     return [model] if isinstance(model, str) else []
 
 
@@ -153,10 +168,9 @@ def with_history(
     stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
 ) -> Stage:
     """Give a stage the results of the stages before it, if it reads them."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesHistory):
+    if not isinstance(stage, UsesHistory):
         return stage
-    return _with_inner(stage, inner.with_history(named_stages(before, claims)))
+    return stage.with_history(named_stages(before, claims))
 
 
 def named_stages(
@@ -178,10 +192,9 @@ def with_runtime(
     stage: Stage, store: Store | None, device: str | None, progress: bool = False
 ) -> Stage:
     """Give a stage a store and a device, if it takes them."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesRuntime):
+    if not isinstance(stage, UsesRuntime):
         return stage
-    return _with_inner(stage, inner.with_runtime(store, device, progress))
+    return stage.with_runtime(store, device, progress)
 
 
 def apply_stage(
@@ -193,27 +206,14 @@ def apply_stage(
     *,
     device: str | None = None,
     progress: bool = False,
-    earlier: Run | None = None,
 ) -> Result:
     """Apply a stage to a result, or read its stored result.
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
-    has `with_runtime` keeps more in the store and computes on `device`. `earlier` is the run before
-    `before`. A result that a server has not answered wholly is not kept.
+    has `with_runtime` keeps more in the store and computes on `device`. A result that a server has
+    not answered wholly is not kept.
     """
-    if isinstance(stage, Conditional):
-        inner = stage.stage
-
-        def of_asked(subset: Sequence[Claim], run: Run) -> Result:
-            ranked = Result(run)
-            return apply_stage(
-                inner, subset, sources, ranked, store, device=device, progress=progress
-            )
-
-        result = stage.apply_by(claims, before.run, earlier, of_asked)
-        when = {key: value for key, value in asdict(stage.when).items() if value}
-        return replace(result, settings={**stage_settings(inner), "when": when})
     settings = stage_settings(stage)
     stage = with_runtime(stage, store, device, progress)
     key = None
@@ -282,16 +282,7 @@ def apply_stages(
     results = [StageResult(*one) for one in before]
     for one in stages:
         on_stage(one.name)
-        result = apply_stage(
-            with_history(one.stage, results, claims),
-            claims,
-            sources,
-            results[-1][1],
-            runtime.store,
-            device=runtime.device,
-            progress=runtime.progress,
-            earlier=results[-2][1].run if len(results) > 1 else None,
-        )
+        result = one.apply(claims, sources, results, runtime)
         results.append(StageResult(one.name, result))
     return results[len(before) :]
 
@@ -307,8 +298,6 @@ def _is_python(module: ModuleType) -> bool:
 
 def label_of_stage(name: str, stage: Any) -> str:
     """Name a stage, its models, and the settings that are not its defaults."""
-    if isinstance(stage, Conditional):
-        return f"{label_of_stage(name, stage.stage)} when {label_of_stage('', stage.when)}"
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
         for spec in dataclasses.fields(config):
@@ -338,7 +327,8 @@ def fit_stages(
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    results, fitted, choices = [*before], list[SystemStage](), list[Choice]()
+    results = [StageResult(*one) for one in before]
+    fitted, choices = list[SystemStage](), list[Choice]()
     last = max((number for number, one in enumerate(stages) if one.fits), default=-1)
 
     def run(stage: SystemStage) -> StageResult:
@@ -357,12 +347,11 @@ def fit_stages(
             threshold, choice = choose_threshold(run(one).result, data, selection.labels)
             one = one.with_setting(THRESHOLD, threshold)
             choices.append(choice)
-        if MARGIN in one.fits and isinstance(one.stage, Conditional):
-            everywhere = replace(one, stage=one.stage.stage)
-            earlier = results[-2][1].run if len(results) > 1 else None
-            now, after = results[-1][1].run, run(everywhere).result.run
-            margin, choice = choose_margin(now, after, data, one.stage.when, earlier, rule=rule)
-            one = one.with_margin(margin)
+        if MARGIN in one.fits:
+            earlier = results[-2].result.run if len(results) > 1 else None
+            now, after = results[-1].result.run, run(replace(one, when=None)).result.run
+            margin, choice = choose_margin(now, after, data, one.when, earlier, rule=rule)
+            one = one.with_setting(MARGIN, margin)
             choices.append(choice)
         fitted.append(one)
         if number < last:
