@@ -397,7 +397,13 @@ class Engine(PaperTable):
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
-        papers, names = self._table.count_rows(), self._index_names()
+        papers = self._table.count_rows()
+        # LanceDB passes over a search index that it cannot read: it is made anew.
+        names = {
+            column: name
+            for column, name in self._index_names().items()
+            if not self._table.index_stats(name).num_unindexed_rows
+        }
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
         for column in ("terms", "names"):

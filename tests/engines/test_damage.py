@@ -183,6 +183,26 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
         assert open_index(copy).stats().papers == PAPERS + 20
 
 
+@pytest.mark.parametrize("name", ["part_0_invert", "part_0_tokens", "part_0_docs"])
+def test_a_search_index_that_cannot_be_read_is_made_anew_by_the_next_build(
+    copy: Path, name: str
+) -> None:
+    (copy / "papers.files.json").unlink()  # as of a large index, of which not every bit is read
+    for path in copy.glob(f"papers.lance/_indices/*/{name}.lance"):
+        cut(path)
+    corpus = Corpus.drawn(PAPERS + 20)
+    writer = open_index(copy)
+    writer.upsert(corpus.rows(range(PAPERS, PAPERS + 20)))
+    writer.build()
+    writer.close()
+    engine = open_index(copy)
+    assert engine.stats().unbuilt == 0
+    scores = corpus.lexical(["w1", "w2"])
+    hits = engine.lexical(["w1", "w2"], PAPERS + 20)
+    assert len(hits) == (scores > 0).sum() > 5
+    assert [score for _, score in hits] == pytest.approx(sorted(scores[scores > 0])[::-1], rel=1e-4)
+
+
 def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:
     engine = open_index(copy)
     shutil.rmtree(copy)
