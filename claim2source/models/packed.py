@@ -282,8 +282,8 @@ def _varlen_for(query: Tensor) -> Varlen | None:
 
 
 @cache
-def flash_varlen() -> Varlen | None:
-    """Choose the package flash-attn's attention, else torch's own; None where neither is here."""
+def flash_varlen() -> Varlen:
+    """Choose the package flash-attn's attention, else torch's own."""
     if find_spec("flash_attn") is not None:
         from flash_attn import flash_attn_varlen_func
 
@@ -298,18 +298,19 @@ def flash_varlen() -> Varlen | None:
         return packaged
     from torch.nn.attention.varlen import varlen_attn
 
-    # Earlier versions of torch want as many heads on both sides.
-    if not {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys():
-        return None
+    has_groups = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
     def own(
         q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
     ) -> Tensor:
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1 and not has_groups:  # torch 2.11 wants as many heads on both sides
+            k, v = (side.repeat_interleave(groups, dim=1) for side in (k, v))
         attended = varlen_attn(
             *(q, k, v, bounds, bounds, longest, longest),
             scale=scale,
             window_size=(-1, 0 if causal else -1),
-            enable_gqa=q.shape[1] != k.shape[1],
+            **({"enable_gqa": groups > 1} if has_groups else {}),
         )
         assert isinstance(attended, Tensor)
         return attended

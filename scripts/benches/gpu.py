@@ -65,7 +65,7 @@ class Config(DataBench):
         tokens: the most tokens of a text.
     """
 
-    tokens: Number = 256
+    tokens: Number = 512
     tiny: bool = flag("run on a CPU with a model of two layers and a few texts, as a test")
 
     @property
