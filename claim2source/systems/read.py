@@ -242,7 +242,7 @@ class _Reader:
         entry, path = self.entries[name]
         if name in self._open:
             why = f"names itself: {' -> '.join([*self._open, name])}"
-            raise InputError(path, field=name, why=why)
+            raise ConfigError(name, "", "", why).at(_place(path, name, "retrieve"))
         self._open.append(name)
         try:
             made = self._system(name, entry)

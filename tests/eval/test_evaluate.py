@@ -147,7 +147,8 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         found.systems[deep].macro["recall@100"] < found.systems["Two.original"].macro["recall@100"]
     )
     for given, why in (
-        ("stages.3.depth=1", "stages.1.KEY to stages.2.KEY"),
+        ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
+        ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
         ("retrieve.sauce=1", "a setting of a node"),
         ("depth=1", "retrieve.KEY"),
@@ -157,6 +158,8 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
     # Said before anything is run: a folder that is not there is a hub's model that is not either.
     with pytest.raises(UserError, match="model 'no/such': .*the hub did not give it"):
         run("none", "--only", "Two", "--checkpoint=no/such")
+    with pytest.raises(UserError, match="nosuch.trec: no such file"):
+        run("none", "--only", "Two", f"--run={tmp_path / 'nosuch.trec'}")
     assert not (tmp_path / "none").exists()
 
 
