@@ -151,8 +151,9 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
-        # Reentrant checkpointing would pass no gradient through a frozen first block.
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        from claim2source.models.packed import enable_checkpointing
+
+        enable_checkpointing(encoder.model)
 
 
 def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
