@@ -236,6 +236,8 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
 def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
+    from claim2source.models.fused import fuse_adapters
+
     lora = LoraConfig(
         r=config.lora.r,
         lora_alpha=config.lora.alpha,
@@ -244,4 +246,6 @@ def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
         task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.
-    return get_peft_model(model, lora, autocast_adapter_dtype=True)
+    adapted = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    fuse_adapters(adapted)
+    return adapted

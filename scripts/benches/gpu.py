@@ -112,7 +112,9 @@ def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
     torch.manual_seed(SEED)
     with torch.device(device):
         network: Any = MistralModel if kind is MistralConfig else Qwen3ForCausalLM
-        return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
+        model = network._from_config(shape, dtype=torch.bfloat16).eval()
+    fuse_norms(model)
+    return model, tokenizer
 
 
 def make_encoder(config: Config) -> Encoder:
