@@ -35,6 +35,7 @@ from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausa
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
+from claim2source.models.fused import fuse_norms
 from claim2source.models.packed import flash_varlen
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
