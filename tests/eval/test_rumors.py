@@ -98,7 +98,7 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
     found = {}
     for name, system in read_systems(FILES[:1]).items():
-        *before, last = [stage for _, stage in system.loaded_stages()] or [None]
+        *before, last = [one.stage for one in system.stages] or [None]
         found[name] = (
             before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
             None if last is None else last.by if last.model is None else Path(last.model).name,
