@@ -155,8 +155,9 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
-        # Reentrant checkpointing would pass no gradient through a frozen first block.
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        from claim2source.models.packed import enable_checkpointing
+
+        enable_checkpointing(encoder.model)
 
 
 def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
@@ -239,6 +240,8 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
 def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
+    from claim2source.models.fused import fuse_adapters
+
     lora = LoraConfig(
         r=config.lora.r,
         lora_alpha=config.lora.alpha,
@@ -247,4 +250,6 @@ def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
         task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.
-    return get_peft_model(model, lora, autocast_adapter_dtype=True)
+    adapted = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    fuse_adapters(adapted)
+    return adapted

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
-from claim2source.models.packed import PackedBatch
+from claim2source.models.packed import PackedBatch, enable_checkpointing
 from claim2source.training.gradcache import (
     Forward,
     chunked_forward,
@@ -70,8 +70,7 @@ def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], 
 
     def packed(encoder: Encoder, tokens: list[Tokens]) -> torch.Tensor:
         batch = encoder.batch(tokens)
-        # Recomputed activations need the model's own layers: the trainer pads there.
-        assert isinstance(batch, PackedBatch) is not encoder.model.is_gradient_checkpointing
+        assert isinstance(batch, PackedBatch)
         return encoder.vectors(batch)
 
     return packed
@@ -92,7 +91,7 @@ def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> 
         )
         encoder.model = get_peft_model(encoder.model, config)  # type: ignore[assignment]
     if checkpointing:
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(encoder.model)
         if lora:
             encoder.model.enable_input_require_grads()
     encoder.model.train()

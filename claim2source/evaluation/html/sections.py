@@ -227,7 +227,7 @@ def _choices(compared: PageData) -> Section:
     }
     note = (
         f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
-        "of others (unseen). On these was chosen, not on the claims that this page reports."
+        "of others (unseen). Settings were chosen on these, not on the claims of this page."
     )
     numbers = {name: table for name, table in tables.items() if table}
     return Section("Chosen on val", note=note, numbers=numbers)
