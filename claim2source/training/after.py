@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import ConfigError, InputError, said_once
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
@@ -59,12 +59,9 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     )
 
 
-@said_once()
-def check_after(config: FinetuneConfig) -> None:
+def check_after(config: FinetuneConfig, file: Path) -> None:
     """Raise `UserError` before training for systems or files of FILE that do not exist."""
-    if config.after is None:
-        return
-    evaluation = read_after(config, config.after)
+    evaluation = read_after(config, file)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -72,7 +69,7 @@ def check_after(config: FinetuneConfig) -> None:
     try:
         replace(evaluation, only=only, checkpoint=[step_0]).planned()
     except ConfigError as error:
-        raise InputError(str(config.after), None, error.key, error.why) from None
+        raise InputError(str(file), None, error.key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:

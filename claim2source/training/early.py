@@ -14,7 +14,7 @@ from claim2source.training.run_folder import RunFolder
 
 @said_once()
 def check_early(config: FinetuneConfig | RerankerConfig) -> None:
-    """Raise `UserError` for a device, folder, data set or model that the run cannot have.
+    """Raise `UserError` for a device, folder, data set, model or `after` that a run cannot have.
 
     Every process looks: none goes on to load what another refuses. No run begins before all have
     joined.
@@ -25,3 +25,8 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
     for split in (data.train_split, data.report_split):
         require_golds(data.dataset, split, lenient=data.lenient)
     require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
+    if isinstance(config, FinetuneConfig) and config.after is not None:
+        # Here: only then is all that evaluates imported.
+        from claim2source.training.after import check_after
+
+        check_after(config, config.after)

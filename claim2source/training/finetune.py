@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.training.after import check_after, evaluate_after
+from claim2source.training.after import evaluate_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
 from claim2source.training.choose import choose_epoch
@@ -53,7 +53,6 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.
     """
-    check_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
