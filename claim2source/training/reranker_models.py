@@ -47,7 +47,8 @@ class TrainedReranker(ABC):
     """Hold a re-ranker that is trained.
 
     `network` is what a stage scores with, `model` what Lightning trains: the same weights, with
-    adapters on them where they are trained. `labels` are the logits of a pair.
+    adapters on them where they are trained. `labels` are the logits of a pair; of a `headless` one
+    the head is random, and in no file of the base.
     """
 
     model: Any
@@ -55,6 +56,7 @@ class TrainedReranker(ABC):
     # The stage that reads such checkpoints, and peft's name of what the model does.
     reads: type[CrossEncoder | YesNo]
     task: str
+    headless = False
 
     def __init__(self, config: RerankerConfig) -> None:
         self.config, self.labels = config, config.model.labels
@@ -164,7 +166,7 @@ class TrainedReranker(ABC):
         is_base = manifest.epoch == 0
         with atomic_folder(folder) as temporary:
             weights = Weights()
-            if not is_base or self.needs_weights:
+            if not is_base or self.headless:
                 kind: Literal["full", "lora"] = "full" if is_base else self.config.tuning
                 require_finite_weights(saved_weights(self.model, kind), folder)
                 if kind == "full":
@@ -175,11 +177,6 @@ class TrainedReranker(ABC):
             written = replace(manifest, weights=weights)
             written.write(temporary)
         return written
-
-    @property
-    def needs_weights(self) -> bool:
-        """Tell whether the base's own files do not make the model before training."""
-        return False
 
 
 class CrossEncoderToTrain(TrainedReranker):
@@ -201,11 +198,6 @@ class CrossEncoderToTrain(TrainedReranker):
         allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
         good = self.config.tuning == "full" or not self.headless
         require(good, "tuning", self.config.tuning, allowed)
-
-    @property
-    def needs_weights(self) -> bool:
-        """Tell whether the head is random: it is in no file of the base."""
-        return self.headless
 
     @property
     def transformer(self) -> Any:
