@@ -323,7 +323,6 @@ def _abstract(element: Element) -> str:
 
 
 def _text(element: Element | None) -> str:
-    """Join the text of an element and its children, such as <i>E. coli</i>."""
     if element is None:
         return ""
     for part in list(element.iter()):
