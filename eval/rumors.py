@@ -131,15 +131,15 @@ def verify_rumors(config: RumorsConfig) -> str:
 
     Raises `UserError` for files, models and servers that cannot be used.
     """
-    given = [one for one in (config.evidence, config.verification) if one is not None]
+    files = [*filter(None, (config.evidence, config.verification))]
     require_output(config.out)
-    require(bool(given or config.systems), "systems", config.systems, "one or more files")
+    require(bool(files or config.systems), "systems", config.systems, "one or more files")
     systems = named_systems(config.systems, config.only) if config.systems else {}
     names = list(systems)
-    if given:
+    if files:
         require(config.name not in names, "name", config.name, "another than the systems'")
-    outputs = [*names, *([config.name] if given else [])]
-    require_outputs(config, outputs, given)
+    outputs = [*names, *([config.name] if files else [])]
+    require_outputs(config, outputs, files)
     rumors = load_rumors(config.dataset, config.split)
     others = None if config.choose_on is None else load_rumors(config.choose_on)
     simulated = any(system.is_simulated for system in systems.values())
@@ -158,13 +158,13 @@ def verify_rumors(config: RumorsConfig) -> str:
         except ConfigError:
             raise
         except UserError as error:
-            if len(names) == 1 and not given:
+            if len(names) == 1 and not files:
                 raise
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
             continue
         rows.append(described(system, result, rumors))
-    if given:
+    if files:
         rows.append(read_outputs(config, rumors))
     if rumors.is_labelled:
         rows = [scored(row, rumors, config) for row in rows]
@@ -368,10 +368,12 @@ def report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> l
         parts.append(TextTable(head, cells, numeric=numeric))
     for row in rows:
         for choice in row.report.choices:
-            said = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
+            details = "; ".join(
+                [f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)]
+            )
             parts.append(
                 f"{row.report.name}: chosen among {choice.compared} on {choice.claims} rumours of "
-                f"{choice.split}: {choice_text(choice)} ({said})."
+                f"{choice.split}: {choice_text(choice)} ({details})."
             )
     if (left := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", left]

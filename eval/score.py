@@ -103,11 +103,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs[called] = Scored(evaluate(run, qrels, config.metrics), covered, file.repeated)
     tests: dict[str, PairedTest] = {}
     if len(runs) == 2:
-        one, other = (run.scores for run in runs.values())
-        groups = gold_groups(qrels, one.claim_ids)
-        for metric in one.values:
+        first, second = (run.scores for run in runs.values())
+        groups = gold_groups(qrels, first.claim_ids)
+        for metric in first.values:
             tests[metric] = paired_randomisation(
-                one[metric], other[metric], groups, config.repeats, config.seed
+                first[metric], second[metric], groups, config.repeats, config.seed
             )
     notes = [*depth_notes(lists, config.metrics), *left_out]
     say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))

@@ -70,7 +70,7 @@ class _Record:
         foreign = {
             other: iso_language(lang) != "en" for other, lang in zip(others, languages, strict=True)
         }
-        every = [*elements, *sorted(others, key=lambda one: foreign[one])]
+        every = [*elements, *sorted(others, key=lambda element: foreign[element])]
         texts = [text for text in map(_abstract, every) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")

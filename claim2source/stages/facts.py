@@ -126,29 +126,29 @@ class Attribution(VersionedScores):
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
         rates: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
-        for one, versions, own in zip(lists, facts, rates, strict=True):
+        for scores, versions, own in zip(lists, facts, rates, strict=True):
             for statements in versions:
                 label = {"type": "integer", "enum": [0, 1]}
                 count = {"minItems": len(statements), "maxItems": len(statements)}
                 schema = object_schema(labels={"type": "array", "items": label, **count})
-                for paper, record in zip(one.texts, own, strict=True):
+                for paper, record in zip(scores.texts, own, strict=True):
                     values = {
                         "count": str(len(statements)),
                         "facts": numbered(statements),
                         "paper": paper,
                     }
-                    request = Request.of(prompt, one.claim.id, values, schema=schema)
-                    tasks.append(Task(record, one.failures, request))
+                    request = Request.of(prompt, scores.claim.id, values, schema=schema)
+                    tasks.append(Task(record, scores.failures, request))
         for record, answer in self.good(tasks, cost, "facts and papers"):
             labels = (answer.data or {})["labels"]
             assert isinstance(labels, list)
             record.append(float(np.mean([int(label) for label in labels])))
-        for one, own, versions in zip(lists, rates, facts, strict=True):
+        for scores, own, versions in zip(lists, rates, facts, strict=True):
             n = means(own)
-            q = first_scores(list(one.before.values())[: len(n)], self.first)
+            q = first_scores(list(scores.before.values())[: len(n)], self.first)
             # What could not be judged keeps its rank, by whatever fusion.
-            one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
-            one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
+            scores.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
+            scores.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
     def _split_posts(self, lists: Sequence[ListScores], cost: LLMCost) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
