@@ -188,6 +188,8 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
+    if is_engine(config.out):
+        open_index(config.out)  # damage is said before papers are read and a model is loaded
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
-_LAST = 2**64 - 1
+# Names of versions count down from it, so that the newest is listed first.
+LAST_VERSION = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -69,9 +70,12 @@ def connection(files: IndexFiles) -> Any:
 def newest_version(names: Iterable[str]) -> int:
     """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
     numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
-    # Of 20 digits: counted down from the largest number, so that the newest is listed first.
     return max(
-        (_LAST - int(one) if len(one) == 20 else int(one) for one in numbers if one.isdecimal()),
+        (
+            LAST_VERSION - int(one) if len(one) == 20 else int(one)
+            for one in numbers
+            if one.isdecimal()
+        ),
         default=0,
     )
 

@@ -71,8 +71,6 @@ def check_after(config: FinetuneConfig) -> None:
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
         replace(evaluation, only=only, checkpoint=[step_0]).planned()
-        if evaluation.styles is not None:
-            evaluation.styles.require_texts()
     except ConfigError as error:
         raise InputError(str(config.after), None, error.key, error.why) from None
 

@@ -250,7 +250,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
     ("text", "why"),
     [
         ("stages: p.yaml\n", "p.yaml: no such file"),
-        ("stages: wrong.yaml\n", "wrong.yaml:1: wrong: .*'nosuch' is not allowed"),
+        ("stages: wrong.yaml\n", "wrong.yaml:2: wrong: .*'nosuch' is not allowed"),
         ("stages: bare.yaml\n", "checkpoint: .*has no dense model"),
         ("systems: [s.yaml]\nonly: [BM52]\n", "end.yaml: only: 'BM52'.*BM25, Absent"),
         ("systems: [s.yaml]\nrepaets: 3\n", "end.yaml:2: repaets: no such key; did you mean repea"),
