@@ -92,7 +92,6 @@ class RankingMiner:
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Draw hard negatives from the allowed sources at the configured ranks, by `pick`."""
         config, counts = self.config, self.counts
         allowed = []
         for source, score in ranked[config.first_rank - 1 : config.last_rank]:

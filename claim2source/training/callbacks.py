@@ -477,7 +477,6 @@ class KeepState(Checkpoint):
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:
-    """Tell whether the training ends with this epoch, though others were planned."""
     loop = trainer.fit_loop
     steps = 0 <= loop.max_steps <= trainer.global_step
     return steps or (trainer.should_stop and loop._can_stop_early)

@@ -238,7 +238,6 @@ class CrossEncoderToTrain(TrainedReranker):
 
 
 def _has_head(folder: Path, labels: int) -> bool:
-    """Tell whether a model's files are those of a classifier with so many logits."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architectures = config.get("architectures") or [""]
     classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
