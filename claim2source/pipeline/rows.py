@@ -170,7 +170,6 @@ def _first_simulated(system: System) -> int:
 def _fill_report(
     report: SystemReport, planned: Planned, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
-    """Fill a row's report with everything beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(number)
     if number == len(system.stages):
@@ -347,7 +346,6 @@ def _read_row(
 
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    """Hash everything that makes a system's rows: another key, another report."""
     data, settings = runner.reported, runner.settings
     dense = [model.name for model in system.dense_models]
     runs = [node.run for node in system.first.walk() if isinstance(node, RunNode)]

@@ -156,7 +156,7 @@ def test_gradients_are_the_plain_ones_with_dropout(
 ) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, size)
+    chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
     plain = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
@@ -185,7 +185,7 @@ def test_with_checkpointing_adapters_and_autocast(
 ) -> None:
     encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 3)
+    chunks = length_chunks([len(text.ids) for text in tokens], 3)
     plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
@@ -202,7 +202,7 @@ def test_with_checkpointing_adapters_and_autocast(
 def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 3)
+    chunks = length_chunks([len(text.ids) for text in tokens], 3)
     asked: list[list[int]] = []
 
     def encode(rows: Sequence[int]) -> torch.Tensor:
@@ -244,7 +244,7 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
     """The first pass keeps no graph, and the second drops each before the next is made."""
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 1)
+    chunks = length_chunks([len(text.ids) for text in tokens], 1)
     kept: weakref.WeakSet[Saved] = weakref.WeakSet()
 
     def pack(tensor: torch.Tensor) -> Saved:
