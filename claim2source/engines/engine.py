@@ -559,8 +559,6 @@ class Engine(PaperTable):
 
 
 class _Part:
-    """Search by terms alone, or by vectors alone."""
-
     def __init__(self, search: Search, where: Where) -> None:
         self._search, self._where = search, where
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -89,11 +89,7 @@ class PackedBatch:
 
 
 def can_pack(model: Any, longest: int) -> bool:
-    """Tell whether packing texts of at most `longest` tokens gives the same vectors.
-
-    That takes known layers that do not compute activations again: they would not find the texts'
-    bounds.
-    """
+    """Tell whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
         # Qwen's configs name a window that is not used.
@@ -109,7 +105,6 @@ def can_pack(model: Any, longest: int) -> bool:
         known
         # The last one while another thread is in a forward pass of packed texts.
         and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
-        and not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     )
 
 
@@ -193,6 +188,17 @@ def _kernel(config: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation_internal = before
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Have a model compute activations again in the backward pass, those of packed texts too."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        packed = model.config._attn_implementation == KERNEL
+        return nullcontext(), _kernel(model.config) if packed else nullcontext()
+
+    # Reentrant checkpointing would pass no gradient through a frozen first block.
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
 
 class _Gather(torch.autograd.Function):

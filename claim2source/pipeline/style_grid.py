@@ -76,6 +76,13 @@ class StyleOptions(Settings):
         for key, allowed in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
             for style in getattr(self, key):
                 require_one_of(key, style, allowed)
+        if self.texts is not None:
+            if not self.texts.is_dir():
+                raise InputError(self.texts, why="no such folder")
+            made = read_origin(self.texts)
+            for name in self.rewritten:
+                if name not in made:
+                    raise InputError(self.texts, why=f"holds no texts of style {name}")
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Yield the claim and source style of every cell but S0C0, in the papers' order.
@@ -95,16 +102,6 @@ class StyleOptions(Settings):
         styles = dict.fromkeys(style for cell in self.cells() for style in cell)
         return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
 
-    def require_texts(self) -> None:
-        """Raise `InputError` where the folder of texts lacks a style."""
-        if self.texts is not None:
-            if not self.texts.is_dir():
-                raise InputError(self.texts, why="no such folder")
-            made = read_origin(self.texts)
-            for name in self.rewritten:
-                if name not in made:
-                    raise InputError(self.texts, why=f"holds no texts of style {name}")
-
 
 @dataclass(frozen=True)
 class StyleViews:
@@ -120,7 +117,6 @@ class StyleViews:
 
         The 2026 companion paper's C0 is the translation: it is rewritten where the form reads it.
         """
-        options.require_texts()
         read: ClaimText = "original" if form == "original" else "translation"
         texts = {
             name: style_texts(STYLES[name], dataset, read, options.texts)

@@ -357,11 +357,11 @@ def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
 
 def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
     """Write the parts of sources as grams, none of which spans two parts."""
-    title = _grams([source.title for source in pool], view, view.bm25.language)
-    abstract = _grams([source.abstract for source in pool], view, view.bm25.language)
+    titles = _grams([source.title for source in pool], view, view.bm25.language)
+    abstracts = _grams([source.abstract for source in pool], view, view.bm25.language)
     return [
-        replace(source, title=one, abstract=other)
-        for source, one, other in zip(pool, title, abstract, strict=True)
+        replace(source, title=title, abstract=abstract)
+        for source, title, abstract in zip(pool, titles, abstracts, strict=True)
     ]
 
 

@@ -35,6 +35,7 @@ from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausa
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
+from claim2source.models.fused import fuse_norms
 from claim2source.models.packed import flash_varlen
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
@@ -112,7 +113,9 @@ def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
     torch.manual_seed(SEED)
     with torch.device(device):
         network: Any = MistralModel if kind is MistralConfig else Qwen3ForCausalLM
-        return network._from_config(shape, dtype=torch.bfloat16).eval(), tokenizer
+        model = network._from_config(shape, dtype=torch.bfloat16).eval()
+    fuse_norms(model)
+    return model, tokenizer
 
 
 def make_encoder(config: Config) -> Encoder:

@@ -69,8 +69,8 @@ class PageData:
     def bars(self) -> dict[str, dict[str, Bar]]:
         """Map `macro`, every language and, of several, `micro` to the systems' scores."""
         return {
-            part: {name: Bar(*bound) for name, bound in found.items()}
-            for part, found in self.scored.bounds(self.repeats, self.seed).items()
+            part: {name: Bar(*bound) for name, bound in bounds.items()}
+            for part, bounds in self.scored.bounds(self.repeats, self.seed).items()
         }
 
     @property
