@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
-from claim2source.core.config import require
-from claim2source.core.errors import ConfigError, UserError, said_once
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
 from claim2source.core.terminal import say
@@ -59,9 +58,6 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
-    with said_once():
-        allowed = "a file of train/mine.py, whose negatives are trained on"
-        require(config.mined is not None, "mined", config.mined, allowed)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
