@@ -27,6 +27,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
+from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
 from claim2source.engines import Engine, is_engine, open_index
@@ -166,7 +167,7 @@ def write_index(config: IndexProgramConfig) -> None:
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
     if config.claims is not None:
-        folder_of(config.claims)
+        require_golds(config.claims, "train", lenient=config.lenient)
     if config.source is None:
         engine = open_index(config.out)
         try:

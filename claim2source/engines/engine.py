@@ -89,6 +89,8 @@ UNTRANSLATED_ALPHA = 0.4
 _UPDATES = 1024
 # Vectors for each partition that its centre is learned from.
 CENTRE_SAMPLE = 64
+# Bytes of search indexes in memory while they are built: all partitions are read then.
+BUILDING_CACHE = 2**26
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
 # Beginnings of the files that make an empty table: its version 1, counted down by LanceDB.
@@ -305,6 +307,7 @@ class Engine(PaperTable):
             with self._named():
                 self._table.add(table)
             self._write_seal()
+        release_memory()
 
     def _merge(self, table: pyarrow.Table) -> None:
         with self._named():
@@ -380,6 +383,8 @@ class Engine(PaperTable):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         release_memory()  # of writing
+        with self._named():
+            self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
         if self.manifest.partitions == 1:
             # All vectors are compared meanwhile: LanceDB would divide a large partition.
             self.note(partitions=0, probes=0, trained=0)
@@ -393,6 +398,7 @@ class Engine(PaperTable):
             values = self._build_indexes(say)
         self._write_seal()
         self.note(stale=False, **values)
+        self._table = self._open_table()
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree

@@ -61,10 +61,16 @@ def short(error: Exception) -> str:
     return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
 
 
-def connection(files: IndexFiles) -> Any:
-    """Open the database; its tables stay at the version that they were opened at."""
-    options = getattr(files, "options", None)
-    return lancedb_module().connect(files.uri, storage_options=options)
+def connection(files: IndexFiles, cache: int | None = None) -> Any:
+    """Open the database; its tables stay at the version that they were opened at.
+
+    At most `cache` bytes of search indexes, and of metadata, stay in memory; None: gigabytes.
+    """
+    lancedb, options = lancedb_module(), getattr(files, "options", None)
+    session = None
+    if cache is not None:
+        session = lancedb.Session(index_cache_size_bytes=cache, metadata_cache_size_bytes=cache)
+    return lancedb.connect(files.uri, storage_options=options, session=session)
 
 
 def newest_version(names: Iterable[str]) -> int:

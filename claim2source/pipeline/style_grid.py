@@ -76,13 +76,6 @@ class StyleOptions(Settings):
         for key, allowed in (("claim_styles", CLAIM_STYLES), ("source_styles", SOURCE_STYLES)):
             for style in getattr(self, key):
                 require_one_of(key, style, allowed)
-        if self.texts is not None:
-            if not self.texts.is_dir():
-                raise InputError(self.texts, why="no such folder")
-            made = read_origin(self.texts)
-            for name in self.rewritten:
-                if name not in made:
-                    raise InputError(self.texts, why=f"holds no texts of style {name}")
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Yield the claim and source style of every cell but S0C0, in the papers' order.
@@ -101,6 +94,16 @@ class StyleOptions(Settings):
         """List the styles that need rewritten texts."""
         styles = dict.fromkeys(style for cell in self.cells() for style in cell)
         return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
+
+    def require_texts(self) -> None:
+        """Raise `InputError` where the folder of texts lacks a style."""
+        if self.texts is not None:
+            if not self.texts.is_dir():
+                raise InputError(self.texts, why="no such folder")
+            made = read_origin(self.texts)
+            for name in self.rewritten:
+                if name not in made:
+                    raise InputError(self.texts, why=f"holds no texts of style {name}")
 
 
 @dataclass(frozen=True)

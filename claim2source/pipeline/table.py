@@ -164,6 +164,8 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     planned = config.planned()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
+    if config.styles is not None:
+        config.styles.require_texts()
     require_tracking(config.wandb)
     require_output(out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)

