@@ -47,12 +47,13 @@ class _FusedLinear(Linear):
 
 
 def _fuse(model: Module) -> None:
-    for part in [*model.modules()]:
+    for part in model.modules():
         if type(part) is Linear:
             part.__class__ = _FusedLinear
+    for part in [*model.modules()]:
         dense = getattr(part, "dense", None)
-        if type(dense) in (Linear, _FusedLinear) and _is_gelu(part, model):
-            dense.__class__, dense.then = _FusedLinear, "gelu"
+        if isinstance(dense, _FusedLinear) and _is_gelu(part, model):
+            dense.then = "gelu"
             part.intermediate_act_fn = torch.nn.Identity()
 
 
