@@ -16,6 +16,7 @@ from claim2source.core.errors import run_program, said_once
 from claim2source.core.files import require_writable
 from claim2source.datasets import load
 from claim2source.models import ModelConfig, Side, resolve
+from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.options import StoreOptions
 from claim2source.text import Rendering
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def encode(config: EncodeConfig) -> None:
     """Encode this process's texts that the store lacks."""
+    require_model(config.model)
     # torch is imported once the arguments are good.
     import torch
 

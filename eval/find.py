@@ -68,8 +68,8 @@ class FindConfig(FinderOptions):
     instances: list[str] = list_field([], help="further hosts of Mastodon for --fetch")
 
     def check(self) -> None:
-        one = (self.post is None) != (self.input is None)
-        require(one, "post", self.post, "a post, or --input FILE")
+        is_one = (self.post is None) != (self.input is None)
+        require(is_one, "post", self.post, "a post, or --input FILE")
         super().check()
         good = self.lang in (AUTO, *CODES)
         require(good, "lang", self.lang, "auto, or a language's ISO 639-1 code such as de")

@@ -27,6 +27,7 @@ from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
+from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
 from claim2source.engines import Engine, is_engine, open_index
@@ -114,9 +115,9 @@ class IndexProgramConfig(StoreOptions):
 
     def check(self) -> None:
         others = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
-        given = any(one is not None for one in (self.source, *others))
+        has_work = any(option is not None for option in (self.source, *others))
         allowed = "papers, --delete, --retractions, --re_encode or --claims"
-        require(given, "source", self.source, allowed)
+        require(has_work, "source", self.source, allowed)
         if self.undo:
             self.require_unset({*SHARED, "undo"}, "is not read with --undo")
         elif self.re_encode is not None:
@@ -166,7 +167,7 @@ def write_index(config: IndexProgramConfig) -> None:
     gone = None if config.delete is None else [*map(str.strip, read_lines(config.delete))]
     notices = None if config.retractions is None else read_notices(config.retractions)
     if config.claims is not None:
-        folder_of(config.claims)
+        require_golds(config.claims, "train", lenient=config.lenient)
     if config.source is None:
         engine = open_index(config.out)
         try:
@@ -188,11 +189,15 @@ def write_index(config: IndexProgramConfig) -> None:
         return
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
+    if is_engine(config.out):
+        open_index(config.out)  # damage is said before papers are read and a model is loaded
     files = PaperFiles.of(config.source, config.column_map, config.format, config.lenient)
     files.without = frozenset(gone or ())
     shard, shards = shard_of(config.shard, os.environ)
-    one = config.launcher is None or shards == 1
-    require(one, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides")
+    is_whole = config.launcher is None or shards == 1
+    require(
+        is_whole, "launcher", config.launcher, "none where Slurm, accelerate or --shard divides"
+    )
     # A pipe can be read only once.
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = checked(files) if files.check else None
@@ -223,8 +228,8 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
     """Remove papers, and say how many were there."""
     listed = [key for key in ids if key]
     if listed:
-        gone = sum(engine.delete(part) for part in batches(listed, IDS))
-        say(f"{gone} of {len(listed)} papers removed")
+        removed = sum(engine.delete(part) for part in batches(listed, IDS))
+        say(f"{removed} of {len(listed)} papers removed")
 
 
 def mark(engine: Engine, notices: Notices | None) -> int:
@@ -255,7 +260,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
         vectors, sentences, _ = encoder.encode(drawn, bar)
     share = papers / max(1, len(drawn))
     minutes = (time.monotonic() - started) * share / 60
-    size = sum(one.nbytes for one in (vectors, *(sentences or ()))) * share / 2**20
+    size = sum(part.nbytes for part in (vectors, *(sentences or ()))) * share / 2**20
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
     made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")

@@ -111,8 +111,8 @@ class Config(Settings):
             beside = key != alone and getattr(self, alone) is not None and getattr(self, key)
             why = f"none beside {alone}, which is written alone"
             require(not beside, key, getattr(self, key), why)
-        one = self.benchmarks is None or len(self.reports) == 1
-        require(one, "reports", self.reports, "one folder of results, with benchmarks")
+        is_one_folder = self.benchmarks is None or len(self.reports) == 1
+        require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")
         for key in ("tables", "rows"):
             given = getattr(self, key)
             require(given is None or self.published, key, given, "none without --published")

@@ -234,16 +234,16 @@ def _write_texts(
         return
     write_style(config.out, style, rewrites, _made_by(config, data, style, prompt))
     by_id = {text.id: text.text for text in texts}
-    good = [one for one in rewrites if one.text]
-    kept = Quality.of([(by_id[one.id], one.text) for one in good])
-    ending = f"; {kept.sentence()}" if kept is not None else ""
+    good = [rewrite for rewrite in rewrites if rewrite.text]
+    quality = Quality.of([(by_id[rewrite.id], rewrite.text) for rewrite in good])
+    ending = f"; {quality.sentence()}" if quality is not None else ""
     say(f"{config.out}: {style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}")
-    failed = [one for one in rewrites if one.failure is not None]
+    failed = [rewrite for rewrite in rewrites if rewrite.failure is not None]
     if failed:
         unused = len(rewrites) - len(good)
         say(f"  {len(failed)} failed, of which {unused} have no text:")
-    for one in failed[:SHOWN]:
-        say(f"  {one.id} version {one.version}: {one.failure}")
+    for rewrite in failed[:SHOWN]:
+        say(f"  {rewrite.id} version {rewrite.version}: {rewrite.failure}")
     if len(failed) > SHOWN:
         say(f"  and {len(failed) - SHOWN} more, in {style.name}.jsonl")
 

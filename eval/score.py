@@ -70,7 +70,7 @@ class Config(Settings):
 
 
 @dataclass(frozen=True)
-class Scored:
+class RunScores:
     """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
 
     scores: Scores
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read the files, score every run, print a table or JSON."""
     config = read_config(Config, argv, program="eval/score.py", description=__doc__ or "")
     qrels = read_qrels(config.qrels)
-    runs: dict[str, Scored] = {}
+    runs: dict[str, RunScores] = {}
     lists: dict[str, Run] = {}
     left_out: list[str] = []
     golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
@@ -100,20 +100,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         for called, run in scored.items():
             lists[called] = run
             covered = coverage(run, qrels, str(path))
-            runs[called] = Scored(evaluate(run, qrels, config.metrics), covered, file.repeated)
+            runs[called] = RunScores(evaluate(run, qrels, config.metrics), covered, file.repeated)
     tests: dict[str, PairedTest] = {}
     if len(runs) == 2:
-        one, other = (run.scores for run in runs.values())
-        groups = gold_groups(qrels, one.claim_ids)
-        for metric in one.values:
+        first, second = (run.scores for run in runs.values())
+        groups = gold_groups(qrels, first.claim_ids)
+        for metric in first.values:
             tests[metric] = paired_randomisation(
-                one[metric], other[metric], groups, config.repeats, config.seed
+                first[metric], second[metric], groups, config.repeats, config.seed
             )
     notes = [*depth_notes(lists, config.metrics), *left_out]
     say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))
 
 
-def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
+def as_json(runs: dict[str, RunScores], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
     """Write the report as JSON."""
     report: dict[str, object] = {
         "runs": {name: run.scores.means() for name, run in runs.items()},
@@ -130,7 +130,7 @@ def as_json(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequen
     return json_format.dumps(report, indent=2).replace("\x7f", "\\u007f")
 
 
-def as_text(runs: dict[str, Scored], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
+def as_text(runs: dict[str, RunScores], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
     """Write the report as a table, a legend and, for two runs, the test."""
     first = next(iter(runs.values()))
     columns = ["run", *first.scores.values, "missing", "repeated", "ignored"]

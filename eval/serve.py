@@ -130,8 +130,8 @@ def serve(config: ServeConfig) -> None:
     )
     port = listening.getsockname()[1]
     papers = engine.stats().papers
-    shown = f"[{config.host}]" if ":" in config.host else config.host
-    say(f"{papers} papers at http://{shown}:{port}/ (Ctrl+C stops)")
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    say(f"{papers} papers at http://{host}:{port}/ (Ctrl+C stops)")
     try:
         server.run(sockets=[listening])
     except (Stopped, KeyboardInterrupt):  # raised again once everything is finished

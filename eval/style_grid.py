@@ -6,12 +6,14 @@ The texts are those of `claim2source rewrite` (`--styles.texts DIR`), or made by
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.core.terminal import say
+from claim2source.pipeline.plan import vary_words
 from claim2source.pipeline.style_grid import StyleOptions
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 
@@ -31,7 +33,8 @@ class StyleGridConfig(EvaluateConfig):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the grid of every system, print its tables."""
-    say(evaluate_table(read_config(StyleGridConfig, argv, program=PROGRAM, description=__doc__)))
+    words = vary_words(sys.argv[1:] if argv is None else argv)
+    say(evaluate_table(read_config(StyleGridConfig, words, program=PROGRAM, description=__doc__)))
 
 
 if __name__ == "__main__":

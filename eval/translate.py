@@ -210,8 +210,8 @@ def _write(config: TranslateConfig, folder: Path, results: Sequence[TranslatedTe
         if some:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(some)} {kind}{left}:")
-        for one in some[:SHOWN]:
-            say(f"  {one.text.name}: {one.why}")
+        for result in some[:SHOWN]:
+            say(f"  {result.text.name}: {result.why}")
         if len(some) > SHOWN:
             say(f"  and {len(some) - SHOWN} more{'' if config.report else '; see --report FILE'}")
     if config.report is not None:

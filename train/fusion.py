@@ -31,6 +31,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.run import Result
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
+from claim2source.evaluation.choices import TO_CHOOSE_BY
 from claim2source.evaluation.families import Family
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import language_strata
@@ -61,7 +62,6 @@ from claim2source.systems.read import Systems, read_entries, read_systems
 from claim2source.systems.stages import StageResult, apply_stage
 from claim2source.systems.system import RunSettings, SystemResult, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.fusion import Candidates, Fitting, Gathered, gather, milliseconds
 
 FILE = "fusion.json"

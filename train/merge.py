@@ -28,7 +28,7 @@ from claim2source.core.report import MAIN_METRIC, Choice, Report, Rule, Settings
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets import load
-from claim2source.evaluation.choices import choice_notes, settings_text
+from claim2source.evaluation.choices import choice_notes, curve_table, settings_text
 from claim2source.evaluation.reports import distinct_ends
 from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.models import Dtype, Manifest, ModelConfig, checkpoint_folder, resolve
@@ -51,7 +51,6 @@ from claim2source.systems.heldout import (
     NothingToChooseOn,
     SelectionData,
 )
-from claim2source.training.curve import curve_table
 from claim2source.training.export.card import Card, push_to_hub
 from claim2source.training.export.reranker import export_reranker
 from claim2source.training.export.sentence_transformers import export

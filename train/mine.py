@@ -27,10 +27,12 @@ from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, files_of, load
+from claim2source.datasets.loading import require_golds
 from claim2source.io.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined
 from claim2source.mining.gritlm import INSTRUCTION, sign, write_gritlm
 from claim2source.models import ModelConfig, resolve
+from claim2source.models.hub import require_model
 from claim2source.systems.heldout import carve
 from claim2source.text import Rendering
 from claim2source.text.views import untranslated_sentences
@@ -93,6 +95,9 @@ def mine(config: MineConfig) -> list[str]:
     require_output_file(config.out)
     refuse_input(config.out, files_of(config.dataset))
     require_output_file(config.out, '"positive"', sign(config.instruction))
+    require_golds(config.dataset, config.split, lenient=config.lenient)
+    if not config.ranked:
+        require_model(config.model)
     train = load(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
         seen = config.val_share if config.val_seen_share is None else config.val_seen_share

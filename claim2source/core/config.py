@@ -30,7 +30,7 @@ MOST = 10**9  # the largest count
 _LIST = "a list, such as [a, b], each {0}"
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _WORDS |= {str: "text", Path: "a path", NoneType: "null", list: _LIST, tuple: _LIST}
-_WORDS |= {dict: "a mapping of names to {1}"}
+_WORDS |= {dict: "a mapping of names to {1}", Any: "any value"}
 
 
 def Between(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:

@@ -116,7 +116,7 @@ def value_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     try:
-        text = repr(value)
+        text = repr(str(value) if isinstance(value, Path) else value)
     except ValueError:  # Python writes no numbers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -10,7 +10,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from threading import Timer
 from typing import Any, TypeVar
 
 from claim2source.core.terminal import printable_line
@@ -20,6 +21,8 @@ Item = TypeVar("Item")
 # Lines are printed at tenths of the work, but within QUIET seconds only once, and after LONGEST
 # seconds also between tenths.
 PARTS, QUIET, LONGEST = 10, 10.0, 60.0
+# Seconds of waiting after which a line says for what.
+PATIENCE = 1.0
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -51,10 +54,8 @@ class Progress(AbstractContextManager["Progress"]):
         elif self.name is not None and self._is_due():
             self._said, self._said_at = self.done, time.monotonic()
             of = "" if self.total is None else f" of {self.total}"
-            line = ", ".join(
-                filter(None, (f"{self.name}: {self.done}{of}", self._time_left(), note))
-            )
-            print(printable_line(line), file=sys.stderr, flush=True)
+            parts = f"{self.name}: {self.done}{of}", self._time_left(), note
+            _print_line(", ".join(filter(None, parts)))
 
     def part(self, share: int, total: int) -> Progress:
         """Count `total` items of another kind as `share` of this work; `close` counts the rest."""
@@ -114,6 +115,22 @@ def watched(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
         for item in items:
             yield item
             progress.update()
+
+
+@contextmanager
+def waiting(line: str) -> Iterator[None]:
+    """Print a line on stderr once the body has taken longer than `PATIENCE`."""
+    timer = Timer(PATIENCE, _print_line, [line])
+    timer.daemon = True  # no reason to stay where the program is stopped
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _print_line(line: str) -> None:
+    print(printable_line(line), file=sys.stderr, flush=True)
 
 
 def quiet_libraries() -> None:

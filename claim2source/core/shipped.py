@@ -21,9 +21,9 @@ def shipped(path: Path, program: str) -> Path:
     if path.exists() or path.is_symlink():
         return path
     parts = path.parts
-    if parts[:1] == ("configs",) and (found := CONFIGS.joinpath(*parts[1:])).is_file():
+    if parts[:1] == ("configs",) and (packaged := CONFIGS.joinpath(*parts[1:])).is_file():
         log.warning("%s is not here: the one that ships with claim2source is read", path)
-        return found
+        return packaged
     files = sorted(CONFIGS.glob(f"{Path(program).stem}/*.yaml"))
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
     why = "no such file or directory"

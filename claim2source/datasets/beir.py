@@ -96,8 +96,8 @@ def read_beir(
     read = read_claims(queries)
     judgements = _read_split(folder, split, read, problems)
     corpus = JsonLines(folder / CORPUS, problems)
-    found = DatasetParts(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
-    return assembled(found, split, folder.resolve().name, problems, languages)
+    parts = DatasetParts(queries, read, corpus, folder / QRELS / f"{split}.tsv", judgements)
+    return assembled(parts, split, folder.resolve().name, problems, languages)
 
 
 class DatasetParts(NamedTuple):

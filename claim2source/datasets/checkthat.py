@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import why_not_file
+from claim2source.core.progress import waiting
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.datasets.authors import author_names, turned_names
 from claim2source.datasets.beir import check_folders, refuse_foreign, write_beir
@@ -122,14 +123,16 @@ def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[objec
     except ImportError:
         raise UserError("--hub needs `datasets`: pip install 'claim2source[hub]'") from None
     try:
-        available = datasets.get_dataset_config_names(name, revision=revision)
-        return {
-            config: {
-                str(split): part.to_list()
-                for split, part in datasets.load_dataset(name, config, revision=revision).items()
+        with waiting(f"{name}: waiting for the hub"):
+            available = datasets.get_dataset_config_names(name, revision=revision)
+            tables = {
+                config: datasets.load_dataset(name, config, revision=revision)
+                for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
+                if config in available
             }
-            for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
-            if config in available
+        return {
+            config: {str(split): part.to_list() for split, part in parts.items()}
+            for config, parts in tables.items()
         }
     # The library, the hub and the network fail in many ways; none of them is a bug of ours.
     except Exception as error:

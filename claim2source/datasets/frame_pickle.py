@@ -208,9 +208,9 @@ class _Reader:
         columns: list[list[Cell] | None] = [None] * len(names)
         for block in blocks:
             values, placement = self.built(block, "block").args[:2]
-            found, positions = self.columns(values), self.places(placement, len(names))
-            _need(len(found) == len(positions), "a block and its columns differ in number")
-            for position, column in zip(positions, found, strict=True):
+            block_columns, positions = self.columns(values), self.places(placement, len(names))
+            _need(len(block_columns) == len(positions), "a block and its columns differ in number")
+            for position, column in zip(positions, block_columns, strict=True):
                 _need(0 <= position < len(names) and columns[position] is None, "columns overlap")
                 columns[position] = column
         table = {n: c for n, c in zip(names, columns, strict=True) if c is not None}

@@ -44,16 +44,16 @@ class DatasetFile:
     lenient: bool = flag(HELP)
 
 
-def is_lenient(folder: Path, asked: bool) -> bool:
+def is_lenient(folder: Path, lenient: bool) -> bool:
     """Tell whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
 
     Raises `UserError` naming the key for anything else in that file.
     """
     path = folder / SETTINGS
     if not path.exists():
-        return asked
+        return lenient
     words = [f"--config={path}"]
-    return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or asked
+    return read_config(DatasetFile, words, program=SETTINGS, description="").lenient or lenient
 
 
 class Traits(CountedProblems):

@@ -122,9 +122,9 @@ def prepare(
     notes += [f"no {split}.tsv" for split in SPLITS if split not in there]
     sources = (*articles.values(), *others)
     parts = []
-    for split, found in claims.items():
-        grades = {claim.id: {claim.golds[0]: 1} for claim in found}
-        parts.append(Dataset(tuple(found), sources, Qrels(grades), split))
+    for split, claims_of_split in claims.items():
+        grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
+        parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
     write_beir(parts, target, overwrite=overwrite)
     return PreparedSplits(parts, [note for note in notes if note])
 

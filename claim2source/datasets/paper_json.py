@@ -134,13 +134,13 @@ def _in_order(row: Row, index: object) -> str:
     if not isinstance(index, dict):
         row.complain(field, "is not an object")
         return ""
-    placed = [
+    words = [
         (position, word)
         for word, positions in index.items()
         for position in _list(positions)
         if type(position) is int and position >= 0
     ]
-    return row.as_text(field, " ".join(word for _, word in sorted(placed)))
+    return row.as_text(field, " ".join(word for _, word in sorted(words)))
 
 
 def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
@@ -175,14 +175,19 @@ def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
 def _updates(record: Mapping[str, object]) -> str:
     notices = [
         state_of(
-            _text_of(one, "type"), _date_text(_of(one, "updated")), plain_doi(_text_of(one, "DOI"))
+            _text_of(update, "type"),
+            _date_text(_of(update, "updated")),
+            plain_doi(_text_of(update, "DOI")),
         )
-        for one in _list(record.get("updated-by"))
+        for update in _list(record.get("updated-by"))
     ]
     if notice := worst(notices):
         return notice
-    for one in _list(record.get("update-to")):
-        state, doi = state_of(_text_of(one, "type")), plain_doi(_text_of(one, "DOI"))
+    for update in _list(record.get("update-to")):
+        state, doi = (
+            state_of(_text_of(update, "type")),
+            plain_doi(_text_of(update, "DOI")),
+        )
         if state and doi:
             return notice_of(state, doi)
     return ""

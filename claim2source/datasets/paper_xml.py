@@ -70,7 +70,7 @@ class _Record:
         foreign = {
             other: iso_language(lang) != "en" for other, lang in zip(others, languages, strict=True)
         }
-        every = [*elements, *sorted(others, key=lambda one: foreign[one])]
+        every = [*elements, *sorted(others, key=lambda element: foreign[element])]
         texts = [text for text in map(_abstract, every) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
@@ -323,7 +323,6 @@ def _abstract(element: Element) -> str:
 
 
 def _text(element: Element | None) -> str:
-    """Join the text of an element and its children, such as <i>E. coli</i>."""
     if element is None:
         return ""
     for part in list(element.iter()):

@@ -94,8 +94,11 @@ def read_tagged(
     for line, record in _records(path, problems, f"{start:4}-"):
         number += 1
         # The last one of a file that was cut off has no end.
-        for found in parser.parse_lines(iter([*record, "ER  - "])):
-            values = {tag: [one] if isinstance(one, str) else one for tag, one in found.items()}
+        for fields_of_record in parser.parse_lines(iter([*record, "ER  - "])):
+            values = {
+                tag: [texts] if isinstance(texts, str) else texts
+                for tag, texts in fields_of_record.items()
+            }
             yield _reference(path, line, problems, fields, values)
     if not number:
         problems.add(path, None, None, f"holds no references that begin with {start}")
@@ -130,15 +133,15 @@ def _reference(
         ]
         for field, tags in fields.items()
     }
-    titles = [one for one in every["title"] if one.strip(" .[]").lower() not in NO_TITLE]
+    titles = [entry for entry in every["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
     for field, texts in (("title", titles), ("abstract", every["abstract"])):
         if len(set(texts)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)
     title = titles[0] if titles else ""
-    dates = sorted(every["date"], key=lambda one: first_day(one) == 0)
+    dates = sorted(every["date"], key=lambda entry: first_day(entry) == 0)
     doi = next(filter(None, map(plain_doi, every["doi"] + every["url"])), "")
     if not key:
-        ids = [one for one in (*every["id"], doi) if not why_not_id(one)]
+        ids = [entry for entry in (*every["id"], doi) if not why_not_id(entry)]
         key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
     date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
     text = title or next(iter(every["abstract"]), "")
@@ -147,7 +150,7 @@ def _reference(
         problems.count("references without an id, which is made of the title", path, line)
     names = next(filter(None, (values.get(tag) for tag in fields["authors"])), ())
     groups = values.get("CN", ()) if "CN" in fields["authors"] else ()
-    url = next((one for one in every["url"] if one.startswith(("http://", "https://"))), "")
+    url = next((entry for entry in every["url"] if entry.startswith(("http://", "https://"))), "")
     return paper_of_texts(
         path,
         line,

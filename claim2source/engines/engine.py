@@ -37,6 +37,7 @@ from claim2source.engines.files import (
 )
 from claim2source.engines.lance import (
     ADVICE,
+    LAST_VERSION,
     Hits,
     among,
     connection,
@@ -88,8 +89,16 @@ UNTRANSLATED_ALPHA = 0.4
 _UPDATES = 1024
 # Vectors for each partition that its centre is learned from.
 CENTRE_SAMPLE = 64
+# Bytes of search indexes in memory while they are built: all partitions are read then.
+BUILDING_CACHE = 2**26
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
+# Beginnings of the files that make an empty table: its version 1, counted down by LanceDB.
+_FIRST_VERSION = (
+    "_transactions/0-",
+    f"_versions/{LAST_VERSION - 1}.manifest",
+    "_versions/latest_version_hint.json",
+)
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
 
@@ -151,13 +160,14 @@ class Engine(PaperTable):
         files = files_of(place)
         lock = files.prepare()
         try:
-            # A process that was killed here before may have left a table without papers.
-            under = f"{manifest.table}.lance/"
+            # A process that was killed here before may have left a table's first version.
+            begun = tuple(f"{manifest.table}.lance/{name}" for name in _FIRST_VERSION)
             others = [name for name in files.listed() if name != LOCK_FILE]
-            if any(
-                not other.startswith(under) or other.startswith(f"{under}data/") for other in others
-            ):
-                raise InputError(files.uri, why="exists and is not an index: it is not replaced")
+            if any(not other.startswith(begun) for other in others):
+                why = "exists and is not an index: it is not replaced; choose another --out"
+                raise InputError(files.uri, why=why)
+            for other in others:
+                files.remove(other)
             made = cls.beside(files, manifest, **options)
         except BaseException:
             lock.release()
@@ -297,6 +307,7 @@ class Engine(PaperTable):
             with self._named():
                 self._table.add(table)
             self._write_seal()
+        release_memory()
 
     def _merge(self, table: pyarrow.Table) -> None:
         with self._named():
@@ -372,6 +383,8 @@ class Engine(PaperTable):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         release_memory()  # of writing
+        with self._named():
+            self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
         if self.manifest.partitions == 1:
             # All vectors are compared meanwhile: LanceDB would divide a large partition.
             self.note(partitions=0, probes=0, trained=0)
@@ -385,11 +398,18 @@ class Engine(PaperTable):
             values = self._build_indexes(say)
         self._write_seal()
         self.note(stale=False, **values)
+        self._table = self._open_table()
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         from lancedb.index import FTS, BTree
 
-        papers, names = self._table.count_rows(), self._index_names()
+        papers = self._table.count_rows()
+        # LanceDB passes over a search index that it cannot read: it is made anew.
+        names = {
+            column: name
+            for column, name in self._index_names().items()
+            if not self._table.index_stats(name).num_unindexed_rows
+        }
         if papers and ("id" not in names):
             self._table.create_index("id", config=BTree())
         for column in ("terms", "names"):
@@ -423,6 +443,8 @@ class Engine(PaperTable):
         if "vector" not in names or papers > REDIVIDE * trained or exact != (partitions == 1):
             # One partition holds its vectors together: they are compared in half the time.
             partitions, trained = 1 if exact else round(papers**0.5), papers
+            # Until probes are chosen readers compare all vectors: how they are divided changes.
+            self.note(partitions=0, probes=0, trained=0)
             config = IvfFlat(
                 distance_type="dot",
                 num_partitions=partitions,
@@ -537,8 +559,6 @@ class Engine(PaperTable):
 
 
 class _Part:
-    """Search by terms alone, or by vectors alone."""
-
     def __init__(self, search: Search, where: Where) -> None:
         self._search, self._where = search, where
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMES = ("s3", "gs", "az")
-# Below so many bytes every file's hash is compared when an index is opened; above, those of files
-# that were written since.
+# Bytes whose hash is compared when an index is opened: of its smallest files, as many as that are.
+# Of larger ones only those that were written since.
 HASH_LIMIT = 256 * 2**20
 # LanceDB writes this file anew with each version; it does without where it is damaged.
 REWRITTEN = "/latest_version_hint.json"
@@ -405,11 +405,12 @@ def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
             return f"{name} is missing"
         if there[name][0] != size:
             return f"{name} has {there[name][0]} bytes, not {size}"
-    small = sum(size for size, _, _ in seal.values()) <= HASH_LIMIT
-    for name, (size, stamp, hashed) in seal.items():
+    left = HASH_LIMIT
+    for name, (size, stamp, hashed) in sorted(seal.items(), key=lambda file: file[1][0]):
+        left -= size
         if not hashed or known.get(name) == (size, stamp, hashed):
             continue
-        # Of a large index only files whose time is another one, as those of a copy, are read.
-        if (small or there[name][1] != stamp) and files.hash(name) != hashed:
+        # Of large files only those whose time is another one, as of a copy, are read.
+        if (left >= 0 or there[name][1] != stamp) and files.hash(name) != hashed:
             return f"{name} holds other bytes than were written"
     return ""

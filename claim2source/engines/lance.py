@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
-_LAST = 2**64 - 1
+# Names of versions count down from it, so that the newest is listed first.
+LAST_VERSION = 2**64 - 1
 # What to do about files that cannot be read.
 ADVICE = "copy it again from a whole copy, or index again into another --out"
 # What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
@@ -60,18 +61,27 @@ def short(error: Exception) -> str:
     return " ".join(str(error).partition(", /")[0].split())[:300] or type(error).__name__
 
 
-def connection(files: IndexFiles) -> Any:
-    """Open the database; its tables stay at the version that they were opened at."""
-    options = getattr(files, "options", None)
-    return lancedb_module().connect(files.uri, storage_options=options)
+def connection(files: IndexFiles, cache: int | None = None) -> Any:
+    """Open the database; its tables stay at the version that they were opened at.
+
+    At most `cache` bytes of search indexes, and of metadata, stay in memory; None: gigabytes.
+    """
+    lancedb, options = lancedb_module(), getattr(files, "options", None)
+    session = None
+    if cache is not None:
+        session = lancedb.Session(index_cache_size_bytes=cache, metadata_cache_size_bytes=cache)
+    return lancedb.connect(files.uri, storage_options=options, session=session)
 
 
 def newest_version(names: Iterable[str]) -> int:
     """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
     numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
-    # Of 20 digits: counted down from the largest number, so that the newest is listed first.
     return max(
-        (_LAST - int(one) if len(one) == 20 else int(one) for one in numbers if one.isdecimal()),
+        (
+            LAST_VERSION - int(one) if len(one) == 20 else int(one)
+            for one in numbers
+            if one.isdecimal()
+        ),
         default=0,
     )
 

@@ -241,15 +241,15 @@ def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
     from scipy import stats
 
     rows: list[list[Cell]] = []
-    for number, one in enumerate(tenths):
-        if one.answers:
-            missing = one.answers - one.here
-            low = stats.beta.ppf((1 - LEVEL) / 2, one.here, missing + 1) if one.here else 0.0
-            high = stats.beta.ppf((1 + LEVEL) / 2, one.here + 1, missing) if missing else 1.0
-            share, first = one.here / one.answers, one.first / one.answers
+    for number, row in enumerate(tenths):
+        if row.answers:
+            missing = row.answers - row.here
+            low = stats.beta.ppf((1 - LEVEL) / 2, row.here, missing + 1) if row.here else 0.0
+            high = stats.beta.ppf((1 + LEVEL) / 2, row.here + 1, missing) if missing else 1.0
+            share, first = row.here / row.answers, row.first / row.answers
             tenth, bounds = f"{number / 10} to {(number + 1) / 10}", f"{low:.2f} to {high:.2f}"
-            gap = share - one.share
-            rows.append([tenth, one.answers, one.share, share, gap, bounds, first])
+            gap = share - row.share
+            rows.append([tenth, row.answers, row.share, share, gap, bounds, first])
     columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
     return TextTable(columns, rows, numeric=[False, *[True] * 6])
 

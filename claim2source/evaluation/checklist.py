@@ -50,7 +50,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
         section.title: {name: section.rows(report) for name, report in reports.items()}
         for section in _SECTIONS
     }
-    answers: list[Row] = [[one.title, _answer(one, rows[one.title])] for one in _SECTIONS]
+    answers: list[Row] = [[part.title, _answer(part, rows[part.title])] for part in _SECTIONS]
     answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
     parts: list[Part] = [
         TITLE,
@@ -197,10 +197,18 @@ def _choices(report: Report) -> list[Row]:
     choices += [(_name(s), choice) for s in report.systems.values() for choice in s.choices]
     return [
         [
-            *(name, one.what, settings_text(one.settings), RULES.get(one.rule, "the best")),
-            *(one.compared or len(one.tried) or None, f"{one.claims} claims of {one.split}"),
+            *(
+                name,
+                selection.what,
+                settings_text(selection.settings),
+                RULES.get(selection.rule, "the best"),
+            ),
+            *(
+                selection.compared or len(selection.tried) or None,
+                f"{selection.claims} claims of {selection.split}",
+            ),
         ]
-        for name, one in choices
+        for name, selection in choices
     ]
 
 

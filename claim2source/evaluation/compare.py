@@ -121,18 +121,18 @@ class ScoredRuns:
         }
         if len(masks) > 1:
             parts[MICRO] = everything, None
-        found = {}
+        bounds: dict[str, dict[str, Bound]] = {}
         for part, (mask, by) in parts.items():
             own = values[:, mask]
             limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
             # Not by `claim_weights`: these are the reports' numbers to the last digit.
             each = [mask] if by is None else [strata == number for number in np.unique(strata)]
-            means = np.mean([values[:, one].mean(axis=1) for one in each], axis=0).tolist()
-            found[part] = {
+            means = np.mean([values[:, stratum].mean(axis=1) for stratum in each], axis=0).tolist()
+            bounds[part] = {
                 name: Bound(mean, *ends)
                 for name, mean, ends in zip(self.runs, means, limits, strict=True)
             }
-        return found
+        return bounds
 
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
@@ -186,10 +186,10 @@ def read_scored(
     loaded = [system for system in read_reports(reports) if not system.report.simulated]
     names = {(system.report_folder, system.report.name) for system in loaded}
     systems = {
-        one.name: one
-        for one in loaded
-        if one.report.style == "S0C0"
-        or (one.report_folder, one.report.name.rpartition(".")[0]) not in names
+        system.name: system
+        for system in loaded
+        if system.report.style == "S0C0"
+        or (system.report_folder, system.report.name.rpartition(".")[0]) not in names
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
@@ -320,7 +320,8 @@ def compare(
     for name, run in runs.items():
         coverage(run, dataset.qrels, name)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
-    bounds = {part: one for part, one in scored.bounds(repeats, seed).items() if part != MICRO}
+    bounds = scored.bounds(repeats, seed)
+    bounds.pop(MICRO, None)
     scores = {name: {part: bound[name].value for part, bound in bounds.items()} for name in runs}
     intervals = {name: {part: bound[name][1:] for part, bound in bounds.items()} for name in runs}
     tests = tuple(scored.tests(repeats=repeats, seed=seed))

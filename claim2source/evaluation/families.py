@@ -214,10 +214,11 @@ def family_table(result: FamilyResult) -> TextTable:
 
 def family_note(result: FamilyResult) -> str:
     """State how the numbers of a family's table were computed."""
+    tests = len(result.comparisons)
     return (
         f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals of {result.draws} "
         f"draws; paired randomisation tests of {result.repeats} permutations, both by gold paper; "
-        f"Holm over the {len(result.comparisons)} tests of this family at {result.alpha:g}; the "
+        f"Holm over the {tests} test{'s' * (tests > 1)} of this family at {result.alpha:g}; the "
         f"smallest possible p is {result.least_p:.2g}. The t-test is clustered by gold paper."
     )
 

@@ -127,8 +127,8 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
         if len(set(ends)) == len(ends):
             break
     same = [len(set(column)) == 1 for column in zip_longest(*ends)]
-    kept = [[part for part, skip in zip(end, same, strict=False) if not skip] for end in ends]
-    return [str(Path(*reversed(parts))) for parts in kept]
+    differing = [[part for part, skip in zip(end, same, strict=False) if not skip] for end in ends]
+    return [str(Path(*reversed(parts))) for parts in differing]
 
 
 def whole_run(system: LoadedSystem, languages: Sequence[str] | None = None) -> Run:
@@ -159,16 +159,16 @@ def common_data(
     Raises `UserError` naming what differs where the reports are of several.
     """
 
-    def common(key: str, values: Sequence[str], given: str | None) -> str:
+    def common(key: str, values: Sequence[str], option: str | None) -> str:
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
             # Two spellings of a path, or a path and a name, are one data set.
             same = [name for name in names if key == "dataset" and _one_folder(name, value)]
             names.setdefault(same[0] if same else value, []).append(system.name)
-        if given is None and len(names) != 1:
+        if option is None and len(names) != 1:
             listed = "; ".join(f"{value!r} ({_shortened(who)})" for value, who in names.items())
             raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
-        return given if given is not None else next(iter(names))
+        return option if option is not None else next(iter(names))
 
     return (
         common("dataset", [system.dataset for system in systems], dataset),

@@ -112,14 +112,14 @@ def has_verdicts(verdicts: Verdicts) -> bool:
 
 
 def macro_f1(
-    actual: Sequence[str], said: Sequence[str], evidenced: Sequence[bool] | None = None
+    actual: Sequence[str], predicted: Sequence[str], evidenced: Sequence[bool] | None = None
 ) -> float:
     """Average the F1 of the labels that occur, as the task's scorer does.
 
     A right label that is not `evidenced` is a false positive of it, and not counted as missed.
     """
     every = [True] * len(actual) if evidenced is None else evidenced
-    return float(_macro_f1(actual, said, every, np.ones((1, len(actual))))[0])
+    return float(_macro_f1(actual, predicted, every, np.ones((1, len(actual))))[0])
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -250,7 +250,6 @@ class Finder:
         return answers
 
     def _presence(self, claims: Sequence[Claim], stages: _Stages) -> dict[str, float]:
-        """Return the probability that each post's paper is in the index."""
         own = [result for name, result in stages.named if name == _ABSTAIN]
         if own:
             read = {claim.id: presence(own[-1], claim.id) for claim in claims}

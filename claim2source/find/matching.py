@@ -55,7 +55,6 @@ class MatchingWords:
         return matches
 
     def _terms_of(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
-        """Map the words of texts to their terms."""
         if len(self._terms) > _MOST_WORDS:
             self._terms.clear()
         new = list({word for words in texts for word in words} - self._terms.keys())

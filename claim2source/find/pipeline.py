@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from claim2source.core.config import require
 from claim2source.core.errors import UserError
@@ -46,15 +47,15 @@ class PipelineStages:
         self._check()
         self._runtime = SystemRuntime(store, device=device, progress=progress)
         self._stages = [
-            (name, with_runtime(stage, store, device, progress))
-            for name, stage in system.loaded_stages()
+            replace(one, stage=with_runtime(one.stage, store, device, progress))
+            for one in system.stages
         ]
         self._pool: dict[str, Source] = {}
 
     @property
     def names(self) -> list[str]:
         """Name the stages in order."""
-        return [name for name, _ in self._stages]
+        return [stage.name for stage in self._stages]
 
     @property
     def depth(self) -> int:
@@ -100,7 +101,7 @@ class PipelineStages:
 
         Raises `UserError` where the index is too large for that.
         """
-        counting = [name for name, stage in self._stages if counts_terms(stage)]
+        counting = [one.name for one in self._stages if counts_terms(one.stage)]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
@@ -112,4 +113,6 @@ class PipelineStages:
         stored = (paper.source for rows in self.engine.rows() for paper in rows.papers)
         self._pool = {one.id: one for one in (*stored, *sources)}
         pool = list(self._pool.values())
-        self._stages = [(name, with_corpus_stats(stage, pool)) for name, stage in self._stages]
+        self._stages = [
+            replace(one, stage=with_corpus_stats(one.stage, pool)) for one in self._stages
+        ]

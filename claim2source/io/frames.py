@@ -23,7 +23,7 @@ SCORE_COLUMNS = ("score",)
 GRADE_COLUMNS = ("score", "relevance", "label")
 _NA_TYPES = ("NAType", "NaTType")  # pandas's own, which compare with nothing
 
-Scored = tuple[int | None, object, object, object]  # row, claim, source, score
+RankingRow = tuple[int | None, object, object, object]  # row, claim, source, score
 
 
 def is_table(value: object) -> bool:
@@ -199,7 +199,7 @@ def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") 
 
 
 def _run(
-    rows: Iterable[Scored], name: str, columns: Sequence[str], claims: Sequence[object] = ()
+    rows: Iterable[RankingRow], name: str, columns: Sequence[str], claims: Sequence[object] = ()
 ) -> Run:
     problems = Problems()
     known: dict[object, str | None] = {}

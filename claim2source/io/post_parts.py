@@ -79,11 +79,11 @@ def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> Po
 def _embed(
     parts: PostParts,
     embed: Mapping[str, Any],
-    shown: Mapping[str, Any],
+    view: Mapping[str, Any],
     view_of: ViewOf,
     depth: int,
 ) -> None:
-    both = embed or shown
+    both = embed or view
     both = _object(both.get("media")) or both  # recordWithMedia holds a quotation and pictures
     for image in objects(both.get("images")):
         parts.add("image", image.get("alt"))
@@ -98,7 +98,7 @@ def _embed(
             parts.add("link", external.get("title"), external.get("description"))
         else:
             parts.without_text.append(f"a link to {_text_of(uri)}")
-    record, shown_record = (_quoted(one) for one in (embed, shown))
+    record, shown_record = (_quoted(one) for one in (embed, view))
     if record or shown_record:
         _quotation(parts, record, shown_record, view_of, depth)
 
@@ -106,18 +106,18 @@ def _embed(
 def _quotation(
     parts: PostParts,
     record: Mapping[str, Any],
-    shown: Mapping[str, Any],
+    view: Mapping[str, Any],
     view_of: ViewOf,
     depth: int,
 ) -> None:
-    if isinstance(shown.get("value"), Mapping) and depth < _DEEPEST:
-        parts.add_post("quoted post", bluesky_post(shown, view_of, depth + 1))
-    elif any(_text_of(shown.get(name)) for name in ("displayName", "name", "description")):
-        names = (shown.get(name) for name in ("displayName", "name", "description"))
+    if isinstance(view.get("value"), Mapping) and depth < _DEEPEST:
+        parts.add_post("quoted post", bluesky_post(view, view_of, depth + 1))
+    elif any(_text_of(view.get(name)) for name in ("displayName", "name", "description")):
+        names = (view.get(name) for name in ("displayName", "name", "description"))
         parts.add("quoted list", *names)
     else:
-        hidden = _kind(shown).rpartition("#")[2] in ("viewBlocked", "viewNotFound", "viewDetached")
-        parts.add_post("quoted post", None if hidden else _at(record or shown, view_of, depth))
+        hidden = _kind(view).rpartition("#")[2] in ("viewBlocked", "viewNotFound", "viewDetached")
+        parts.add_post("quoted post", None if hidden else _at(record or view, view_of, depth))
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:

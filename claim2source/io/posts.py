@@ -80,7 +80,7 @@ def _table_rows(path: Path, problems: CountedProblems) -> Iterator[Row]:
         names = [cell.strip() for cell in next(csv.reader([header], delimiter=separator), [])]
         return {name.lower(): name for name in reversed(names) if name.lower() in COLUMNS}
 
-    separator = max(SEPARATORS, key=lambda one: len(columns_by(one)))
+    separator = max(SEPARATORS, key=lambda sign: len(columns_by(sign)))
     columns = columns_by(separator)
     if not {"text", "post"} & set(columns):
         there = " ".join(header.split())

@@ -37,10 +37,10 @@ ANSWER_SECONDS = 4.0
 _failures: dict[str, str] = {}
 
 
-def wandb_mode(asked: str) -> Tracking:
+def wandb_mode(setting: str) -> Tracking:
     """Resolve `auto`: WANDB_MODE where it is set, else online where there is a key."""
-    if asked != "auto":
-        return cast(Tracking, asked)
+    if setting != "auto":
+        return cast(Tracking, setting)
     mode = os.environ.get("WANDB_MODE")
     if mode == "disabled":
         return "off"
@@ -58,13 +58,13 @@ def has_key() -> bool:
         return False
 
 
-def require_tracking(asked: Tracking, option: str = "--wandb") -> None:
+def require_tracking(tracking: Tracking, option: str = "--wandb") -> None:
     """Raise `UserError` where W&B is asked for but not possible; call it before the work."""
-    if asked == "off":
+    if tracking == "off":
         return
     if importlib.util.find_spec("wandb") is None:
         raise UserError(f"wandb is not installed: pip install wandb, or {option} off")
-    if asked == "online" and not has_key():
+    if tracking == "online" and not has_key():
         raise UserError(f"wandb: online needs a key (run `wandb login`); or {option} offline")
 
 
@@ -112,7 +112,7 @@ class Tracker:
 
     def __init__(
         self,
-        asked: Tracking,
+        tracking: Tracking,
         folder: Path,
         *,
         project: str | None = None,
@@ -132,8 +132,8 @@ class Tracker:
         self._settings = {**named, "dir": folder, **settings}
         self._run: Any = None
         self._said = False  # where an offline run lies
-        if asked != "off":
-            self._start(asked)
+        if tracking != "off":
+            self._start(tracking)
 
     def log(self, values: Mapping[str, object]) -> None:
         """Log numbers and tables (`as_wandb`)."""
@@ -157,16 +157,16 @@ class Tracker:
         except Exception as error:
             self._say(error, "the rest that is not uploaded")
 
-    def _start(self, asked: Tracking) -> None:
+    def _start(self, tracking: Tracking) -> None:
         import wandb
 
         # Its lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
-        if asked == "online" and host not in _failures:
+        if tracking == "online" and host not in _failures:
             _failures[host] = why_not_reached(host)
             if _failures[host]:
                 self._say(_failures[host], "the run")
-        online = asked == "online" and not _failures[host]
+        online = tracking == "online" and not _failures[host]
         try:
             self._run = self._start_run("online" if online else "offline")
             if online:
@@ -261,7 +261,7 @@ def why_not_reached(host: str) -> str:
 
 
 def log_tables(
-    asked: Tracking,
+    tracking: Tracking,
     tables: Mapping[str, TextTable],
     *,
     folder: Path,
@@ -269,9 +269,9 @@ def log_tables(
     config: Mapping[str, object],
 ) -> None:
     """Log tables to a W&B run named as `folder`, unless tracking is off."""
-    if asked == "off":
+    if tracking == "off":
         return
-    tracker = Tracker(asked, folder, job_type=program, config=dict(config))
+    tracker = Tracker(tracking, folder, job_type=program, config=dict(config))
     tracker.log({table_key(name): as_wandb(table) for name, table in tables.items()})
     tracker.close()
 

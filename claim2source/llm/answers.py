@@ -166,7 +166,6 @@ class AnswerStore:
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Name the file where it cannot be read or written."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -154,9 +154,9 @@ class _Run:
         self.llm, self.check, self.what = llm, check, what
         self.config, self.store = llm.config, llm.answers
         # Key -> stored reply, or the reason why there is none.
-        self.found: dict[str, StoredReply] = {}
-        self.none: dict[str, str] = {}
-        self.asked: set[str] = set()
+        self.stored: dict[str, StoredReply] = {}
+        self.reasons: dict[str, str] = {}
+        self.sent: set[str] = set()
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         keys = [key_of(request, self.config) for request in requests]
@@ -165,7 +165,7 @@ class _Run:
         for key in dict.fromkeys(keys):
             job = _Job(key, first[key], self.llm._stored_reply(first[key], key))
             if job.before is not None:
-                self.found[key] = job.before
+                self.stored[key] = job.before
             if not self._is_done(job):
                 jobs.append(job)
         if jobs:
@@ -176,13 +176,13 @@ class _Run:
         return [self._answer(key, request) for key, request in zip(keys, requests, strict=True)]
 
     def _answer(self, key: str, request: Request) -> Answer:
-        answer = self.llm._judge(request, self.found.get(key), self.check) or Answer(request.id)
-        if key in self.none:
-            return replace(answer, failure=self.none[key], text="", data=None)
-        return replace(answer, stored=key not in self.asked)
+        answer = self.llm._judge(request, self.stored.get(key), self.check) or Answer(request.id)
+        if key in self.reasons:
+            return replace(answer, failure=self.reasons[key], text="", data=None)
+        return replace(answer, stored=key not in self.sent)
 
     def _is_done(self, job: _Job) -> bool:
-        if job.key in self.asked and job.before is not None and job.before.tries >= TRIES:
+        if job.key in self.sent and job.before is not None and job.before.tries >= TRIES:
             return True
         return self.llm._is_done(job.request, job.before, self.check)
 
@@ -197,7 +197,7 @@ class _Run:
         while jobs:
             job = jobs.popleft()
             if self.llm._stop:
-                self.none[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
+                self.reasons[job.key] = f"{NOT_ASKED}: {self.llm._stop}"
                 continue
             await self._ask_until_good(job)
             self.left -= 1
@@ -207,14 +207,14 @@ class _Run:
         # Another process may have answered it since.
         job.before = self.llm._stored_reply(job.request, job.key)
         if job.before is not None:
-            self.found[job.key] = job.before
+            self.stored[job.key] = job.before
         while not self._is_done(job):
             tries = 0 if job.before is None else job.before.tries
-            reply = await self._reply(job.request, again=tries > 0)
+            reply = await self._reply(job.request, retry=tries > 0)
             if isinstance(reply, str):
-                self.none[job.key] = reply
+                self.reasons[job.key] = reply
                 return
-            self.asked.add(job.key)
+            self.sent.add(job.key)
             self.tokens += reply.usage.completion
             stored = StoredReply(
                 *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
@@ -222,11 +222,11 @@ class _Run:
             )
             answer = self.llm._judge(job.request, stored, self.check)
             job.before = replace(stored, failure=None if answer is None else answer.failure)
-            self.found[job.key] = job.before
+            self.stored[job.key] = job.before
             if why_unfinished(job.request, reply.text, reply.finish) is None:
                 self.store.put(job.key, job.before)
 
-    async def _reply(self, request: Request, again: bool) -> Reply | str:
+    async def _reply(self, request: Request, retry: bool) -> Reply | str:
         """Request one reply in the form that the model takes; return the reason for none.
 
         A server that gives none, or speaks otherwise, again and again, is left alone.
@@ -240,7 +240,7 @@ class _Run:
             if isinstance(cost, str):
                 return cost
             try:
-                reply = await self.server.ask(request, strict=strict, again=again, without=without)
+                reply = await self.server.ask(request, strict=strict, retry=retry, without=without)
                 llm.used += reply.usage
             except BudgetSpent as error:
                 llm._stop = str(error)

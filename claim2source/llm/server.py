@@ -291,17 +291,17 @@ class Server:
         request: Request,
         *,
         strict: bool = True,
-        again: bool = False,
+        retry: bool = False,
         without: Collection[str] = (),
     ) -> Reply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` where none can succeed.
 
-        `strict` has the server keep to schema or choices. `again` says that an earlier reply
+        `strict` has the server keep to schema or choices. `retry` says that an earlier reply
         failed. `without` names those of `OPTIONAL` that the model refuses.
         """
         try:
             reply, content = await self.sent(
-                "/chat/completions", self._body(request, strict, again, without)
+                "/chat/completions", self._body(request, strict, retry, without)
             )
         except Refusal as error:
             if error.is_lasting:
@@ -366,12 +366,12 @@ class Server:
         )
 
     def _body(
-        self, request: Request, strict: bool, again: bool, without: Collection[str]
+        self, request: Request, strict: bool, retry: bool, without: Collection[str]
     ) -> dict[str, Any]:
         """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
         config = self.config
         temperature, seed = config.temperature, config.seed
-        if again:
+        if retry:
             temperature = max(temperature, SECOND_TEMPERATURE)
         body: dict[str, Any] = {
             "model": config.model,
@@ -382,7 +382,7 @@ class Server:
         if config.top_p < 1:
             body["top_p"] = config.top_p
         if seed is not None:
-            body["seed"] = (seed + request.sample + again * SECOND_SEED) % 2**31
+            body["seed"] = (seed + request.sample + retry * SECOND_SEED) % 2**31
         if request.logprobs:
             body |= {"logprobs": True, "top_logprobs": request.logprobs}
         if config.thinking is not None:

@@ -339,7 +339,6 @@ class _Picker:
     def _hard_negatives(
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
-        """Draw each pair's hard negatives from the allowed sources of its list, by `pick`."""
         random = self.config.pick == "random"
         most = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)

@@ -54,6 +54,7 @@ class RankingMiner:
         self._place = {source.id: number for number, source in enumerate(sources)}
         trained = self.train.golds
         self._pool = [s.id for s in sources if config.pool == "all" or s.id in trained]
+        self._in_pool = frozenset(self._pool)
         limits = config.max_title_similarity, config.max_text_similarity
         alike_of = NearDuplicates(sources, *limits)
         for claim in self.train.claims:
@@ -91,13 +92,12 @@ class RankingMiner:
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
-        """Draw hard negatives from the allowed sources at the configured ranks, by `pick`."""
-        config, counts, pool = self.config, self.counts, frozenset(self._pool)
+        config, counts = self.config, self.counts
         allowed = []
         for source, score in ranked[config.first_rank - 1 : config.last_rank]:
             if source in golds:
                 counts.left_out_gold += 1
-            elif source not in pool:
+            elif source not in self._in_pool:
                 counts.left_out_pool += 1
             elif self._place[source] in alike:
                 counts.left_out_duplicate += 1

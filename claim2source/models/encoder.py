@@ -21,6 +21,7 @@ from claim2source.core.run import Cost
 from claim2source.io.store import EmbeddingSpace, Store, text_key
 from claim2source.models.bfloat16 import computes_fast, rounded
 from claim2source.models.config import EncoderSettings, Identity, Side
+from claim2source.models.fused import prepare_for_gpu
 from claim2source.models.identity import config_hash, vector_key
 from claim2source.models.packed import PackedBatch, can_pack, pack, packed_hidden
 from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
@@ -57,7 +58,7 @@ class Encoder:
         settings: EncoderSettings,
         weights: Identity | None,
     ) -> None:
-        self.model = model
+        self.model = prepare_for_gpu(model)
         self.tokenizer = tokenizer
         self.settings = settings
         self.weights = weights

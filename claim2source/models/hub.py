@@ -12,6 +12,7 @@ from typing import Literal
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
+from claim2source.core.progress import waiting
 from claim2source.core.validate import read_json
 from claim2source.models import me5
 from claim2source.models.config import ModelConfig
@@ -141,29 +142,34 @@ def packaged_files(name: str) -> tuple[Path, Base] | None:
 
 def _download(config: ModelConfig, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     # It warns of every retry twice; the error after the last one says it all.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        return Path(
-            snapshot_download(
+        with waiting(f"model {config.name!r}: waiting for the hub, {ENDPOINT}"):
+            folder = snapshot_download(
                 config.name,
                 revision=config.revision,
                 allow_patterns=patterns,
                 ignore_patterns=["onnx/*", "openvino/*"],
             )
-        )
+            return Path(folder)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        # Its own message is of several sentences, and repeats that of the connection.
-        why = (
-            "no network, or offline; its cache does not hold the model"
-            if isinstance(error, LocalEntryNotFoundError)
-            else one_line(error)
-        )
+        # Its own messages are of several sentences.
+        if isinstance(error, HFValidationError):
+            why = "and no name of the hub's, such as intfloat/multilingual-e5-small"
+        elif isinstance(error, LocalEntryNotFoundError):
+            why = (
+                "and the hub did not give it: no network, or offline; its cache does not hold the "
+                "model"
+            )
+        else:
+            why = f"and the hub did not give it: {one_line(error)}"
+        hint = _did_you_mean(config.name)
         raise _NotGivenError(
-            f"model {config.name!r}: {_did_you_mean(config.name)}no such folder, not packaged, "
-            f"and the hub did not give it: {why}"
+            f"model {config.name!r}: {hint}no such folder, not packaged, {why}"
         ) from None
 
 

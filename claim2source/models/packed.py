@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -89,11 +89,7 @@ class PackedBatch:
 
 
 def can_pack(model: Any, longest: int) -> bool:
-    """Tell whether packing texts of at most `longest` tokens gives the same vectors.
-
-    That takes known layers that do not compute activations again: they would not find the texts'
-    bounds.
-    """
+    """Tell whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
         # Qwen's configs name a window that is not used.
@@ -109,7 +105,6 @@ def can_pack(model: Any, longest: int) -> bool:
         known
         # The last one while another thread is in a forward pass of packed texts.
         and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
-        and not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     )
 
 
@@ -193,6 +188,17 @@ def _kernel(config: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation_internal = before
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Have a model compute activations again in the backward pass, those of packed texts too."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        packed = model.config._attn_implementation == KERNEL
+        return nullcontext(), _kernel(model.config) if packed else nullcontext()
+
+    # Reentrant checkpointing would pass no gradient through a frozen first block.
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
 
 class _Gather(torch.autograd.Function):
@@ -282,8 +288,8 @@ def _varlen_for(query: Tensor) -> Varlen | None:
 
 
 @cache
-def flash_varlen() -> Varlen | None:
-    """Choose the package flash-attn's attention, else torch's own; None where neither is here."""
+def flash_varlen() -> Varlen:
+    """Choose the package flash-attn's attention, else torch's own."""
     if find_spec("flash_attn") is not None:
         from flash_attn import flash_attn_varlen_func
 
@@ -298,18 +304,20 @@ def flash_varlen() -> Varlen | None:
         return packaged
     from torch.nn.attention.varlen import varlen_attn
 
-    # Earlier versions of torch want as many heads on both sides.
-    if not {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys():
-        return None
+    attend: Any = varlen_attn
+    has_groups = "enable_gqa" in inspect.signature(attend).parameters
 
     def own(
         q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
     ) -> Tensor:
-        attended = varlen_attn(
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1 and not has_groups:  # torch 2.11 wants as many heads on both sides
+            k, v = (side.repeat_interleave(groups, dim=1) for side in (k, v))
+        attended = attend(
             *(q, k, v, bounds, bounds, longest, longest),
             scale=scale,
             window_size=(-1, 0 if causal else -1),
-            enable_gqa=q.shape[1] != k.shape[1],
+            **({"enable_gqa": groups > 1} if has_groups else {}),
         )
         assert isinstance(attended, Tensor)
         return attended

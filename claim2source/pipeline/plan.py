@@ -11,12 +11,9 @@ from typing import Any, get_args
 
 import yaml
 
-from claim2source.core.config import (
-    as_plain,
-    make,
-    require_one_of,
-)
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.config import as_plain, make, require_one_of
+from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.files import why_not_file
 from claim2source.core.folders import RUN_FILE
 from claim2source.core.keys import did_you_mean
 from claim2source.core.report import Table
@@ -36,8 +33,8 @@ from claim2source.systems.nodes import (
     RunNode,
     rebuilt,
 )
-from claim2source.systems.read import DEEPEST, Systems
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import DEEPEST, Systems, read_stage
+from claim2source.systems.stages import SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, SourceForm
 
@@ -183,6 +180,8 @@ def plan(
             planned.append(Planned(system, checkpoint=checkpoint))
     planned = _select(planned, only)
     if run is not None:
+        if why := why_not_file(run):
+            raise InputError(run, why=why)
         node = RunNode(run=SavedRunConfig({ALL: run}))
         planned = [
             replace(item, system=replace(item.system, first=replace(node, name=item.system.name)))
@@ -228,7 +227,7 @@ def _varied(system: System, key: str, value: Any) -> System:
     where, _, path = key.partition(".")
     changed = replace(system, name=f"{system.name} {key}={_value_text(value)}", label=None)
     if where == STAGES and path:
-        return replace(changed, stages=_varied_stages(system.stages, key, path, value))
+        return replace(changed, stages=_varied_stages(system, key, path, value))
     if where != RETRIEVE or not path:
         allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
         raise ConfigError("vary", key, allowed)
@@ -245,26 +244,24 @@ def _varied(system: System, key: str, value: Any) -> System:
     return replace(changed, first=replace(first, name=changed.name))
 
 
-def _varied_stages(
-    stages: Sequence[Mapping[str, Any]], key: str, path: str, value: Any
-) -> tuple[Mapping[str, Any], ...]:
+def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[SystemStage, ...]:
+    stages = system.stages
     number, _, path = path.partition(".")
-    count = len(stages)
-    if not (number.isdecimal() and 1 <= int(number) <= count and path):
-        allowed = f"{STAGES}.1.KEY to {STAGES}.{count}.KEY" if count else "no stage"
+    if not (number.isdecimal() and 1 <= int(number) <= len(stages) and path):
+        keys = [f"{STAGES}.{n}.KEY" for n in range(1, len(stages) + 1)]
+        allowed = ", ".join(keys) or f"none: {system.name} has no stages"
         raise ConfigError("vary", key, allowed)
     position = int(number) - 1
-    entry = part = json.loads(json.dumps(stages[position]))
+    entry = part = as_plain(stages[position].entry)
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
     part[last] = value
-    changed = (*stages[:position], entry, *stages[position + 1 :])
     try:
-        load_stages(changed)
+        stage = read_stage(entry, is_first=position == 0)
     except ConfigError as error:
         raise ConfigError(f"vary {key}", value, error.allowed, error.why) from None
-    return changed
+    return (*stages[:position], stage, *stages[position + 1 :])
 
 
 def _with_setting(node: AnyNode, key: str, value: Any) -> AnyNode | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,16 +37,14 @@ from claim2source.pipeline.files import write_runs, write_submissions
 from claim2source.pipeline.plan import Planned, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
-from claim2source.systems.conditions import Conditional, share_asked
+from claim2source.systems.conditions import share_asked
 from claim2source.systems.heldout import NothingToChooseOn
 from claim2source.systems.nodes import RouteNode, RunNode
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
-    SIMULATED,
     StageResult,
-    apply_stage,
+    SystemStage,
     is_answered,
-    is_simulated,
 )
 from claim2source.systems.system import (
     System,
@@ -136,7 +134,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         pass  # its training's claims are not here
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
-    stages = [stage for _, stage in system.loaded_stages()]
+    stages = [one.stage for one in system.stages]
     scored = {}
     for number, (stage_name, stage) in enumerate(zip(stage_names, [None, *stages], strict=True)):
         name = row if number == last else f"{row}: {stage_name}"
@@ -150,7 +148,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
-    parts += _versions(stages, stage_names[1:], results, dataset, runner.runtime)
+    parts += _versions(system.stages, stage_names[1:], results, dataset, runner.runtime)
     return Row(planned, result.form, scored, tuple(notes), tuple(parts))
 
 
@@ -158,21 +156,20 @@ def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
     """Number the stages; mark a simulated one and all after it."""
     real = _first_simulated(system)
     names = [
-        f"{number}. {result.name}" + (f" ({SIMULATED})" if number > real else "")
+        f"{number}. {result.name}" + (" (simulated)" if number > real else "")
         for number, result in enumerate(results)
     ]
     return [FIRST_STAGE, *names[1:]]
 
 
 def _first_simulated(system: System) -> int:
-    entries = system.stages
-    return next((i for i, entry in enumerate(entries) if is_simulated(entry)), len(entries))
+    stages = system.stages
+    return next((i for i, stage in enumerate(stages) if stage.simulated), len(stages))
 
 
 def _fill_report(
     report: SystemReport, planned: Planned, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
-    """Fill a row's report with everything beside its scores."""
     system, checkpoint = planned.system, planned.checkpoint
     model = system.label_of(number)
     if number == len(system.stages):
@@ -196,7 +193,7 @@ def _fill_report(
         claims=result.form,
         simulated=number > _first_simulated(system),
         choices=result.choices if number == 0 else report.choices,
-        settings=_without_unset(as_plain(system)),
+        settings=_without_unset(system.settings),
         runs=f"runs/{number}",
     )
 
@@ -254,16 +251,8 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
     return lines
 
 
-def _single_versions(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages that rank by one version alone; none where there is one only."""
-    if isinstance(stage, Conditional):
-        yield from (replace(stage, stage=version) for version in _single_versions(stage.stage))
-    elif isinstance(stage, VersionedScores):
-        yield from stage.each_version()
-
-
 def _versions(
-    stages: Sequence[Stage],
+    stages: Sequence[SystemStage],
     names: Sequence[str],
     results: Sequence[StageResult],
     data: Dataset,
@@ -278,18 +267,14 @@ def _versions(
     if runtime.store is None or not judged.claims:
         return []
     scores: dict[tuple[str, str], list[float]] = {}
-    for position, (name, stage) in enumerate(zip(names, stages, strict=True)):
-        for version in _single_versions(stage) if is_answered(results[position + 1].result) else ():
-            result = apply_stage(
-                version,
-                data.claims,
-                data.sources,
-                results[position].result,
-                runtime.store,
-                device=runtime.device,
-                progress=runtime.progress,
-                earlier=results[position - 1].result.run if position else None,
-            )
+    for position, (name, stage) in enumerate(zip(names, stages, strict=True), 1):
+        if not isinstance(stage.stage, VersionedScores) or not is_answered(
+            results[position].result
+        ):
+            continue
+        for version in stage.stage.each_version():
+            one = replace(stage, stage=version)
+            result = one.apply(data.claims, data.sources, results[:position], runtime)
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
                 scores.setdefault((name, language), []).append(row[MAIN_METRIC])
@@ -361,14 +346,13 @@ def _read_row(
 
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:
-    """Hash everything that makes a system's rows: another key, another report."""
     data, settings = runner.reported, runner.settings
     dense = [model.name for model in system.dense_models]
     runs = [node.run for node in system.first.walk() if isinstance(node, RunNode)]
     files = [path for run in runs for path in (*run.files.values(), run.selections) if path]
     parts: dict[str, Any] = {
         "format": _FORMAT,
-        "system": as_plain(system),
+        "system": system.settings,
         # A stage may read a model in a folder, where another may lie by now.
         "weights": {name: _model_identity(name) for name in (*dense, *system.models())},
         "runs": [file_hash(path) if path.is_file() else None for path in files],

@@ -120,7 +120,6 @@ class StyleViews:
 
         The 2026 companion paper's C0 is the translation: it is rewritten where the form reads it.
         """
-        options.require_texts()
         read: ClaimText = "original" if form == "original" else "translation"
         texts = {
             name: style_texts(STYLES[name], dataset, read, options.texts)

@@ -16,6 +16,7 @@ from claim2source.core.tables import render
 from claim2source.io.wandb import log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
+from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.pipeline.evaluate import (
     METRICS,
@@ -131,14 +132,14 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
-    def planned(self, forms: Sequence[ClaimForm] = ()) -> list[Planned]:
-        """List the systems to evaluate over claim forms (none: their own). Raises `UserError`."""
+    def planned(self) -> list[Planned]:
+        """List the systems to evaluate, each with its own claim form. Raises `UserError`."""
         shipped = shipped_files()
         systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
         behind = read_systems([self.stages] if self.stages else [], shipped)
         checkpoints = checkpoints_of(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
-        planned = plan(
+        return plan(
             systems,
             behind,
             checkpoints,
@@ -148,7 +149,6 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             vary=self.vary,
             run=self.run,
         )
-        return over_forms(planned, forms)
 
 
 @with_local_models
@@ -161,16 +161,19 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     """
     # Plan, and refuse what cannot be done before anything is run.
     out, scoring = config.out, config.scoring
+    planned = config.planned()
+    for name in config.checkpoint:
+        require_model(replace(config.model, name=name))
     if config.styles is not None:
         config.styles.require_texts()
     require_tracking(config.wandb)
     require_output(out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
-    forms, notes = distinct_forms(config.claims, dataset.claims)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
-    planned = config.planned(forms)
+    forms, notes = distinct_forms(config.claims, dataset.claims)
+    planned = over_forms(planned, forms)
     names = [item.system.name + (f".{item.form}" if item.form else "") for item in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     if config.submit and any(item.system.is_simulated for item in planned):

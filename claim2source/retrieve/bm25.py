@@ -20,7 +20,7 @@ from claim2source.core.stage import Claims, as_claims
 from claim2source.io.store import Store
 from claim2source.retrieve.cache import read_or_search, request_key, sources_hash
 from claim2source.retrieve.index_folder import IndexFolder, write_folder, write_strings
-from claim2source.retrieve.terms import Analysis, Counts, Postings, Terms
+from claim2source.retrieve.terms import Analysis, Counts, Postings, Terms, import_bm25s
 from claim2source.retrieve.topk import SourceIds, top_of_rows
 from claim2source.text import ClaimForm, SourceForm, clean_authors
 from claim2source.text.clean import (
@@ -372,9 +372,7 @@ def stop_words_of(config: BM25Config, language: str) -> set[str]:
         return set(_OWN_STOP_WORDS[language])
     if language not in _STOP_WORDS:
         return set()
-    from bm25s import stopwords
-
-    return set(getattr(stopwords, _STOP_WORDS[language]))
+    return set(getattr(import_bm25s().stopwords, _STOP_WORDS[language]))
 
 
 def source_text(source: Source, config: BM25Config) -> str:

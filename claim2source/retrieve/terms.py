@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, compress, count, islice
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +31,21 @@ _COMMON = 1 / 16
 _EPSILON = 0.25
 # The smallest number above 0.
 _SMALLEST = np.nextafter(np.float32(0), np.float32(1))
+
+
+def import_bm25s() -> ModuleType:
+    """Import bm25s, and hide JAX from it, which is used for nothing here.
+
+    At its import it computes with JAX, which then takes three quarters of a GPU's memory, or fails
+    where a training holds it.
+    """
+    if "bm25s" in sys.modules or "jax" in sys.modules:
+        return import_module("bm25s")
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        return import_module("bm25s")
+    finally:
+        del sys.modules["jax"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,29 +126,29 @@ class Attribution(VersionedScores):
         tasks: list[Task[list[float]]] = []
         # By list and source: the support rates of the versions.
         rates: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
-        for one, versions, own in zip(lists, facts, rates, strict=True):
+        for entry, versions, own in zip(lists, facts, rates, strict=True):
             for statements in versions:
                 label = {"type": "integer", "enum": [0, 1]}
                 count = {"minItems": len(statements), "maxItems": len(statements)}
                 schema = object_schema(labels={"type": "array", "items": label, **count})
-                for paper, record in zip(one.texts, own, strict=True):
+                for paper, record in zip(entry.texts, own, strict=True):
                     values = {
                         "count": str(len(statements)),
                         "facts": numbered(statements),
                         "paper": paper,
                     }
-                    request = Request.of(prompt, one.claim.id, values, schema=schema)
-                    tasks.append(Task(record, one.failures, request))
+                    request = Request.of(prompt, entry.claim.id, values, schema=schema)
+                    tasks.append(Task(record, entry.failures, request))
         for record, answer in self.good(tasks, cost, "facts and papers"):
             labels = (answer.data or {})["labels"]
             assert isinstance(labels, list)
             record.append(float(np.mean([int(label) for label in labels])))
-        for one, own, versions in zip(lists, rates, facts, strict=True):
+        for entry, own, versions in zip(lists, rates, facts, strict=True):
             n = means(own)
-            q = first_scores(list(one.before.values())[: len(n)], self.first)
+            q = first_scores(list(entry.before.values())[: len(n)], self.first)
             # What could not be judged keeps its rank, by whatever fusion.
-            one.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
-            one.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
+            entry.scores = np.where(np.isnan(n), np.nan, FUSIONS[self.fusion](q, n, self.alpha))
+            entry.note = f"facts: {' | '.join(versions[0])}" if versions else "no facts"
 
     def _split_posts(self, lists: Sequence[ListScores], cost: LLMCost) -> list[list[list[str]]]:
         """Take every post apart, once a version; a reply without facts leaves the post itself."""
@@ -193,24 +193,24 @@ class Entities(VersionedScores):
         prompt = read_prompt(self.prompt)
         tasks: list[Task[list[list[float]]]] = []
         counts: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
-        for one, own in zip(lists, counts, strict=True):
-            size = self.chunk or len(one.texts)
+        for entry, own in zip(lists, counts, strict=True):
+            size = self.chunk or len(entry.texts)
             for sample in self.samples:
-                for start in range(0, len(one.texts), size):
-                    texts = one.texts[start : start + size]
+                for start in range(0, len(entry.texts), size):
+                    texts = entry.texts[start : start + size]
                     values = {"count": str(len(texts)), "documents": numbered(texts)}
-                    values |= post_values(one.claim)
+                    values |= post_values(entry.claim)
                     request = Request.of(
-                        prompt, one.claim.id, values, schema=_ENTITIES, sample=sample
+                        prompt, entry.claim.id, values, schema=_ENTITIES, sample=sample
                     )
-                    tasks.append(Task(own[start : start + size], one.failures, request))
+                    tasks.append(Task(own[start : start + size], entry.failures, request))
         for records, answer in self.good(tasks, cost, "entities", _names_documents):
             for record, count in zip(
                 records, matched(answer.data or {}, len(records)), strict=True
             ):
                 record.append(float(count))
-        for one, own in zip(lists, counts, strict=True):
-            one.scores = means(own)
+        for entry, own in zip(lists, counts, strict=True):
+            entry.scores = means(own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,20 +241,20 @@ class Relevance(LLMScores, RewritingStage):
         prompt, schema = read_prompt(self.prompt), score_schema(0, MOST_RELEVANT)
         tasks: list[Task[list[float]]] = []
         scores: list[list[list[float]]] = [[[] for _ in entry.texts] for entry in lists]
-        for one, own in zip(lists, scores, strict=True):
-            for text, record in zip(one.texts, own, strict=True):
-                one.failures += versions.failures.get(text, ())
+        for entry, own in zip(lists, scores, strict=True):
+            for text, record in zip(entry.texts, own, strict=True):
+                entry.failures += versions.failures.get(text, ())
                 for version in versions.of[text]:
-                    values = {"rumor": one.claim.text, "tweet": version}
-                    request = Request.of(prompt, one.claim.id, values, schema=schema)
-                    tasks.append(Task(record, one.failures, request))
+                    values = {"rumor": entry.claim.text, "tweet": version}
+                    request = Request.of(prompt, entry.claim.id, values, schema=schema)
+                    tasks.append(Task(record, entry.failures, request))
         for record, answer in self.good(tasks, cost, "relevance"):
             record.append(score_of(answer))
-        for one, own in zip(lists, scores, strict=True):
+        for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
-            first = first_scores(list(one.before.values())[: len(averages)], self.first)
-            one.scores = first + (averages if self.first == "as_is" else averages / MOST_RELEVANT)
-            one.note = f"relevance by {prompt.name}"
+            first = first_scores(list(entry.before.values())[: len(averages)], self.first)
+            entry.scores = first + (averages if self.first == "as_is" else averages / MOST_RELEVANT)
+            entry.note = f"relevance by {prompt.name}"
 
 
 def score_schema(low: int, high: int) -> dict[str, object]:

@@ -72,22 +72,24 @@ class Listwise(LLMScores):
                     start, end = plans[number][turn]
                     rows = orders[number][start:end]
                     orders[number][start:end] = [rows[i] for i in named_first(answer, end - start)]
-        for one, order, plan in zip(lists, orders, plans, strict=True):
-            one.note = f"{len(plan) - len(one.failures)} of {len(plan)} windows ordered"
-            if len(one.failures) < len(plan):
-                one.scores = np.empty(len(order))
-                one.scores[order] = np.arange(len(order), 0, -1)
+        for entry, order, plan in zip(lists, orders, plans, strict=True):
+            entry.note = f"{len(plan) - len(entry.failures)} of {len(plan)} windows ordered"
+            if len(entry.failures) < len(plan):
+                entry.scores = np.empty(len(order))
+                entry.scores[order] = np.arange(len(order), 0, -1)
 
     def _request(
-        self, prompt: Prompt, one: ListScores, order: Sequence[int], window: tuple[int, int]
+        self, prompt: Prompt, entry: ListScores, order: Sequence[int], window: tuple[int, int]
     ) -> Request:
-        passages = [" ".join(one.texts[row].split()[: self.words]) for row in order[slice(*window)]]
+        passages = [
+            " ".join(entry.texts[row].split()[: self.words]) for row in order[slice(*window)]
+        ]
         values = {
             "count": str(len(passages)),
             "papers": numbered(passages),
-            **post_values(one.claim),
+            **post_values(entry.claim),
         }
-        return Request.of(prompt, one.claim.id, values, schema=_SCHEMA)
+        return Request.of(prompt, entry.claim.id, values, schema=_SCHEMA)
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -338,6 +338,8 @@ def load_causal(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from claim2source.models.fused import prepare_for_gpu
+
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -350,7 +352,7 @@ def load_causal(
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if settings.adapter is not None:
         with_adapter(model, settings.adapter)
-    return model.to(_device(settings.device)).eval(), tokenizer
+    return prepare_for_gpu(model.to(_device(settings.device)).eval()), tokenizer
 
 
 def load_with_code(folder: Path, settings: LoadSettings, name: str) -> Any:

@@ -338,10 +338,10 @@ def rows_by_claim(pairs: Sequence[Pair]) -> dict[str, list[int]]:
     return rows
 
 
-def token_budget(device: torch.device, asked: int | None) -> tuple[int, int]:
+def token_budget(device: torch.device, budget: int | None) -> tuple[int, int]:
     """Return the padded tokens of a batch, and the cost of one more batch in such tokens."""
     on_cpu = device.type == "cpu"
-    return asked or (_CPU_TOKENS if on_cpu else _GPU_TOKENS), _CPU_EXTRA if on_cpu else _GPU_EXTRA
+    return budget or (_CPU_TOKENS if on_cpu else _GPU_TOKENS), _CPU_EXTRA if on_cpu else _GPU_EXTRA
 
 
 def scored_alone(

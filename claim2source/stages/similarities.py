@@ -19,6 +19,7 @@ from claim2source.models.reranker_manifest import trained_reranker
 from claim2source.retrieve import BM25Config, BM25Index
 from claim2source.retrieve.bm25 import SPELLERS, stemmer_of, stop_words_of
 from claim2source.retrieve.dense import encoder_keys, of_model
+from claim2source.retrieve.terms import import_bm25s
 from claim2source.stages.cross_encoder import CrossEncoder
 from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Runtime
@@ -357,24 +358,22 @@ def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
 
 def _of_grams(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
     """Write the parts of sources as grams, none of which spans two parts."""
-    title = _grams([source.title for source in pool], view, view.bm25.language)
-    abstract = _grams([source.abstract for source in pool], view, view.bm25.language)
+    titles = _grams([source.title for source in pool], view, view.bm25.language)
+    abstracts = _grams([source.abstract for source in pool], view, view.bm25.language)
     return [
-        replace(source, title=one, abstract=other)
-        for source, one, other in zip(pool, title, abstract, strict=True)
+        replace(source, title=title, abstract=abstract)
+        for source, title, abstract in zip(pool, titles, abstracts, strict=True)
     ]
 
 
 def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
-    from bm25s import tokenize
-
     characters = view.terms == "characters"
     stemmer = None if characters else stemmer_of(view.bm25)
     left_out = sorted(
         stop_words_of(view.bm25, language) | stop_words_of(view.bm25, view.bm25.language)
     )
     speller = SPELLERS.get(view.bm25.language, str)
-    split = tokenize(
+    split = import_bm25s().tokenize(
         [speller(nfkc(text)) for text in texts],
         stopwords=left_out,
         stemmer=stemmer,

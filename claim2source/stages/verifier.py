@@ -31,7 +31,7 @@ from claim2source.llm.work import is_unanswered, object_schema, prompt_tokens
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
 
-Shown = Literal["original", "translated", "bilingual"]
+PostForm = Literal["original", "translated", "bilingual"]
 DEEPEST = 100
 MOST_VOTES = 100
 OVER_BUDGET = "the prompt has more tokens than max_prompt_tokens"
@@ -157,7 +157,7 @@ class Verifier(LLMStage):
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 10
-    claims: Shown = "bilingual"
+    claims: PostForm = "bilingual"
     sources: SourceForm = "metadata"
     prompt: str = "verify_structured"
     max_prompt_tokens: Annotated[int, Between(1, 10_000_000)] = 32_000

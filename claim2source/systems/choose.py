@@ -31,6 +31,7 @@ from claim2source.retrieve import BM25Config, BM25Index, FusionConfig
 from claim2source.retrieve.fielded import FieldedConfig, FieldedIndex, ranked
 from claim2source.retrieve.fuse import Fusion
 from claim2source.stages.stance import HIGHEST, MEAN, Stance, verdict_of
+from claim2source.systems.conditions import MARGIN, WhenConfig
 
 # As deep as the metrics that settings are chosen by.
 CUT = 5
@@ -61,6 +62,8 @@ MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 THRESHOLDS = tuple(
     dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
 )
+# Of a margin: the default asks about no claim; each further one asks about more.
+MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 
 Setting = TypeVar("Setting")
 
@@ -493,6 +496,35 @@ def choose_mix(
         trials=True,
         note=note,
     )
+
+
+def choose_margin(
+    before: Run,
+    after: Run,
+    data: Dataset,
+    when: WhenConfig | None = None,
+    earlier: Run | None = None,
+    margins: Sequence[float] = MARGINS,
+    rule: Rule = "one_se",
+) -> tuple[float, Choice]:
+    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
+
+    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
+    the best one by more than one standard error. With `when.disagree` claims whose first source
+    the stage before has changed, from `earlier`, are asked about as well.
+    """
+    weighing = weigh(data)
+    old, new = weighing.of(before), weighing.of(after)
+    tried, shares = {}, {}
+    for margin in sorted(margins):
+        condition = WhenConfig(margin, when.disagree if when is not None else False)
+        reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
+        is_asked = np.array([why is None for why in reasons])
+        tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
+    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
+    both = f"asks about {shares[chosen]:.1%} of these claims"
+    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
+    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")
 
 
 def choose_threshold(

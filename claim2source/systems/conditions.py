@@ -1,22 +1,15 @@
-"""Apply a stage to the claims that are in doubt: by a margin, chosen on val, or a disagreement."""
+"""Apply a stage to the claims that are in doubt: by a margin, or a disagreement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-
-import numpy as np
+from dataclasses import asdict, dataclass
 
 from claim2source.core.config import Settings, Share, require
-from claim2source.core.records import Claim, Dataset, Source
-from claim2source.core.report import Choice, Rule
+from claim2source.core.records import Claim
 from claim2source.core.run import Result, Run, join_results
-from claim2source.core.stage import Stage
-from claim2source.systems.choose import choose, weigh
 
 MARGIN = "margin_below"
-# The default asks about no claim; each further one asks about more.
-MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 # How the note of a claim begins whose ranking a stage was not asked about.
 KEPT = "ranking kept"
 
@@ -50,42 +43,22 @@ class WhenConfig(Settings):
                 return None
         return f"{KEPT}: a margin of {margin:.3f}"
 
-
-@dataclass(frozen=True)
-class Conditional:
-    """Apply a stage to the claims for which it is asked; the others keep their ranking."""
-
-    stage: Stage
-    when: WhenConfig
-
-    @property
-    def depth(self) -> int:
-        """Return the depth of the stage."""
-        return int(getattr(self.stage, "depth", 0))
-
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Apply the stage by the margins of `run`; `apply_stage` knows the run before as well."""
-        return self.apply_by(
-            claims, run, None, lambda doubtful, part: self.stage.apply(doubtful, sources, part)
-        )
-
-    def apply_by(
+    def apply(
         self,
         claims: Sequence[Claim],
         run: Run,
         earlier: Run | None,
-        apply: Callable[[Sequence[Claim], Run], Result],
+        stage: Callable[[Sequence[Claim], Run], Result],
     ) -> Result:
-        """Apply the stage by `apply` to the claims and rankings that it is asked about."""
-        why = {claim.id: self.when.reason_to_skip(claim.id, run, earlier) for claim in claims}
+        """Apply a stage to the claims and rankings that it is asked about; others are kept."""
+        why = {claim.id: self.reason_to_skip(claim.id, run, earlier) for claim in claims}
         notes = {claim: reason for claim, reason in why.items() if reason is not None}
         undoubted = Result(run.restricted(notes), notes, stored=True)
         doubtful = [claim for claim in claims if claim.id not in notes]
         if not doubtful:
             return undoubted
-        return join_results(
-            [apply(doubtful, run.restricted(c.id for c in doubtful)), undoubted], claims
-        )
+        asked = stage(doubtful, run.restricted(claim.id for claim in doubtful))
+        return join_results([asked, undoubted], claims)
 
 
 def margin_of(run: Run, claim: str) -> float:
@@ -104,32 +77,3 @@ def share_asked(result: Result) -> float:
     """Return the share of claims that a stage was asked about."""
     notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
     return sum(not note.startswith(KEPT) for note in notes) / max(len(notes), 1)
-
-
-def choose_margin(
-    before: Run,
-    after: Run,
-    data: Dataset,
-    when: WhenConfig | None = None,
-    earlier: Run | None = None,
-    margins: Sequence[float] = MARGINS,
-    rule: Rule = "one_se",
-) -> tuple[float, Choice]:
-    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
-
-    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
-    the best one by more than one standard error. With `when.disagree` claims whose first source
-    the stage before has changed, from `earlier`, are asked about as well.
-    """
-    weighing = weigh(data)
-    old, new = weighing.of(before), weighing.of(after)
-    tried, shares = {}, {}
-    for margin in sorted(margins):
-        condition = WhenConfig(margin, when.disagree if when is not None else False)
-        reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
-        is_asked = np.array([why is None for why in reasons])
-        tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
-    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
-    both = f"asks about {shares[chosen]:.1%} of these claims"
-    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
-    return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

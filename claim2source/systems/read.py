@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 
 from claim2source.core.config import Between, Settings, make, options_of, require, require_one_of
-from claim2source.core.config_yaml import YamlMapping, read_yaml
+from claim2source.core.config_yaml import Place, YamlMapping, read_yaml
 from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.imports import import_named
 from claim2source.core.shipped import shipped
+from claim2source.core.stage import Stage
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.retrieve.saved import ALL, SavedRunConfig
-from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, Grid
+from claim2source.stages import SHARED
+from claim2source.systems.choose import BM25_GRID, FIELDED_GRID, MIXES, THRESHOLDS, Grid
+from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.nodes import (
     CHECKPOINT,
     DEFAULT,
@@ -31,7 +35,7 @@ from claim2source.systems.nodes import (
     RouteNode,
     RunNode,
 )
-from claim2source.systems.stages import load_stages
+from claim2source.systems.stages import MIX, THRESHOLD, SystemStage
 from claim2source.systems.system import System
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.views import PassageConfig
@@ -39,7 +43,14 @@ from claim2source.text.views import PassageConfig
 Entry = TypeVar("Entry")
 # The systems that the package ships.
 SYSTEMS_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "systems"
+# In place of a setting: it is chosen on held-out claims.
 FIT = "fit"
+# The settings of a stage that may be, and what they are until then: the margin asks about all.
+_UNTIL_FIT = {MIX: MIXES[0], THRESHOLD: THRESHOLDS[0]}
+_ALL = 1.0
+# The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
+STAGE_KINDS = ("rerank", "verify")
+WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
 LEAVES = ("bm25", "fielded", "dense", "run")
 KINDS = (*LEAVES, "hybrid")
 DEEPEST = 10**6
@@ -89,10 +100,6 @@ class SystemEntry(Settings):
     label: str | None = None
     unsupported: str | None = None
     advice: str | None = None
-
-    def check(self) -> None:
-        # A mistyped stage is found when the file is read, not after the first stage has run.
-        load_stages(self.stages)
 
 
 @dataclass(frozen=True)
@@ -235,20 +242,20 @@ class _Reader:
         entry, path = self.entries[name]
         if name in self._open:
             why = f"names itself: {' -> '.join([*self._open, name])}"
-            raise InputError(path, field=name, why=why)
+            raise ConfigError(name, "", "", why).at(_place(path, name, "retrieve"))
         self._open.append(name)
         try:
             made = self._system(name, entry)
         except ConfigError as error:
-            why = str(error).removeprefix("config: ")
-            raise InputError(path, field=name, why=why) from None
+            why = f"{error.key}: {error.why}".partition("; give --")[0]  # no flags in a file
+            raise ConfigError(name, "", "", why).at(_place(path, name, error.key)) from None
         finally:
             self._open.pop()
         self._made[name] = made
         return made
 
     def _system(self, name: str, entry: SystemEntry) -> System:
-        stages: tuple[Mapping[str, Any], ...] = tuple(entry.stages)
+        stages: tuple[SystemStage, ...] = ()
         depth = entry.depth
         claims, label = entry.claims, entry.label
         unsupported, advice = entry.unsupported, entry.advice
@@ -256,12 +263,13 @@ class _Reader:
         if isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None:
             shared = self.system(retrieve)
             first = shared.first
-            stages = (*shared.stages, *stages)
+            stages = shared.stages
             depth, claims = depth or shared.depth, claims or shared.claims
             label = label or (None if entry.stages else shared.label)
             unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
         else:
             first = self._first_stage(name, entry)
+        stages = (*stages, *read_stages(entry.stages, is_first=not stages))
         return System(name, first, stages, claims, depth, label, unsupported, advice)
 
     def _first_stage(self, name: str, entry: SystemEntry) -> AnyNode:
@@ -329,7 +337,7 @@ class _Reader:
         if not isinstance(value, list) or len(value) != 2:
             allowed = "a list of two nodes: the sparse and the dense one"
             raise ConfigError(f"{key}hybrid", value, allowed)
-        parts = [self._node(item, f"{key}hybrid.{number}") for number, item in enumerate(value)]
+        parts = [self._node(item, f"{key}hybrid.{n}") for n, item in enumerate(value, 1)]
         if any(isinstance(part, RouteNode) for part in parts):
             allowed = "parts without routes: give these to the system"
             raise ConfigError(f"{key}hybrid", value, allowed)
@@ -387,11 +395,88 @@ def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Mad
     return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
+def _place(path: Path, name: str, key: str) -> Place | None:
+    """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
+    if not path.is_file():  # plain values
+        return None
+    value, place = read_yaml(path), None
+    for part in (name, *key.split(".")):
+        if isinstance(value, YamlMapping) and part in value:
+            value, place = value[part], value.places[part]
+        elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
+            value = value[int(part) - 1]
+        elif part != name:
+            break
+    return place or (str(path), 1)
+
+
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     value = {} if value is None else value
     if not isinstance(value, Mapping):
         raise ConfigError(key, value, "its settings")
     return value
+
+
+def read_stages(
+    entries: Sequence[Mapping[str, Any]], *, is_first: bool = True
+) -> list[SystemStage]:
+    """Make stages of what YAML says of them; `is_first`: no others stand before them.
+
+    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
+    """
+    return [
+        read_stage(entry, f"stages.{number}", is_first=is_first and number == 1)
+        for number, entry in enumerate(entries, 1)
+    ]
+
+
+def read_stage(
+    entry: Mapping[str, Any], key: str = "stage", *, is_first: bool = False
+) -> SystemStage:
+    """Make a stage of what YAML says of it, under `key`, by which errors name it."""
+    kinds = [kind for kind in STAGE_KINDS if kind in entry]
+    if len(kinds) != 1:
+        raise ConfigError(key, entry, f"one of {', '.join(STAGE_KINDS)}")
+    (kind,), name = kinds, str(entry[kinds[0]])
+    settings = {k: value for k, value in entry.items() if k not in (kind, WHEN, SIMULATED)}
+    fits = {setting for setting in _UNTIL_FIT if entry.get(setting) == FIT}
+    settings |= {setting: _UNTIL_FIT[setting] for setting in fits}
+    stage: Stage = make(_stage_type(f"{key}.{kind}", name), settings, f"{key}.")
+    when: WhenConfig | None = None
+    if WHEN in entry:
+        values = entry[WHEN]
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{key}.{WHEN}", values, "such as {margin_below: 0.2}")
+        if values.get(MARGIN) == FIT:
+            fits, values = {*fits, MARGIN}, {**values, MARGIN: _ALL}
+        when = make(WhenConfig, values, f"{key}.{WHEN}.")
+        if is_first and when.disagree:
+            allowed = "false: no stage is before the first one"
+            raise ConfigError(f"{key}.{WHEN}.disagree", True, allowed)
+    simulated = bool(entry.get(SIMULATED)) or name == _INJECT
+    return SystemStage(f"{kind} {name}", stage, entry, when, frozenset(fits), simulated)
+
+
+def _stage_type(key: str, name: str) -> type:
+    """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
+    if "." in name:
+        module, _, attribute = name.rpartition(".")
+    else:
+        module = f"claim2source.stages.{SHARED.get(name, name)}"
+        attribute = "".join(part.capitalize() for part in name.split("_"))
+    allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(key, name, allowed)
+    try:
+        kind = getattr(import_named(module), attribute, None)
+    except ModuleNotFoundError as error:
+        # A package that the stage itself needs is another problem than a mistyped name.
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
+    if not (isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, "apply")):
+        raise ConfigError(key, name, f"{allowed}, with a method `apply`")
+    return kind
 
 
 def read_staged(file: Path, name: str | None = None) -> System:

@@ -1,4 +1,4 @@
-"""Read the stages that follow a first stage, fit and apply them; results are kept in the store."""
+"""Fit and apply the stages that follow a first stage; results are kept in the store."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from claim2source.core.config import make
-from claim2source.core.errors import ConfigError
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.imports import import_named
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run
@@ -25,10 +22,9 @@ from claim2source.io.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.work import is_unanswered
 from claim2source.retrieve.cache import read_or_search, request_key
-from claim2source.stages import SHARED
 from claim2source.stages.learned import Learned
-from claim2source.systems.choose import MIXES, choose_mix, choose_threshold
-from claim2source.systems.conditions import MARGIN, Conditional, WhenConfig, choose_margin
+from claim2source.systems.choose import MIXES, choose_margin, choose_mix, choose_threshold
+from claim2source.systems.conditions import MARGIN, WhenConfig
 from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
@@ -36,15 +32,7 @@ from claim2source.text.prompts import read_prompt
 # What a report says of a language model, and what it does not say of a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens", "thinking")
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
-# The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
-STAGE_KINDS = ("rerank", "verify")
-WHEN, MIX = "when", "mix"
-# In place of a stage's mix, margin or threshold: it is chosen on held-out claims.
-FIT = "fit"
-THRESHOLD = "threshold"
-# Of the last stages: what a made-up server says is in no comparison.
-SIMULATED = "simulated"
-_INJECT = "inject_gold"
+MIX, THRESHOLD = "mix", "threshold"
 # Settings of stages that say how they are run: they change no score.
 _RUNTIME = (
     *("url", "key_env", "concurrency", "timeout", "retries", "retry_failed", "batch_tokens"),
@@ -52,16 +40,73 @@ _RUNTIME = (
 )
 
 
-def is_simulated(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage is simulated or handed the golds: it and later ones are in no test."""
-    return bool(entry.get(SIMULATED)) or entry.get(STAGE_KINDS[0]) == _INJECT
-
-
 class StageResult(NamedTuple):
     """Hold one stage's name and result."""
 
     name: str
     result: Result
+
+
+@dataclass(frozen=True)
+class SystemStage:
+    """Hold a stage of a system by its name, with what is chosen of it on val.
+
+    `entry` is the stage as it is written in YAML; `when` says which claims it is asked about (none:
+    all); `fits` names its settings that are `fit`. Of a `simulated` one, and of those behind it,
+    nothing is tested.
+    """
+
+    name: str
+    stage: Stage
+    entry: Mapping[str, Any] = field(compare=False)
+    when: WhenConfig | None = None
+    fits: frozenset[str] = frozenset()
+    simulated: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Count the sources of a claim that it reads."""
+        return int(getattr(self.stage, "depth", 0))
+
+    @property
+    def label(self) -> str:
+        """Return its name, models and changed settings."""
+        when = f" when {label_of_stage('', self.when)}" if self.when is not None else ""
+        return label_of_stage(self.name, self.stage) + when + (" fitted" if self.fits else "")
+
+    def with_setting(self, name: str, value: float) -> SystemStage:
+        """Return the same stage with a setting chosen."""
+        fits = self.fits - {name}
+        if name == MARGIN:
+            disagree = self.when is not None and self.when.disagree
+            return replace(self, when=WhenConfig(value, disagree), fits=fits)
+        stage = replace(self.stage, **{name: value})  # type: ignore[type-var]
+        return replace(self, stage=stage, fits=fits)
+
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        before: Sequence[StageResult],
+        runtime: SystemRuntime,
+    ) -> Result:
+        """Apply the stage to the last of several results, for the claims that it is asked about."""
+        stage = with_history(self.stage, before, claims)
+
+        def apply(asked: Sequence[Claim], run: Run) -> Result:
+            store, device, progress = runtime.store, runtime.device, runtime.progress
+            ranked = Result(run)
+            return apply_stage(
+                stage, asked, sources, ranked, store, device=device, progress=progress
+            )
+
+        run = before[-1].result.run
+        if self.when is None:
+            return apply(claims, run)
+        earlier = before[-2].result.run if len(before) > 1 else None
+        result = self.when.apply(claims, run, earlier, apply)
+        when = {key: value for key, value in asdict(self.when).items() if value}
+        return replace(result, settings={**stage_settings(stage), "when": when})
 
 
 @runtime_checkable
@@ -98,35 +143,24 @@ class UsesCorpusStats(Protocol):
         ...
 
 
-def _inner(stage: Stage) -> Stage:
-    return stage.stage if isinstance(stage, Conditional) else stage
-
-
-def _with_inner(stage: Stage, inner: Stage) -> Stage:
-    return replace(stage, stage=inner) if isinstance(stage, Conditional) else inner
-
-
 def counts_terms(stage: Stage) -> bool:
     """Tell whether a stage's scores depend on all sources there are."""
-    inner = _inner(stage)
-    return isinstance(inner, UsesCorpusStats) and inner.counts_terms
+    return isinstance(stage, UsesCorpusStats) and stage.counts_terms
 
 
 def with_corpus_stats(stage: Stage, pool: Sequence[Source]) -> Stage:
     """Have a stage count over a pool, if it does."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesCorpusStats) or not inner.counts_terms:
+    if not isinstance(stage, UsesCorpusStats) or not stage.counts_terms:
         return stage
-    return _with_inner(stage, inner.with_corpus_stats(pool))
+    return stage.with_corpus_stats(pool)
 
 
 def models_of(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
-    inner = _inner(stage)
-    if isinstance(inner, Learned):
-        views = ((view.name, view.view.model) for view in inner.fusion.views)
-        return [inner.models.get(name, one.name) for name, one in views if one is not None]
-    model = getattr(inner, "model", None)
+    if isinstance(stage, Learned):
+        views = ((view.name, view.view.model) for view in stage.fusion.views)
+        return [stage.models.get(name, one.name) for name, one in views if one is not None]
+    model = getattr(stage, "model", None)
     return [model] if isinstance(model, str) else []
 
 
@@ -134,10 +168,9 @@ def with_history(
     stage: Stage, before: Sequence[tuple[str, Result]], claims: Sequence[Claim]
 ) -> Stage:
     """Give a stage the results of the stages before it, if it reads them."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesHistory):
+    if not isinstance(stage, UsesHistory):
         return stage
-    return _with_inner(stage, inner.with_history(named_stages(before, claims)))
+    return stage.with_history(named_stages(before, claims))
 
 
 def named_stages(
@@ -159,10 +192,9 @@ def with_runtime(
     stage: Stage, store: Store | None, device: str | None, progress: bool = False
 ) -> Stage:
     """Give a stage a store and a device, if it takes them."""
-    inner = _inner(stage)
-    if not isinstance(inner, UsesRuntime):
+    if not isinstance(stage, UsesRuntime):
         return stage
-    return _with_inner(stage, inner.with_runtime(store, device, progress))
+    return stage.with_runtime(store, device, progress)
 
 
 def apply_stage(
@@ -174,27 +206,14 @@ def apply_stage(
     *,
     device: str | None = None,
     progress: bool = False,
-    earlier: Run | None = None,
 ) -> Result:
     """Apply a stage to a result, or read its stored result.
 
     The key holds the stage's settings, code and model, the claims, the sources and the ranking
     that it was given: a changed stage runs again, and so does everything after it. A stage that
-    has `with_runtime` keeps more in the store and computes on `device`. `earlier` is the run before
-    `before`. A result that a server has not answered wholly is not kept.
+    has `with_runtime` keeps more in the store and computes on `device`. A result that a server has
+    not answered wholly is not kept.
     """
-    if isinstance(stage, Conditional):
-        inner = stage.stage
-
-        def of_asked(subset: Sequence[Claim], run: Run) -> Result:
-            ranked = Result(run)
-            return apply_stage(
-                inner, subset, sources, ranked, store, device=device, progress=progress
-            )
-
-        result = stage.apply_by(claims, before.run, earlier, of_asked)
-        when = {key: value for key, value in asdict(stage.when).items() if value}
-        return replace(result, settings={**stage_settings(inner), "when": when})
     settings = stage_settings(stage)
     stage = with_runtime(stage, store, device, progress)
     key = None
@@ -248,13 +267,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     return settings
 
 
-def is_fit(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage leaves its mix, its threshold or its margin to be chosen."""
-    return FIT in (entry.get(MIX), entry.get(THRESHOLD), (entry.get(WHEN) or {}).get(MARGIN))
-
-
 def apply_stages(
-    stages: Sequence[tuple[str, Stage]],
+    stages: Sequence[SystemStage],
     before: Sequence[tuple[str, Result]],
     claims: Sequence[Claim],
     sources: Sequence[Source],
@@ -266,20 +280,10 @@ def apply_stages(
     `on_stage` is called with the name of each before it is applied.
     """
     results = [StageResult(*one) for one in before]
-    for name, stage in stages:
-        on_stage(name)
-        stage = with_history(stage, results, claims)
-        result = apply_stage(
-            stage,
-            claims,
-            sources,
-            results[-1][1],
-            runtime.store,
-            device=runtime.device,
-            progress=runtime.progress,
-            earlier=results[-2][1].run if len(results) > 1 else None,
-        )
-        results.append(StageResult(name, result))
+    for one in stages:
+        on_stage(one.name)
+        result = one.apply(claims, sources, results, runtime)
+        results.append(StageResult(one.name, result))
     return results[len(before) :]
 
 
@@ -292,71 +296,8 @@ def _is_python(module: ModuleType) -> bool:
     return bool(getattr(module, "__file__", None)) and module.__name__.partition(".")[0] != "abc"
 
 
-def load_stages(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Stage]]:
-    """Make the stages that a system names, each with its name.
-
-    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
-    """
-    stages = []
-    for number, entry in enumerate(entries):
-        kinds = [kind for kind in STAGE_KINDS if kind in entry]
-        if len(kinds) != 1:
-            raise ConfigError(f"stages.{number}", entry, f"one of {', '.join(STAGE_KINDS)}")
-        name = str(entry[kinds[0]])
-        kind = _stage_type(f"stages.{number}.{kinds[0]}", name)
-        keys = (kinds[0], WHEN, SIMULATED)
-        settings = {k: value for k, value in entry.items() if k not in keys}
-        settings = {k: v for k, v in settings.items() if v != FIT or k not in (MIX, THRESHOLD)}
-        when = _read_condition(entry[WHEN], number) if WHEN in entry else None
-        stage: Stage = make(kind, settings, f"stages.{number}.")
-        stage = stage if when is None else Conditional(stage, when)
-        stages.append((f"{kinds[0]} {name}", stage))
-    return stages
-
-
-def _read_condition(value: Any, number: int) -> WhenConfig:
-    key = f"stages.{number}.{WHEN}"
-    if not isinstance(value, Mapping):
-        raise ConfigError(key, value, "such as {margin_below: 0.2}")
-    # Where the margin is chosen, the stage is asked about every claim until then.
-    value = {**value, MARGIN: 1.0} if value.get(MARGIN) == FIT else value
-    when: WhenConfig = make(WhenConfig, value, f"{key}.")
-    if number == 0 and when.disagree:
-        raise ConfigError(f"{key}.disagree", True, "false: no stage is before the first one")
-    return when
-
-
-def _stage_type(key: str, name: str) -> type:
-    """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
-    if "." in name:
-        module, _, attribute = name.rpartition(".")
-    else:
-        module = f"claim2source.stages.{SHARED.get(name, name)}"
-        attribute = "".join(part.capitalize() for part in name.split("_"))
-    allowed = "a module of claim2source.stages, or the dotted path of your own dataclass"
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(key, name, allowed)
-    try:
-        kind = getattr(import_named(module), attribute, None)
-    except ModuleNotFoundError as error:
-        # A package that the stage itself needs is another problem than a mistyped name.
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "apply")):
-        raise ConfigError(key, name, f"{allowed}, with a method `apply`")
-    return kind
-
-
-def stage_depth(entries: Sequence[Mapping[str, Any]]) -> int:
-    """Return the depth of stages."""
-    return max((int(getattr(stage, "depth", 0)) for _, stage in load_stages(entries)), default=0)
-
-
 def label_of_stage(name: str, stage: Any) -> str:
     """Name a stage, its models, and the settings that are not its defaults."""
-    if isinstance(stage, Conditional):
-        return f"{label_of_stage(name, stage.stage)} when {label_of_stage('', stage.when)}"
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
         for spec in dataclasses.fields(config):
@@ -374,47 +315,45 @@ def label_of_stage(name: str, stage: Any) -> str:
 
 
 def fit_stages(
-    entries: Sequence[Mapping[str, Any]],
+    stages: Sequence[SystemStage],
     before: Sequence[tuple[str, Result]],
     data: Dataset,
     selection: SelectionData,
     runtime: SystemRuntime,
     rule: Rule = "one_se",
-) -> tuple[tuple[Mapping[str, Any], ...], list[Choice]]:
+) -> tuple[tuple[SystemStage, ...], list[Choice]]:
     """Choose the `mix`, `threshold` and `when.margin_below` that are `fit` on claims of val.
 
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    results, fitted, choices = [*before], list[Mapping[str, Any]](), list[Choice]()
-    last = max((number for number, entry in enumerate(entries) if is_fit(entry)), default=-1)
+    results = [StageResult(*one) for one in before]
+    fitted, choices = list[SystemStage](), list[Choice]()
+    last = max((number for number, one in enumerate(stages) if one.fits), default=-1)
 
-    def run(entry: Mapping[str, Any]) -> list[StageResult]:
-        stages = load_stages([entry])
-        return apply_stages(stages, results, data.claims, data.sources, runtime)
+    def run(stage: SystemStage) -> StageResult:
+        return apply_stages([stage], results, data.claims, data.sources, runtime)[0]
 
-    for number, entry in enumerate(entries):
-        if entry.get(MIX) == FIT:
-            runs = {mix: run({**entry, MIX: mix})[0][1].run for mix in MIXES}
+    for number, one in enumerate(stages):
+        if MIX in one.fits:
+            runs = {mix: run(one.with_setting(MIX, mix)).result.run for mix in MIXES}
             mix, choice = choose_mix(runs, selection.weighing(data), rule, selection.note)
-            entry = {**entry, MIX: mix}
+            one = one.with_setting(MIX, mix)
             choices.append(choice)
-        if entry.get(THRESHOLD) == FIT:
+        if THRESHOLD in one.fits:
             if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
                 why = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
                 raise NothingToChooseOn(why)
-            threshold, choice = choose_threshold(run(entry)[0][1], data, selection.labels)
-            entry = {**entry, THRESHOLD: threshold}
+            threshold, choice = choose_threshold(run(one).result, data, selection.labels)
+            one = one.with_setting(THRESHOLD, threshold)
             choices.append(choice)
-        if is_fit(entry):
-            everywhere = {key: value for key, value in entry.items() if key != WHEN}
-            when = WhenConfig(1.0, bool(entry[WHEN].get("disagree", False)))
-            earlier = results[-2][1].run if len(results) > 1 else None
-            now, after = results[-1][1].run, run(everywhere)[0][1].run
-            margin, choice = choose_margin(now, after, data, when, earlier, rule=rule)
-            entry = {**entry, WHEN: {**entry[WHEN], MARGIN: margin}}
+        if MARGIN in one.fits:
+            earlier = results[-2].result.run if len(results) > 1 else None
+            now, after = results[-1].result.run, run(replace(one, when=None)).result.run
+            margin, choice = choose_margin(now, after, data, one.when, earlier, rule=rule)
+            one = one.with_setting(MARGIN, margin)
             choices.append(choice)
-        fitted.append(entry)
+        fitted.append(one)
         if number < last:
-            results += run(entry)
+            results.append(run(one))
     return tuple(fitted), choices

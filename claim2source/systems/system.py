@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice
@@ -30,14 +31,10 @@ from claim2source.systems.nodes import (
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import (
     StageResult,
+    SystemStage,
     apply_stages,
     fit_stages,
-    is_fit,
-    is_simulated,
-    label_of_stage,
-    load_stages,
     models_of,
-    stage_depth,
 )
 from claim2source.text import ClaimForm
 
@@ -83,7 +80,7 @@ class System:
 
     name: str
     first: AnyNode
-    stages: tuple[Mapping[str, Any], ...] = ()
+    stages: tuple[SystemStage, ...] = ()
     claims: ClaimForm | None = None
     depth: int | None = None
     label: str | None = None
@@ -93,12 +90,12 @@ class System:
     @property
     def is_fit(self) -> bool:
         """Tell whether anything of it is chosen on train or on claims held out of it."""
-        return self.first.is_fit or any(map(is_fit, self.stages))
+        return self.first.is_fit or any(stage.fits for stage in self.stages)
 
     @property
     def is_simulated(self) -> bool:
         """Tell whether a stage is simulated or handed the golds: it is in no test."""
-        return any(map(is_simulated, self.stages))
+        return any(stage.simulated for stage in self.stages)
 
     @property
     def reason_not_to_run(self) -> str | None:
@@ -116,26 +113,25 @@ class System:
         """List the dense models of its first stage."""
         return [node.model for node in self.first.walk() if isinstance(node, DenseNode)]
 
-    def loaded_stages(self) -> list[tuple[str, Any]]:
-        """Make its stages, each with its name."""
-        return load_stages(self.stages)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """State its settings as JSON values, stages as they are written in YAML."""
+        stages = [as_plain(stage.entry) for stage in self.stages]
+        return {**as_plain(replace(self, stages=())), "stages": stages}
 
     def label_of(self, stages: int | None = None) -> str:
         """Return the name by which reports and published tables know it.
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        entries = self.stages if stages is None else self.stages[:stages]
-        if self.label is not None and entries == self.stages:
+        named = self.stages[:stages]
+        if self.label is not None and named == self.stages:
             return self.label
-        labels = [self.first.label_of()]
-        for entry, stage in zip(entries, load_stages(entries), strict=True):
-            labels.append(label_of_stage(*stage) + (" fitted" if is_fit(entry) else ""))
-        return " + ".join(labels)
+        return " + ".join([self.first.label_of(), *(stage.label for stage in named)])
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
-        return self.depth or max(depth, stage_depth(self.stages))
+        return self.depth or max([depth, *(stage.depth for stage in self.stages)])
 
     def form_of(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the system is run with where `form` is wanted."""
@@ -143,7 +139,7 @@ class System:
 
     def models(self) -> list[str]:
         """Name the models of its stages, any of which may have been trained on claims."""
-        return [model for _, stage in self.loaded_stages() for model in models_of(stage)]
+        return [model for one in self.stages for model in models_of(one.stage)]
 
     def on_checkpoint(
         self,
@@ -191,7 +187,7 @@ class System:
         first, choices = self.first.fit(fitting)
         own = first.form_of(form, runtime)
         fitted = FittedSystem(replace(self, first=first), runtime, form, own, tuple(choices))
-        if not any(map(is_fit, self.stages)):
+        if not any(stage.fits for stage in self.stages):
             return fitted
         # The stages are fitted on claims that no model of the system knows.
         selection = choosing_claims(fitted.system, runtime, held_out)
@@ -279,7 +275,7 @@ class SystemIndex:
         result = self.first.search(claims, system.first_depth(k))
         kind = {HybridNode.kind: FUSE, RouteNode.kind: ROUTE}.get(system.first.kind, RETRIEVE)
         stages = [*result.parts, (kind, result)]
-        stages += apply_stages(system.loaded_stages(), stages, claims, self.sources, runtime)
+        stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
         for _, one in after:

@@ -54,4 +54,4 @@ def with_numbers_of(text: str, sentences: Sequence[str], positions: Sequence[int
 
 
 def _numbers(text: str) -> set[str]:
-    return {found.replace(",", ".") for found in _NUMBER.findall(text) if len(found) > 1}
+    return {number.replace(",", ".") for number in _NUMBER.findall(text) if len(number) > 1}

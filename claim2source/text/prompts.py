@@ -58,8 +58,6 @@ class Example:
 
 @dataclass(frozen=True)
 class _File:
-    """Define the keys of a prompt's file."""
-
     version: str
     task: str
     output: str

@@ -109,10 +109,10 @@ def why_same_forms(claims: Iterable[Claim]) -> str | None:
 
 
 def distinct_forms(
-    asked: Sequence[str], claims: Iterable[Claim]
+    names: Sequence[str], claims: Iterable[Claim]
 ) -> tuple[list[ClaimForm], list[str]]:
     """List the claim forms that differ here, with a note on those that are left out."""
-    forms = [form for form in _CLAIM_FORMS if form in asked]
+    forms = [form for form in _CLAIM_FORMS if form in names]
     if (why := why_same_forms(claims)) is None:
         return forms, []
     others = [form for form in forms if form in FORMS[1:]]

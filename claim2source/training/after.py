@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import ConfigError, InputError, said_once
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
@@ -59,12 +60,9 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     )
 
 
-@said_once()
-def check_after(config: FinetuneConfig) -> None:
+def check_after(config: FinetuneConfig, file: Path) -> None:
     """Raise `UserError` before training for systems or files of FILE that do not exist."""
-    if config.after is None:
-        return
-    evaluation = read_after(config, config.after)
+    evaluation = read_after(config, file)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -74,7 +72,7 @@ def check_after(config: FinetuneConfig) -> None:
         if evaluation.styles is not None:
             evaluation.styles.require_texts()
     except ConfigError as error:
-        raise InputError(str(config.after), None, error.key, error.why) from None
+        raise InputError(str(file), None, error.key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:
@@ -83,42 +81,38 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    written = [] if config.after is None else _evaluated(config, config.after)
+    written: list[Path] = []
+    if config.after is not None:
+        folder = config.out / FOLDER
+        with _logged_failure("the evaluation"):
+            evaluation = read_after(config, config.after)
+            tables = evaluate_table(evaluation, config.data.train_split)
+            say(f"\n{tables}")
+            written.append(folder)
+        with _logged_failure("the page"):
+            if written:
+                page = html_report(
+                    [folder],
+                    folder / PAGE,
+                    dataset=config.data.dataset,
+                    split=config.data.report_split,
+                    languages=config.languages,
+                    lenient=config.data.lenient,
+                    wandb=wandb_mode(config.wandb.mode),
+                )
+                say(f"\n{page}")
+                written.append(folder / PAGE)
     say(next_steps(config, chosen, trained, written))
 
 
-def _evaluated(config: FinetuneConfig, file: Path) -> list[Path]:
-    """Return the written evaluation: the folder, and its page."""
-    folder = config.out / FOLDER
-
-    def evaluated() -> str:
-        return evaluate_table(read_after(config, file), config.data.train_split)
-
-    def page() -> str:
-        return html_report(
-            [folder],
-            folder / PAGE,
-            dataset=config.data.dataset,
-            split=config.data.report_split,
-            languages=config.languages,
-            lenient=config.data.lenient,
-            wandb=wandb_mode(config.wandb.mode),
-        )
-
-    if not _print_result("the evaluation", evaluated):
-        return []
-    return [folder, folder / PAGE] if _print_result("the page", page) else [folder]
-
-
-def _print_result(what: str, work: Callable[[], str]) -> bool:
-    """Print the result of `work`; log its failure and return False."""
+@contextmanager
+def _logged_failure(what: str) -> Iterator[None]:
+    """Log an error of the body, whatever it is: the run must not be lost for it."""
     try:
-        say(f"\n{work()}")
-    except Exception as error:  # whatever it was, the run must not be lost for it
+        yield
+    except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
         log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
-        return False
-    return True
 
 
 def next_steps(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from claim2source.models.resolve import checkpoint_folder
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.config import FinetuneConfig
-from claim2source.training.distributed import World, barrier
+from claim2source.training.distributed import World, barrier, gather_values
 from claim2source.training.memory_plan import MemoryPlan, plan_memory_here
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
@@ -48,6 +49,19 @@ class LoadedBase:
     def kind(self) -> Literal["full", "lora"]:
         """Tell whether a checkpoint holds all weights or an adapter."""
         return "full" if self.config.tuning == "full" else "lora"
+
+    @contextmanager
+    def named(self, folder: Path, world: World) -> Iterator[None]:
+        """Name the weights in the store as the checkpoint in `folder`, while the body runs.
+
+        All processes name them as the first one reads its manifest.
+        """
+        identity: Identity = {}
+        if world.is_first:
+            identity = Manifest.read(folder).weights.identity(self.untrained)
+        before, self.encoder.weights = self.encoder.weights, gather_values(identity, world)[0]
+        yield
+        self.encoder.weights = before
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
         """Describe the model before training, with the fields that all its checkpoints share."""

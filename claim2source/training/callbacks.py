@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +23,17 @@ from claim2source.core.errors import Stopped
 from claim2source.core.memory import peak_memory
 from claim2source.core.progress import Progress
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC, Epoch
+from claim2source.core.report import Epoch
 from claim2source.core.terminal import say
-from claim2source.models import Encoder, Identity, Manifest
+from claim2source.models import Encoder, Manifest
+from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.choose import Weighing
 from claim2source.training.base import LoadedBase
 from claim2source.training.checkpoint import save_checkpoint
 from claim2source.training.choose import ValScores, choose_epoch, score_on_val
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.data import TrainingData, why_too_small
-from claim2source.training.distributed import World, encode_shares, gather_values, moved_weights
+from claim2source.training.distributed import encode_shares, gather_values, moved_weights
 from claim2source.training.module import RetrieverModule, TrainingModule
 from claim2source.training.negatives import mine_again, mined_state, mines_after, negatives_table
 from claim2source.training.resume import (
@@ -161,21 +163,11 @@ class Remine(pl.Callback):
         if not mines_after(self.config.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            folder = session.run.checkpoint(epoch)
-            encoder.weights = identity_of(folder, self.base.untrained, session.world)
-            rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
+            with self.base.named(session.run.checkpoint(epoch), session.world):
+                rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
-        encoder.weights = None
         if lines:
             say("\n".join(lines))
-
-
-def identity_of(folder: Path, untrained: Identity, world: World) -> Identity:
-    """Name a checkpoint's weights in every process, as the first one reads its manifest."""
-    identity: Identity = {}
-    if world.is_first:
-        identity = Manifest.read(folder).weights.identity(untrained)
-    return gather_values(identity, world)[0]
 
 
 class GatherWeights(pl.Callback):
@@ -238,78 +230,72 @@ class DropCheckpoints(Checkpoint):
             run.prune(chosen)
 
 
-class EvaluateOnVal(pl.Callback):
-    """Write the retriever's checkpoint at every epoch's end, and score it on val.
+class EvaluateOnVal(pl.Callback, ABC):
+    """Write the checkpoint at every epoch's end, and score it on val.
 
     `manifest` is what all epochs have in common.
     """
 
     def __init__(
-        self, session: Session, base: LoadedBase, manifest: Manifest, data: TrainingData
+        self, session: Session, manifest: Manifest | RerankerManifest, data: TrainingData
     ) -> None:
-        self.session, self.base, self.manifest, self.data = session, base, manifest, data
+        self.session, self.manifest, self.data = session, manifest, data
+        self.run, self.world = session.run, session.world
 
-    def score_base(self, chooses: bool) -> None:
+    @abstractmethod
+    def save(self, folder: Path, manifest: Any) -> Manifest | RerankerManifest:
+        """Write a checkpoint; return its manifest with the hashes of the weights."""
+
+    @abstractmethod
+    def score(self, epoch: int) -> ValScores | None:
+        """Score the weights as they are, in all processes together; None on later ranks."""
+
+    def score_base(self, chooses: bool) -> ValScores | None:
         """Write and score the checkpoint of epoch 0, the model before training, if none has.
 
-        Every process encodes a share of val, the first one records the scores; it warns where
-        something is chosen on a val that is small.
+        The first process records and returns the scores; it warns where something is chosen on a
+        val that is small.
         """
-        run, world, store = self.session.run, self.session.world, self.session.store
-        if gather_values(bool(run.history), world)[0]:
-            return
-        encoder, rendering, val = self.base.encoder, self.manifest.rendering, self.data.val
-        encode_shares(encoder, rendering, val.claims, val.sources, store, world)
-        if not world.is_first:
-            return
-        folder = run.checkpoint(0)
-        manifest = save_checkpoint(folder, encoder, self.base.folder, self.manifest, "base")
-        small = why_too_small(val)
-        scores = score_on_val(encoder, self.data, rendering, store, _REPEATS if small else 0)
-        replace(manifest, scores=scores.by_split()).write(folder)
-        run.record(scores.epoch(0, None))
-        bounds = scores.intervals.of(MAIN_METRIC) if scores.intervals else None
-        if small and bounds and chooses:
-            low, high = bounds
-            mean = scores.table[MACRO][MAIN_METRIC]
-            log.warning(
-                "%s; before training its %s is %.4f with a 95 %% interval from %.4f to %.4f, "
-                "%.4f wide",
-                *(small, MAIN_METRIC, mean, low, high, high - low),
-            )
+        if gather_values(bool(self.run.history), self.world)[0]:
+            return None
+        if (scores := self._save_and_score(0)) is None:
+            return None
+        self.run.record(scores.epoch(0, None))
+        if chooses and (small := why_too_small(self.data.val)):
+            log.warning("%s%s", small, scores.interval_text)
+        return scores
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save and score the epoch; every process encodes a share of val."""
+        """Save and score the epoch; record its scores, log them, and give them to Lightning.
+
+        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an
+        EarlyStopping can monitor them.
+        """
         assert isinstance(module, TrainingModule)
-        run, world, store = self.session.run, self.session.world, self.session.store
-        epoch, encoder, val = module.epochs_done, self.base.encoder, self.data.val
-        folder, rendering, scores = run.checkpoint(epoch), self.manifest.rendering, None
-        if world.is_first:
-            with module.stop.after_step(waits=False):
-                data = replace(self.manifest.data, mined_sha256=run.mined_sha256)
-                manifest = replace(self.manifest, epoch=epoch, data=data)
-                save_checkpoint(folder, encoder, self.base.folder, manifest, self.base.kind)
+        epoch = module.epochs_done
         with module.stop.after_step(waits=False):
-            encoder.weights = identity_of(folder, self.base.untrained, world)
-            encode_shares(encoder, rendering, val.claims, val.sources, store, world)
-            if world.is_first:
-                scores = score_on_val(encoder, self.data, rendering, store)
-                replace(Manifest.read(folder), scores=scores.by_split()).write(folder)
-            record_epoch(trainer, module, self.session, scores)
-        encoder.weights = None
+            entry: Epoch | None = None
+            if (scores := self._save_and_score(epoch)) is not None:
+                entry = self._record(scores, module)
+            shared = gather_values(entry, self.world)[0]
+        # An epoch that was left open before the last one's end is scored outside of a training.
+        if shared is not None and trainer.training:
+            for lang, row in shared.val.items():
+                values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
+                # The logs have them already, at the step.
+                module.log_dict(values, logger=False)
 
+    def _save_and_score(self, epoch: int) -> ValScores | None:
+        folder, written = self.run.checkpoint(epoch), self.manifest
+        if self.world.is_first:
+            data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
+            written = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
+        if (scores := self.score(epoch)) is not None:
+            replace(written, scores=scores.by_split()).write(folder)
+        return scores
 
-def record_epoch(
-    trainer: pl.Trainer, module: TrainingModule, session: Session, scores: ValScores | None
-) -> None:
-    """Record an epoch's scores in the run's history and its logs, and give them to Lightning.
-
-    There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric: an EarlyStopping
-    can monitor them. `scores` are known to the first process.
-    """
-    epoch = module.epochs_done
-    entry: Epoch | None = None
-    if scores is not None:
+    def _record(self, scores: ValScores, module: TrainingModule) -> Epoch:
+        epoch = module.epochs_done
         losses = module.losses[module.steps_before(epoch) :]
         finite = [loss for loss in losses if not math.isnan(loss)]
         mean = sum(finite) / len(finite) if finite else None
@@ -317,16 +303,34 @@ def record_epoch(
         skipped = len(losses) - len(finite)
         more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
-        session.run.record(entry)
-        session.logs.scores(entry, module.steps_done)
+        self.run.record(entry)
+        self.session.logs.scores(entry, module.steps_done)
         print(f"epoch {epoch}: {text}, val MRR@5  {scores}{more}", flush=True)
-    shared = gather_values(entry, session.world)[0]
-    # An epoch that was left open before the last one's end is scored outside of a training.
-    if shared is not None and trainer.training:
-        for lang, row in shared.val.items():
-            values = {f"val/{lang}/{metric}": float(value) for metric, value in row.items()}
-            # The logs have them already, at the step.
-            module.log_dict(values, logger=False)
+        return entry
+
+
+class RetrieverOnVal(EvaluateOnVal):
+    """Score a retriever: every process encodes a share of val."""
+
+    def __init__(
+        self, session: Session, manifest: Manifest, data: TrainingData, base: LoadedBase
+    ) -> None:
+        super().__init__(session, manifest, data)
+        self.base = base
+
+    def save(self, folder: Path, manifest: Manifest) -> Manifest:
+        base, kind = self.base, self.base.kind if manifest.epoch else "base"
+        return save_checkpoint(folder, base.encoder, base.folder, manifest, kind)
+
+    def score(self, epoch: int) -> ValScores | None:
+        base, val, store, world = self.base, self.data.val, self.session.store, self.world
+        rendering = self.manifest.rendering
+        with base.named(self.run.checkpoint(epoch), world):
+            encode_shares(base.encoder, rendering, val.claims, val.sources, store, world)
+            if not world.is_first:
+                return None
+            repeats = _REPEATS if epoch == 0 and why_too_small(val) else 0
+            return score_on_val(base.encoder, self.data, rendering, store, repeats)
 
 
 class StateFile(CheckpointIO):
@@ -473,7 +477,6 @@ class KeepState(Checkpoint):
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:
-    """Tell whether the training ends with this epoch, though others were planned."""
     loop = trainer.fit_loop
     steps = 0 <= loop.max_steps <= trainer.global_step
     return steps or (trainer.should_stop and loop._can_stop_early)

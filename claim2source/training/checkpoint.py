@@ -44,32 +44,23 @@ def save_checkpoint(
     tokenizer); a projection has a file of its own. The files of the base are not touched. Raises
     `UserError` for weights that are not finite.
     """
-    files = {
-        "lora": (ADAPTER_FILE, ADAPTER_CONFIG_FILE),
-        "full": ("model.safetensors", "config.json"),
-    }
     with atomic_folder(folder) as temporary:
-        weights = Weights(trained=manifest.weights.trained) if encoder.dense else Weights()
+        trained = manifest.weights.trained
+        weights = Weights(trained=trained) if encoder.dense else Weights()
         if kind != "base":
             from claim2source.training.resume import require_finite_weights
 
-            every = encoder.model.named_parameters()
-            tensors = {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
-            require_finite_weights(tensors, folder)
-            more: dict[str, Any] = {}
-            if kind == "full" and encoder.dense is not None:
-                state = encoder.model.state_dict()
-                more["state_dict"] = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+            require_finite_weights(saved_weights(encoder.model, kind), folder)
             if kind == "lora":
                 save_adapter(encoder.model, temporary, manifest.base.name)
             else:
+                state = encoder.model.state_dict()
+                plain = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+                more: dict[str, Any] = {} if encoder.dense is None else {"state_dict": plain}
                 encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
-            content, settings = (file_hash(temporary / name) for name in files[kind])
-            trained = manifest.weights.trained
-            weights = Weights(kind, content, config_sha256=settings, trained=trained)
-        if kind == "full":
-            for file in tokenizer_files(base_folder):
-                shutil.copyfile(file, temporary / file.name)
+                for file in tokenizer_files(base_folder):
+                    shutil.copyfile(file, temporary / file.name)
+            weights = replace(written_weights(temporary, kind), trained=trained)
         if encoder.dense is not None:
             from claim2source.models.projection import save_projection
 
@@ -77,6 +68,19 @@ def save_checkpoint(
         written = replace(manifest, weights=weights)
         written.write(temporary)
     return written
+
+
+def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict[str, torch.Tensor]:
+    """Select the weights that a checkpoint holds: those of the adapter, or all."""
+    every = model.named_parameters()
+    return {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+
+
+def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
+    """Hash the files of weights and of their config."""
+    adapter, whole = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
+    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else whole))
+    return Weights(kind, content, config_sha256=settings)
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:
@@ -151,8 +155,9 @@ def adapt(encoder: Encoder, config: FinetuneConfig) -> None:
     """
     encoder.model = make_trainable(encoder.model, config)
     if config.optimisation.gradient_checkpointing:
-        # Reentrant checkpointing would pass no gradient through a frozen first block.
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        from claim2source.models.packed import enable_checkpointing
+
+        enable_checkpointing(encoder.model)
 
 
 def make_trainable(model: Any, config: RunConfig, task: str | None = None) -> Any:
@@ -235,6 +240,8 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
 def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
+    from claim2source.models.fused import fuse_adapters
+
     lora = LoraConfig(
         r=config.lora.r,
         lora_alpha=config.lora.alpha,
@@ -243,4 +250,6 @@ def _with_adapter(model: Any, config: RunConfig, task: str | None) -> PeftModel:
         task_type=task,
     )
     # In 16 bits adapters would lose small optimizer steps.
-    return get_peft_model(model, lora, autocast_adapter_dtype=True)
+    adapted = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    fuse_adapters(adapted)
+    return adapted

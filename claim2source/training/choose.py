@@ -8,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from claim2source.core.report import Choice, Epoch, Intervals, Rule, SystemReport, Table
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Choice,
+    Epoch,
+    Intervals,
+    Rule,
+    SystemReport,
+    Table,
+)
 from claim2source.io.store import Store
 from claim2source.models import Encoder
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_encoder
@@ -35,6 +44,17 @@ class ValScores:
     def by_split(self) -> dict[str, Table]:
         """Name the tables as a manifest does."""
         return {"val": self.table, **{part_name(part): row for part, row in self.parts.items()}}
+
+    @property
+    def interval_text(self) -> str:
+        """Write the macro MRR@5 before training with its interval; empty without intervals."""
+        if self.intervals is None or (bounds := self.intervals.of(MAIN_METRIC)) is None:
+            return ""
+        (low, high), mean = bounds, self.table[MACRO][MAIN_METRIC]
+        return (
+            f"; before training its {MAIN_METRIC} is {mean:.4f} with a 95 % interval from "
+            f"{low:.4f} to {high:.4f}, {high - low:.4f} wide"
+        )
 
     def __str__(self) -> str:
         """Write MRR@5 by language, on both parts, and the score to choose by."""

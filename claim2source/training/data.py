@@ -22,7 +22,7 @@ from claim2source.systems.choose import Weighing
 from claim2source.systems.heldout import SelectionData, carve
 from claim2source.text import Rendering
 from claim2source.text.views import FORMS, untranslated_sentences
-from claim2source.training.batches import BatchPlan, BatchSampler
+from claim2source.training.batches import BatchPlan
 from claim2source.training.config import FinetuneConfig, RunConfig
 from claim2source.training.losses import LossesConfig, LossTargets, language_weights
 from claim2source.training.teacher import (
@@ -212,7 +212,7 @@ class TrainingPairs:
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         claim_ids = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in claim_ids]
-        self.languages = {claim.id: claim.lang for claim in claims}
+        self._language_of = {claim.id: claim.lang for claim in claims}
         tokens = encoder.tokenize(rendering.claim_texts(claims), "claim", length)
         self.claim_tokens = {c.id: t for c, t in zip(claims, tokens, strict=True)}
         self.views = self._views(claims) if self.losses.consistency.weight else {}
@@ -310,30 +310,14 @@ class TrainingPairs:
             f"with {sum(taught)} of its {total} scores (other pairs' sources may add to them)",
         ]
 
+    @property
+    def languages(self) -> list[str]:
+        """List the rows' languages."""
+        return [self._language_of[row.claim] for row in self.rows]
+
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
-
-    def sampler(
-        self, config: FinetuneConfig, rank: int, world_size: int, *, fixed: bool = False
-    ) -> BatchSampler:
-        """Deal the pairs to the batches of all epochs; `fixed` repeats the first epoch's."""
-        optimisation = config.optimisation
-        return BatchSampler(
-            self.groups(),
-            optimisation.batch_size,
-            epochs=optimisation.epochs,
-            accumulation=optimisation.accumulation,
-            seed=optimisation.seed,
-            rank=rank,
-            world_size=world_size,
-            gather=optimisation.gather,
-            config=config.batches,
-            languages=[self.languages[row.claim] for row in self.rows],
-            repeat=config.data.repeat,
-            remine_every=optimisation.remine_every,
-            fixed=fixed,
-        )
 
     def negatives_of(self, row: MinedRow, turn: int) -> list[Negative]:
         """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
@@ -419,7 +403,7 @@ class TrainingPairs:
         return teacher.masked_fill(masked, torch.nan)
 
     def _keep_weights(self, own: Sequence[MinedRow]) -> Tensor:
-        languages = [self.languages[row.claim] for row in own]
+        languages = [self._language_of[row.claim] for row in own]
         return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
+from claim2source.core.config import require
+from claim2source.core.errors import said_once
 from claim2source.datasets.loading import require_golds
+from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import require_device
@@ -13,16 +14,25 @@ from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import RunFolder
 
 
+@said_once()
 def check_early(config: FinetuneConfig | RerankerConfig) -> None:
-    """Raise `UserError` for a device, folder, data set or model that the run cannot have.
+    """Raise `UserError` for a device, folder, file, data set or model that a run cannot have.
 
-    The first process alone looks: others may come when the folder is in use.
+    Every process looks: none goes on to load what another refuses. No run begins before all have
+    joined.
     """
-    if int(os.environ.get("RANK", "0")):
-        return
     require_device(config.device)
+    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
     RunFolder.find(config, lock=False)
     data = config.data
     for split in (data.train_split, data.report_split):
         require_golds(data.dataset, split, lenient=data.lenient)
     require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
+    if isinstance(config, RerankerConfig):
+        allowed = "a file of train/mine.py, whose negatives are trained on"
+        require(config.mined is not None, "mined", config.mined, allowed)
+    elif config.after is not None:
+        # Here: only then is all that evaluates imported.
+        from claim2source.training.after import check_after
+
+        check_after(config, config.after)

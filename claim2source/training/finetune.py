@@ -9,18 +9,17 @@ import pytorch_lightning as pl
 
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.training.after import check_after, evaluate_after
+from claim2source.training.after import evaluate_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
-from claim2source.training.callbacks import EvaluateOnVal, Remine
+from claim2source.training.callbacks import Remine, RetrieverOnVal
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.data import TrainingData, TrainingPairs, load_data, unused_data
 from claim2source.training.fit import (
     fit,
     free_device,
-    is_overfitting,
     lightning_trainer,
-    limit_batches,
+    plan_batches,
     provenance,
     trained_encoder,
 )
@@ -43,7 +42,7 @@ class Setup:
     config: FinetuneConfig
     data: TrainingData
     base: LoadedBase
-    evaluation: EvaluateOnVal
+    evaluation: RetrieverOnVal
     state: TrainingState | None
     trainer: pl.Trainer
 
@@ -54,7 +53,6 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.
     """
-    check_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -93,7 +91,7 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
     state = saved_state(run, world) if config.resume else None
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(config, data, session))
-    evaluation = EvaluateOnVal(session, base, manifest, data)
+    evaluation = RetrieverOnVal(session, manifest, data, base)
     own = [Remine(session, config, base, data.train), evaluation]
     trainer = lightning_trainer(config, session, data, base.encoder.device, own)
     return Setup(config, data, base, evaluation, state, trainer)
@@ -139,8 +137,15 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         aligned=None if base.teacher is None else base.teacher.aligned,
         length=optimisation.max_length,
     )
-    sampler = pairs.sampler(config, world.rank, world.size, fixed=is_overfitting(trainer))
-    steps = limit_batches(sampler, trainer)
+    sampler, steps = plan_batches(
+        pairs,
+        config,
+        world,
+        trainer,
+        gather=optimisation.gather,
+        batches=config.batches,
+        remine_every=optimisation.remine_every,
+    )
     trained = trained_encoder(trainer, encoder)
     module = RetrieverModule(trained, pairs, optimisation, config.losses, steps, session.stop)
     summary = [

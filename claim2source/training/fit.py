@@ -7,7 +7,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
@@ -27,13 +27,16 @@ from claim2source.training.callbacks import (
     TrainingProgress,
     WandbTables,
 )
-from claim2source.training.config import RunConfig
-from claim2source.training.data import TrainingData
-from claim2source.training.distributed import Sharded, check_same_world, chosen_strategy
+from claim2source.training.config import BatchesConfig, RunConfig
+from claim2source.training.data import TrainingData, TrainingPairs
+from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
 from claim2source.training.module import TrainingModule
 from claim2source.training.resume import TrainingState, random_state
 from claim2source.training.session import Session
 from claim2source.training.trainer import make_trainer, trainer_arguments
+
+if TYPE_CHECKING:
+    from claim2source.training.reranker_data import RerankerPairs
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +176,36 @@ def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
     encoder.model.to("cpu")  # type: ignore[arg-type]
     trainer.callbacks.insert(0, GatherWeights(encoder))  # type: ignore[attr-defined]
     return trained
+
+
+def plan_batches(
+    pairs: TrainingPairs | RerankerPairs,
+    config: RunConfig,
+    world: World,
+    trainer: pl.Trainer,
+    *,
+    gather: bool = False,
+    batches: BatchesConfig | None = None,
+    remine_every: int = 0,
+) -> tuple[BatchSampler, int]:
+    """Deal the pairs to the batches of all epochs; count the optimizer steps."""
+    optimisation = config.optimisation
+    sampler = BatchSampler(
+        pairs.groups(),
+        optimisation.batch_size,
+        epochs=optimisation.epochs,
+        accumulation=optimisation.accumulation,
+        seed=optimisation.seed,
+        rank=world.rank,
+        world_size=world.size,
+        gather=gather,
+        config=batches,
+        languages=pairs.languages,
+        repeat=config.data.repeat,
+        remine_every=remine_every,
+        fixed=is_overfitting(trainer),
+    )
+    return sampler, limit_batches(sampler, trainer)
 
 
 def limit_batches(sampler: BatchSampler, trainer: pl.Trainer) -> int:

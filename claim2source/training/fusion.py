@@ -244,8 +244,8 @@ class Candidates:
     form: ClaimForm | None = None
 
     def __post_init__(self) -> None:
-        stages, name = self.system.stages, Learned.__name__.lower()
-        learned = [entry.get("rerank") == name for entry in stages]
+        stages = self.system.stages
+        learned = [one.name == f"rerank {Learned.__name__.lower()}" for one in stages]
         if any(learned):
             before = replace(self.system, stages=stages[: learned.index(True)])
             object.__setattr__(self, "system", before)

@@ -11,7 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from claim2source.models import Tokens
 from claim2source.training.resume import RandomState, random_state, restore_random_state
 
 Chunks = Sequence[Sequence[int]]
@@ -94,12 +93,12 @@ def halved(chunks: Chunks, times: int) -> Chunks:
     return chunks
 
 
-def length_chunks(tokens: Sequence[Tokens], size: int) -> list[list[int]]:
-    """Group positions of texts into chunks of `size` by length, shortest first.
+def length_chunks(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Group positions of texts of these lengths into chunks of `size`, shortest first.
 
     The last chunk is full and has the longest texts: it is encoded only once.
     """
-    order = sorted(range(len(tokens)), key=lambda row: len(tokens[row].ids))
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     cuts = [*range(len(order) % size, len(order), size), len(order)]
     return [order[start:end] for start, end in pairwise([0, *cuts]) if end > start]
 

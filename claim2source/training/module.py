@@ -396,11 +396,11 @@ def collate_batch(batch: TrainBatch, encoder: Encoder, config: OptimisationConfi
     distinct = list(number)
     size, budget = config.chunk_size, config.chunk_tokens
     assert budget != "auto", "settled by memory_plan"
+    lengths = [len(text.ids) for text in distinct]
     if budget is not None:
-        lengths = [len(text.ids) for text in distinct]
         chunks = token_chunks(lengths, budget, packed=encoder.packs)
     elif size is not None:
-        chunks = length_chunks(distinct, size)
+        chunks = length_chunks(lengths, size)
     else:
         chunks = list(encoder.length_batches(distinct))
     parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]

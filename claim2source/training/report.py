@@ -10,42 +10,55 @@ from claim2source.core.report import (
     MACRO,
     MAIN_METRIC,
     Choice,
+    Epoch,
     Report,
     SystemReport,
     Table,
     TrainingReport,
 )
-from claim2source.core.tables import Cell, TextTable, render
+from claim2source.core.run import Result
+from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
-from claim2source.evaluation.choices import choice_notes
+from claim2source.evaluation.choices import TO_CHOOSE_BY, choice_notes
+from claim2source.evaluation.families import Family
 from claim2source.io.store import Store
 from claim2source.io.wandb import table_key
 from claim2source.models import resolve
-from claim2source.pipeline.evaluate import evaluate_encoder, make_report
+from claim2source.pipeline.evaluate import (
+    Scoring,
+    add_tests,
+    evaluate_encoder,
+    make_report,
+    score_result,
+)
+from claim2source.pipeline.rows import FIRST_STAGE
+from claim2source.pipeline.views import report_tables
+from claim2source.stages.cross_encoder import CrossEncoder
+from claim2source.stages.yes_no import YesNo
 from claim2source.systems.choose import SEEN, UNSEEN
-from claim2source.training.choose import part_name
+from claim2source.systems.stages import apply_stage
+from claim2source.training.choose import ValScores, part_name
 from claim2source.training.config import FinetuneConfig, RunConfig
-from claim2source.training.curve import TO_CHOOSE_BY
 from claim2source.training.data import TrainingData
-from claim2source.training.run_folder import RunFolder
+from claim2source.training.reranker_config import RerankerConfig
+from claim2source.training.run_folder import RunFolder, score_to_choose_by
 from claim2source.training.session import Session
 
 STEP_0, CHOSEN = "step 0", "chosen"
 PARTS = (SEEN, UNSEEN)
+ZERO_SHOT = "zero-shot re-ranker"
+# Bootstrap draws and permutations of a re-ranker's report.
+_REPEATS = 10_000
 
 
 def report_run(
-    session: Session,
-    config: FinetuneConfig,
-    data: TrainingData,
-    epoch: int,
-    choice: Choice,
+    session: Session, config: FinetuneConfig, data: TrainingData, epoch: int, choice: Choice
 ) -> Report:
     """Write a run's choice and its report, print it, and close the logs with its tables.
 
     The run is finished then: its states are removed.
     """
-    run, logs = session.run, session.logs
+    run = session.run
     run.write(run.checkpoint(epoch))
     scored = {
         number: _score_checkpoint(run, run.checkpoint(number), data, config, session.store)
@@ -54,25 +67,18 @@ def report_run(
     systems = {
         name: replace(scored[number], name=name) for name, number in ((STEP_0, 0), (CHOSEN, epoch))
     }
-    report = make_report(
-        data.report, systems, CHOSEN, name=config.data.dataset, program="train/finetune.py"
-    )
-    training = training_report(run, config, epoch, choice)
-    report = replace(report, chosen=CHOSEN, training=training)
-    report.write(run.path)
-    run.remove_states()
-    for name, table in run_tables(report).items():
-        logs.table(table_key(name), table)
-    logs.close()
-    say(run_text(report))
+    name, program = config.data.dataset, "train/finetune.py"
+    report = make_report(data.report, systems, CHOSEN, name=name, program=program)
+    report = _finished(run, report, config, epoch, choice)
+    _show(session, run_tables(report), run_text(report))
     return report
 
 
-def training_report(
-    run: RunFolder, config: RunConfig, epoch: int, choice: Choice
-) -> TrainingReport:
-    """Describe a run's course and its choice."""
-    return TrainingReport(
+def _finished(
+    run: RunFolder, report: Report, config: RunConfig, epoch: int, choice: Choice
+) -> Report:
+    """Add the run's course and its choice to its report, write it, and remove the states."""
+    training = TrainingReport(
         # Scores by claim are in run.json.
         history=tuple(replace(entry, claims={}) for entry in run.history),
         choose=config.choose,
@@ -82,6 +88,18 @@ def training_report(
         skipped_steps=run.skipped_steps,
         settings=config.recorded,
     )
+    report = replace(report, chosen=CHOSEN, training=training)
+    report.write(run.path)
+    run.remove_states()
+    return report
+
+
+def _show(session: Session, tables: Mapping[str, TextTable | None], text: str) -> None:
+    for name, table in tables.items():
+        if table is not None:
+            session.logs.table(table_key(name), table)
+    session.logs.close()
+    say(text)
 
 
 def _score_checkpoint(
@@ -211,3 +229,129 @@ def _val_lines(training: TrainingReport) -> list[str]:
         lines += ["", render([TextTable(columns, rows)])]
     notes = choice_notes(training.choice) if training.choice else []
     return [*lines, "", f"Chosen on val: {'; '.join(notes)}."] if notes else lines
+
+
+def report_pipeline(
+    session: Session,
+    config: RerankerConfig,
+    data: TrainingData,
+    first: tuple[str, Result, ValScores],
+    epoch: int,
+    choice: Choice,
+) -> Report:
+    """Write a re-ranker's choice and its report: first stage, re-ranker as it was, and as chosen.
+
+    They are read from their checkpoints, by the stages that others use. `first` has the first
+    stage's name, its result on the report split and its scores on val. Otherwise as `report_run`.
+    """
+    run, reported = session.run, data.report
+    run.write(run.checkpoint(epoch))
+    name, ranking, on_val = first
+    settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
+    one = score_result(FIRST_STAGE, ranking, reported, settings)
+    by = {TO_CHOOSE_BY: on_val.score}
+    described = replace(one.report, model=name, claims="", val=on_val.by_split(), settings=by)
+    scored = {FIRST_STAGE: replace(one, report=described)}
+    results: dict[int, Result] = {}
+    for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
+        checkpoint = run.checkpoint(number)
+        if number not in results:
+            reads = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
+            stage = reads(
+                model=str(checkpoint),
+                depth=config.first.depth,
+                dtype=config.model.dtype,
+                allow_remote_code=config.model.allow_remote_code,
+            )
+            results[number] = apply_stage(
+                stage,
+                reported.claims,
+                reported.sources,
+                ranking,
+                session.store,
+                device=config.device,
+                progress=True,
+            )
+        one = score_result(system, results[number], reported, settings)
+        folder = str(checkpoint.relative_to(run.path))
+        entry = next(entry for entry in run.history if entry.epoch == number)
+        described = replace(
+            one.report,
+            model=folder if number else config.model.name,
+            claims=config.rendering.claims,
+            sources=config.rendering.sources,
+            val={"val": entry.val},
+            settings={"checkpoint": folder, "depth": config.first.depth},
+        )
+        scored[system] = replace(one, report=described)
+    systems = {name: system.report for name, system in scored.items()}
+    dataset, program = config.data.dataset, "train/finetune_reranker.py"
+    report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
+    pairs = ((CHOSEN, FIRST_STAGE), *(((CHOSEN, STEP_0),) if epoch else ()), (STEP_0, FIRST_STAGE))
+    families = [Family("The re-ranker against the baselines before it", pairs)]
+    report = add_tests(report, scored, families, reported, _REPEATS, 0)
+    report = _finished(run, report, config, epoch, choice)
+    tables = {"pipeline": pipeline_table(report), **report_tables(report)}
+    _show(session, tables, pipeline_text(report, config))
+    return report
+
+
+def pipeline_table(report: Report) -> TextTable:
+    """Tabulate first stage, zero-shot re-ranker and each epoch: MRR@5 on val, and as reported.
+
+    Nothing was chosen on the report split; only what stands for the run is scored there.
+    """
+    training = training_of(report)
+    first = report.systems[FIRST_STAGE]
+    on_val = first.val["val"]
+    languages = list(on_val)
+
+    def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
+        shown = None if system is None else report.systems[system].macro[MAIN_METRIC]
+        values = [entry.val[language][MAIN_METRIC] for language in languages]
+        score = None if entry.score is None else score_to_choose_by(entry)
+        return [name, *values, score, entry.loss, shown]
+
+    alone = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
+    rows = [row(f"{FIRST_STAGE}: {first.model}", alone, FIRST_STAGE)]
+    for entry in training.history:
+        is_chosen = entry.epoch == training.chosen_epoch
+        name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT
+        system = CHOSEN if is_chosen else None if entry.epoch else STEP_0
+        rows.append(row(f"{name} (chosen)" if is_chosen else name, entry, system))
+    columns = [f"MRR@5 on val, {language}" for language in languages]
+    columns += [TO_CHOOSE_BY, "loss", f"MRR@5 on {report.split}, {MACRO}"]
+    return TextTable(["pipeline", *columns], rows)
+
+
+def difference_lines(report: Report) -> list[str]:
+    """Describe the re-ranker's gain on the report split, with intervals and tests."""
+    lines = []
+    for one in report.tests[0].comparisons if report.tests else ():
+        around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"
+        line = f"{one.system} against {one.baseline} on {report.split}"
+        lines.append(f"{line}: {one.difference:+.4f} ({around}): {one.verdict}")
+    return lines
+
+
+def pipeline_text(report: Report, config: RerankerConfig) -> str:
+    """Show the table and the tests, and how the re-ranker is used as a stage."""
+    training = training_of(report)
+    parts: list[Part] = [
+        f"{report.dataset}: the first {config.first.depth} sources, re-ranked",
+        pipeline_table(report),
+        *difference_lines(report),
+    ]
+    if training.choice is not None and training.choice.why:
+        parts.append(f"Chosen on val: {training.choice.why}.")
+    parts += filter(None, warnings_of(training))
+    on_val, best = report.systems[FIRST_STAGE].val["val"], training.history[training.chosen_epoch]
+    if best.val[MACRO][MAIN_METRIC] < on_val[MACRO][MAIN_METRIC]:
+        parts.append("!!! The first stage alone is better on val than the chosen re-ranker.")
+    entry: dict[str, object] = {"rerank": config.model.kind, "model": config.out}
+    entry["depth"] = config.first.depth
+    if allowed := config.model.allow_remote_code:
+        entry["allow_remote_code"] = list(allowed)
+    stage = ", ".join(f"{key}: {value}" for key, value in entry.items())
+    parts.append(f"A stage of any system: {{{stage}}}")
+    return "\n" + render(parts)

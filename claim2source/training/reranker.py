@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import pytorch_lightning as pl
 
-from claim2source.core.config import require
-from claim2source.core.errors import ConfigError, UserError, said_once
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.report import Choice, Report
 from claim2source.core.run import Result
+from claim2source.core.terminal import say
 from claim2source.mining import MinedRow, read_mined, write_mined
 from claim2source.models import Weights
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.systems.heldout import require_held_out
 from claim2source.training.choose import choose_epoch
 from claim2source.training.data import TrainingData, load_splits
-from claim2source.training.distributed import gather_values
-from claim2source.training.fit import fit, free_device, lightning_trainer, provenance
+from claim2source.training.fit import fit, free_device, lightning_trainer, plan_batches, provenance
 from claim2source.training.negatives import mined_rows, restore_mined
+from claim2source.training.report import report_pipeline
 from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.reranker_data import FirstStage, RerankerPairs
 from claim2source.training.reranker_models import TrainedReranker, load_to_train
@@ -27,9 +27,7 @@ from claim2source.training.reranker_module import (
     PipelineOnVal,
     RerankerModule,
     pipeline_scores,
-    plan_groups,
 )
-from claim2source.training.reranker_report import report_pipeline
 from claim2source.training.resume import TrainingState
 from claim2source.training.session import Session, open_session, saved_state
 from claim2source.training.teacher import read_teacher
@@ -60,9 +58,6 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 
     Raises `UserError` for anything the user can correct.
     """
-    with said_once():
-        allowed = "a file of train/mine.py, whose negatives are trained on"
-        require(config.mined is not None, "mined", config.mined, allowed)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -111,7 +106,7 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         epoch=0,
         **provenance(config, data, session),
     )
-    evaluation = PipelineOnVal(reranker, manifest, config, data, session)
+    evaluation = PipelineOnVal(session, manifest, data, reranker, config)
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}
     if world.is_first:
@@ -134,8 +129,8 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     """
     config, train, run = setup.config, setup.data.train, session.run
     setup.evaluation.rank(setup.rankings.get(VAL))
-    if not gather_values(bool(run.history), session.world)[0]:
-        setup.evaluation.score_base()
+    if (scores := setup.evaluation.score_base(config.chooses)) is not None:
+        say(f"before training: val MRR@5  {scores}")
     if setup.state is not None:
         return restore_mined(session, setup.state.mined, train)
     if session.world.is_first and not run.mined.is_file():
@@ -159,7 +154,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(config.optimisation.seed, verbose=False)
     reranker.adapt()
-    sampler, steps = plan_groups(pairs, config, session.world, setup.trainer)
+    sampler, steps = plan_batches(pairs, config, session.world, setup.trainer)
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
     loader = sampler.loader(module.collate)
@@ -176,15 +171,6 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
 
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker as it was, and as chosen."""
-    config = setup.config
-    session.run.write(session.run.checkpoint(epoch))
-    val = pipeline_scores(setup.rankings[VAL], setup.data, config)
-    return report_pipeline(
-        session.run,
-        config,
-        setup.data,
-        first=(setup.first.name, setup.rankings[REPORTED], val),
-        chosen=(epoch, choice),
-        store=session.store,
-        logs=session.logs,
-    )
+    val = pipeline_scores(setup.rankings[VAL], setup.data, setup.config)
+    first = setup.first.name, setup.rankings[REPORTED], val
+    return report_pipeline(session, setup.config, setup.data, first, epoch, choice)

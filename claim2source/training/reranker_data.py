@@ -42,12 +42,12 @@ def system_hash(system: System, folder: Path | None = None) -> str:
         models = system.dense_models
         weights = [_weights_hash(local_model(model).name) for model in models]
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
-        names_in_stages = list(_texts_in(list(system.stages)))
+        names_in_stages = list(_texts_in([stage.entry for stage in system.stages]))
         files = [file_hash(value) for value in names_in_stages if Path(value).is_file()]
         behind = [one for one in map(_weights_hash, names_in_stages) if one is not None]
         # Of a checkpoint the weights say more than its place.
         names = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
-        settings = repr(system)
+        settings = repr(system.settings)
         for name in names:
             settings = settings.replace(repr(name), "")
         return content_hash([settings, weights, files, behind])

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from claim2source.core.errors import EXIT_CODE, UserError
 from claim2source.core.run import Result, Run, join_results
-from claim2source.core.terminal import say
 from claim2source.metrics.metrics import evaluate
 from claim2source.models.reranker_manifest import RerankerManifest
 from claim2source.pipeline.evaluate import METRICS, Scoring, score_result
 from claim2source.stages.pairs import Pair
 from claim2source.text.views import untranslated_sentences
 from claim2source.training.batches import BatchPlan, BatchSampler
-from claim2source.training.callbacks import record_epoch
+from claim2source.training.callbacks import EvaluateOnVal
 from claim2source.training.checkpoint import without_copies
 from claim2source.training.choose import ValScores, val_scores
-from claim2source.training.data import TrainingData, why_too_small
-from claim2source.training.distributed import World, gather_values
-from claim2source.training.fit import is_overfitting, limit_batches
+from claim2source.training.data import TrainingData
+from claim2source.training.distributed import gather_values
+from claim2source.training.gradcache import length_chunks
 from claim2source.training.module import TrainingModule
 from claim2source.training.reranker_config import RerankerConfig, RerankerLossConfig
 from claim2source.training.reranker_data import RerankerPairs
@@ -125,8 +123,6 @@ class GroupLoss:
         return found
 
 
-log = logging.getLogger(__name__)
-
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
 MOST_ALIKE = 10
 ALIKE = "alike"
@@ -196,11 +192,8 @@ class RerankerModule(TrainingModule):
             if self.pairs.teacher is not None:
                 taught += self.pairs.taught(number, ids)
         # Pairs of like length share a chunk; the longest come last, and are read only once.
-        order = sorted(range(len(texts)), key=lambda index: len("".join(texts[index])))
-        size = self.chunk_size or len(order)
-        first = len(order) % size
-        cuts = [*([0] if first else []), *range(first, len(order) + 1, size)]
-        chunks = [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+        lengths = [len(claim + source) for claim, source in texts]
+        chunks = length_chunks(lengths, self.chunk_size or len(lengths))
         parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
         return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
@@ -271,27 +264,6 @@ class RerankerModule(TrainingModule):
         return lines if data.teacher is None else lines + data.teacher.sentences()
 
 
-def plan_groups(
-    pairs: RerankerPairs, config: RerankerConfig, world: World, trainer: pl.Trainer
-) -> tuple[BatchSampler, int]:
-    """Deal the training pairs to the batches of all epochs; count the optimizer steps."""
-    optimisation = config.optimisation
-    sampler = BatchSampler(
-        pairs.groups(),
-        optimisation.batch_size,
-        epochs=optimisation.epochs,
-        accumulation=optimisation.accumulation,
-        seed=optimisation.seed,
-        rank=world.rank,
-        world_size=world.size,
-        gather=False,
-        languages=pairs.languages,
-        repeat=config.data.repeat,
-        fixed=is_overfitting(trainer),
-    )
-    return sampler, limit_batches(sampler, trainer)
-
-
 def _moved(part: Features, device: torch.device) -> Features:
     return {
         key: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
@@ -299,24 +271,19 @@ def _moved(part: Features, device: torch.device) -> Features:
     }
 
 
-class PipelineOnVal(pl.Callback):
-    """Write the re-ranker's checkpoint at every epoch's end, and score the first stage, re-ranked.
-
-    Every process re-ranks a share of val's claims. `manifest` is what all epochs have in common.
-    Raises `UserError` where the re-ranker has collapsed.
-    """
+class PipelineOnVal(EvaluateOnVal):
+    """Score the first stage, re-ranked: every process re-ranks a share of val's claims."""
 
     def __init__(
         self,
-        reranker: TrainedReranker,
-        manifest: RerankerManifest,
-        config: RerankerConfig,
-        data: TrainingData,
         session: Session,
+        manifest: RerankerManifest,
+        data: TrainingData,
+        reranker: TrainedReranker,
+        config: RerankerConfig,
     ) -> None:
-        self.reranker, self.manifest, self.config = reranker, manifest, config
-        self.data, self.session = data, session
-        self.run, self.world = session.run, session.world
+        super().__init__(session, manifest, data)
+        self.reranker, self.config = reranker, config
         self._first = Run.from_lists({})
 
     def rank(self, first: Result | None) -> None:
@@ -325,36 +292,17 @@ class PipelineOnVal(pl.Callback):
         assert result is not None
         self._first = result.run
 
-    def score_base(self) -> None:
-        """Write and score the checkpoint of epoch 0, the re-ranker before training."""
-        result = self._rerank_val()
-        if not self.world.is_first:
-            return
-        folder = self.run.checkpoint(0)
-        self.reranker.save(folder, self.manifest, base=True)
-        scores = self._score_val(folder, result)
-        self.run.record(scores.epoch(0, None))
-        say(f"before training: val MRR@5  {scores}")
-        small = why_too_small(self.data.val)
-        if small and self.config.chooses:
-            log.warning("%s", small)
+    def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
+        return self.reranker.save(folder, manifest)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save and score the epoch."""
-        assert isinstance(module, TrainingModule)
-        epoch, scores = module.epochs_done, None
-        folder = self.run.checkpoint(epoch)
-        if self.world.is_first:
-            with module.stop.after_step(waits=False):
-                data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-                self.reranker.save(folder, replace(self.manifest, epoch=epoch, data=data))
-        with module.stop.after_step(waits=False):
-            result = self._rerank_val()
-            if self._has_collapsed(result):
-                module.give_up(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
-            if self.world.is_first:
-                scores = self._score_val(folder, result)
-            record_epoch(trainer, module, self.session, scores)
+    def score(self, epoch: int) -> ValScores | None:
+        """Score the pipeline. Raises `UserError` where a trained re-ranker has collapsed."""
+        result = self._rerank_val()
+        if epoch and self._has_collapsed(result):
+            if not self.world.is_first:
+                raise SystemExit(EXIT_CODE)
+            raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
+        return pipeline_scores(result, self.data, self.config) if self.world.is_first else None
 
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
@@ -378,12 +326,6 @@ class PipelineOnVal(pl.Callback):
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
         alike = (claim in failed or are_alike(row) for claim, row in several.items())
         return bool(several) and all(alike)
-
-    def _score_val(self, folder: Path, result: Result) -> ValScores:
-        scores = pipeline_scores(result, self.data, self.config)
-        manifest = RerankerManifest.read(folder)
-        replace(manifest, scores=scores.by_split()).write(folder)
-        return scores
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:

@@ -12,7 +12,6 @@ from claim2source.core.errors import Stopped, UserError, said_once
 from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
-from claim2source.io.wandb import require_tracking, wandb_mode
 from claim2source.training.config import RunConfig
 from claim2source.training.distributed import World, joined_world, launched_world, together
 from claim2source.training.loggers import RunLog
@@ -52,7 +51,6 @@ def open_session(config: RunConfig) -> Iterator[Session]:
     with said_once():
         world = launched_world(device=config.device)
         use_cores(world.local_size, config.threads)
-        require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
     if not world.is_first:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)

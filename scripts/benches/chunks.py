@@ -85,7 +85,7 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
     before = peak_memory()
     way = chunked_forward if chunked else whole_forward
-    passed = way(length_chunks(tokens, CHUNK), encode, loss_of)
+    passed = way(length_chunks([len(text.ids) for text in tokens], CHUNK), encode, loss_of)
     passed.backward(passed.loss)
     optimizer.step()
     return peak_memory() / 2**20, before / 2**20, passed.loss.item()

@@ -19,8 +19,8 @@ class Same:
     def apply(self, claims, sources, run): ...
 """
 SYSTEM = """
-from claim2source.systems.stages import load_stages
-print(load_stages([{"rerank": "%s.Same"}]))
+from claim2source.systems.read import read_stage
+print(read_stage({"rerank": "%s.Same"}))
 """
 
 

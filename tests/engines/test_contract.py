@@ -342,4 +342,19 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     # Where few papers are left the search is exact, however far apart they lie.
     for where in FILTERS[4:6]:
         agrees(engine.dense(centres[0], 50, where), corpus, corpus.dense(centres[0]), 50, where)
+    # While vectors are divided anew readers compare all, also where the writer ends then.
+    grown = replace(Corpus.drawn(6500), vectors=half(rng.normal(size=(6500, WIDTH))))
+    engine.upsert(grown.rows(range(3000, 6500)))
+    reader = Engine.open(tmp_path / "index", exact_below=1000)
+
+    def stop(line: str) -> None:
+        reader.refresh()
+        for vector in queries:
+            assert reader.dense(vector, 100) == reader.dense(vector, 100, exact=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.build(stop)
+    engine.build()
+    assert engine.manifest.partitions == round(6500**0.5)
     engine.close()

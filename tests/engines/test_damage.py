@@ -17,6 +17,7 @@ from claim2source.engines import Engine, open_index
 from claim2source.engines import files as module
 from claim2source.engines.manifest import MANIFEST
 from eval.find import main as find
+from eval.index import main as index
 from tests.engines.engines import WIDTH, Corpus, manifest_of
 
 PAPERS = 40
@@ -90,6 +91,8 @@ def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_t
                 path.unlink()
         with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
             find(["a post", "--index", str(copy)])
+        with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+            index(["demo", "--out", str(copy), "--model", "no/model"])  # before it is looked for
         for path, data in versions.items():
             path.write_bytes(data)
     newest.write_bytes(b"broken")
@@ -138,21 +141,28 @@ def test_a_manifest_or_a_note_that_is_no_json_is_refused(copy: Path, text: bytes
         (copy / name).write_bytes(before)
 
 
-def test_papers_without_a_manifest_are_not_replaced(copy: Path) -> None:
-    (copy / MANIFEST).unlink()
-    with pytest.raises(InputError, match="exists and is not an index"):
+@pytest.mark.parametrize(
+    "copied", ["papers.files", "_indices", "_transactions", "_versions", "data"]
+)
+def test_parts_of_an_index_without_a_manifest_are_not_replaced(copy: Path, copied: str) -> None:
+    for path in [path for path in copy.rglob("*") if path.is_file() and copied not in str(path)]:
+        path.unlink()
+    there = sorted(copy.rglob("*"))
+    with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
         Engine.create(copy, manifest_of())
-    assert len(files(copy)) > 5
+    assert sorted(copy.rglob("*")) == there
 
 
 def test_an_index_whose_making_was_killed_is_made_by_the_next_run(tmp_path: Path) -> None:
-    for number, left in enumerate(([], ["papers.lance"], ["papers.lance/_versions"])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    folder = tmp_path / "index"
+    for left in ([], ["papers.lance"], ["papers.lance/_versions"]):
         for name in left:
             (folder / name).mkdir(parents=True)
-        Engine.create(folder, manifest_of()).close()
-        assert open_index(folder).stats().papers == 0
+        for _ in range(2):  # killed twice, before the manifest was written
+            Engine.create(folder, manifest_of()).close()
+            assert open_index(folder).stats().papers == 0
+            (folder / MANIFEST).unlink()
+        shutil.rmtree(folder)
 
 
 def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -> None:
@@ -171,6 +181,26 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
     for text in ('{"version":2}', '{"version":99}', "", "broken"):
         hint.write_text(text)
         assert open_index(copy).stats().papers == PAPERS + 20
+
+
+@pytest.mark.parametrize("name", ["part_0_invert", "part_0_tokens", "part_0_docs"])
+def test_a_search_index_that_cannot_be_read_is_made_anew_by_the_next_build(
+    copy: Path, name: str
+) -> None:
+    (copy / "papers.files.json").unlink()  # as of a large index, of which not every bit is read
+    for path in copy.glob(f"papers.lance/_indices/*/{name}.lance"):
+        cut(path)
+    corpus = Corpus.drawn(PAPERS + 20)
+    writer = open_index(copy)
+    writer.upsert(corpus.rows(range(PAPERS, PAPERS + 20)))
+    writer.build()
+    writer.close()
+    engine = open_index(copy)
+    assert engine.stats().unbuilt == 0
+    scores = corpus.lexical(["w1", "w2"])
+    hits = engine.lexical(["w1", "w2"], PAPERS + 20)
+    assert len(hits) == (scores > 0).sum() > 5
+    assert [score for _, score in hits] == pytest.approx(sorted(scores[scores > 0])[::-1], rel=1e-4)
 
 
 def test_an_index_that_goes_while_it_is_open_is_said(copy: Path) -> None:
@@ -298,6 +328,15 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     with pytest.raises(InputError, match="other bytes than were written"):
         open_index(copy)
     assert hashed == [path.name]
+    # The smallest files are read always: a flipped bit of an index of ids would hide a paper.
+    monkeypatch.undo()
+    there = sorted(files(copy), key=lambda path: path.stat().st_size)
+    monkeypatch.setattr(module, "HASH_LIMIT", sum(path.stat().st_size for path in there[:-1]))
+    flip(there[-1])
+    open_index(copy)
+    flip(there[-2])
+    with pytest.raises(InputError, match=f"{there[-2].name} holds other bytes"):
+        open_index(copy)
 
 
 def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:

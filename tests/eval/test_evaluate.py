@@ -124,7 +124,7 @@ def test_what_is_done_is_not_done_again(run: Callable[..., Report], tmp_path: Pa
     assert written.is_file()
 
 
-def test_one_setting_at_a_time(run: Callable[..., Report]) -> None:
+def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> None:
     vary = ("--vary", "stages.2.depth=2,4", "retrieve.metadata=true", "retrieve.depth=7")
     report = run("out", "--only", "Two", *vary)
     names = [
@@ -147,13 +147,20 @@ def test_one_setting_at_a_time(run: Callable[..., Report]) -> None:
         found.systems[deep].macro["recall@100"] < found.systems["Two.original"].macro["recall@100"]
     )
     for given, why in (
-        ("stages.3.depth=1", "stages.1.KEY to stages.2.KEY"),
+        ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
+        ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
         ("stages.1.deepness=1", "no such key.*depth"),
         ("retrieve.sauce=1", "a setting of a node"),
         ("depth=1", "retrieve.KEY"),
     ):
         with pytest.raises(UserError, match=why):
             run("no", "--only", "Two", "--vary", given)
+    # Said before anything is run: a folder that is not there is a hub's model that is not either.
+    with pytest.raises(UserError, match="model 'no/such': .*the hub did not give it"):
+        run("none", "--only", "Two", "--checkpoint=no/such")
+    with pytest.raises(UserError, match="nosuch.trec: no such file"):
+        run("none", "--only", "Two", f"--run={tmp_path / 'nosuch.trec'}")
+    assert not (tmp_path / "none").exists()
 
 
 def test_words_of_variations_and_routes_become_mappings() -> None:

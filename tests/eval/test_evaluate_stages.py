@@ -247,7 +247,10 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     config = read_config(EvaluateConfig, words, program="t", description="t")
     planned = {one.system.name: one.system for one in config.planned()}
     assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
-    stages = {name: [asdict(s) for _, s in one.loaded_stages()] for name, one in planned.items()}
+    stages = {
+        name: [{**asdict(s.stage), **({"when": s.when} if s.when else {})} for s in one.stages]
+        for name, one in planned.items()
+    }
     first, base = stages["Kimi-K2.6"]
     assert stages["Kimi-K2.6 stages.2.llm.thinking=true"] == [
         first,
@@ -255,7 +258,7 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     ]
     assert stages["Kimi-K2.6 stages.1.depth=50"] == [{**first, "depth": 50}, base]
     when = stages["Kimi-K2.6 stages.2.when=margin_below 0.1"][1]["when"]
-    assert when["margin_below"] == 0.1
+    assert when == WhenConfig(0.1)
     of_first = {name for name in planned if stages[name] == stages["Kimi-K2.6"]}
     changed = {"retrieve.sources=title_abstract", "retrieve.depth=20", "retrieve.depth=50"}
     assert of_first == {"Kimi-K2.6", *(f"Kimi-K2.6 {one}" for one in changed)}

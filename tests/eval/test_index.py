@@ -193,6 +193,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
         (["demo", "--claims", "demo", "--no_abstention"], "claims: .* none with --no_abstention"),
         (["demo", "--claims", "nosuch", "--model", "none/such"], "nosuch: no such data set"),
         (["--re_encode", "x", "--claims", "nosuch"], "nosuch: no such data set"),
+        (["demo", "--claims", "."], "corpus.jsonl: no such file"),
         ([], "source: is missing; wanted: papers, --delete, --retractions"),
         (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
         (["demo", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),

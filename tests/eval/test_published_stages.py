@@ -62,13 +62,12 @@ def test_the_submission_is_the_verifiers_file_kimi() -> None:
     systems = read_systems(FILES)
     winner = read_systems([SYSTEMS_FOLDER / "claim2source_2026.yaml"], FILES)["claim2source_2026"]
     kimi = systems["Kimi-K2.6"]
-    assert winner.loaded_stages() == kimi.loaded_stages()
+    assert winner.stages == kimi.stages
     assert winner.claims == kimi.claims == "bilingual"
     assert winner.label_of() == kimi.label_of()
-    (_, _), (_, stage) = kimi.loaded_stages()
-    said = asdict(stage)
+    said = asdict(kimi.stages[1].stage)
     assert (said["sources"], said["llm"]["max_tokens"], said["depth"]) == ("released", 4096, 10)
-    ours = systems["Kimi-K2.6-ours"].loaded_stages()[1][1]
+    ours = systems["Kimi-K2.6-ours"].stages[1].stage
     assert asdict(ours)["sources"] == "metadata"
 
 
@@ -202,7 +201,7 @@ def test_a_model_is_read_in_one_way_by_all_systems_of_a_paper() -> None:
     stages: dict[object, set[str]] = {}
     for name, system in systems.items():
         if not name.endswith("-ours") and name not in ("ours", "Qwen3-8B"):
-            for kind, stage in system.loaded_stages():
+            for kind, stage in ((one.name, one.stage) for one in system.stages):
                 model = getattr(stage, "model", None) or getattr(
                     getattr(stage, "llm", None), "model", None
                 )
@@ -215,7 +214,7 @@ def test_the_papers_rerankers_are_there_as_released() -> None:
     systems = read_systems(FILES)
     names = ["Nemotron", "BGE", "Jina", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-8B-IT"]
     for name in names:
-        ((_, stage),) = systems[name].loaded_stages()
+        stage = systems[name].stages[0].stage
         assert (stage.depth, stage.claims, stage.mix) == (100, "translated", 0), name
         first = systems[name].first
         assert isinstance(first, RouteNode)

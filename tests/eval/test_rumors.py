@@ -20,10 +20,11 @@ from claim2source.core.report import Report
 from claim2source.datasets.rumors import load_rumors, read_evidence, read_verification
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rumors import score_rumors
+from claim2source.pipeline.rumors import folds_of
 from claim2source.stages.stance import verdict_of
 from claim2source.systems.read import make_system, read_systems
 from eval.report import main as report_main
-from eval.rumors import folds_of, main
+from eval.rumors import main
 from tests.llm_server import Chat, LLMServer
 from tests.rumor_files import RUMORS, rumor, with_tags, write_rumors
 from tests.shared_data import REPOSITORY, shared
@@ -98,7 +99,7 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
     found = {}
     for name, system in read_systems(FILES[:1]).items():
-        *before, last = [stage for _, stage in system.loaded_stages()] or [None]
+        *before, last = [one.stage for one in system.stages] or [None]
         found[name] = (
             before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
             None if last is None else last.by if last.model is None else Path(last.model).name,

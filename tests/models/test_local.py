@@ -20,7 +20,7 @@ from claim2source.stages.load import LocalReranker
 from claim2source.stages.max_sim import EncoderReranker
 from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.stages import apply_stage
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import say_pooling
 
@@ -62,7 +62,7 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
     # The re-rankers that run here; a stage that may be asked is one too.
-    every = [stage for one in systems.values() for _, stage in load_stages(one.stages)]
+    every = [one.stage for system in systems.values() for one in system.stages]
     inner = [getattr(stage, "stage", stage) for stage in every]
     stages = [one for one in inner if isinstance(one, EncoderReranker | LocalReranker)]
     # A checkpoint of the user's is named like a model: it may lie in the folder too.

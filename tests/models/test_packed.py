@@ -19,6 +19,7 @@ from claim2source.models.packed import (
     PackedBatch,
     _varlen_for,
     can_pack,
+    enable_checkpointing,
     flash_varlen,
     pack,
 )
@@ -125,6 +126,25 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
             assert (found * expected[rows]).sum(dim=1).min() > 0.999
 
 
+@pytest.mark.parametrize("kind", ["bert", "gritlm"])
+def test_packed_texts_are_computed_again_as_such(kind: str) -> None:
+    encoder, tokens = encoder_of(model_of(kind)), tokens_of()
+    encoder.model.train()
+    batch = pack(tokens, [[7, 1, 4], [3], [6, 0, 5], [2]], encoder.model)
+    _, once = gradients(encoder, batch)
+    enable_checkpointing(encoder.model)
+    passes = []
+    linear = next(m for m in encoder.model.modules() if isinstance(m, torch.nn.Linear))
+    linear.register_forward_pre_hook(lambda *_: passes.append(1))
+    _, again = gradients(encoder, batch)
+    assert sum(passes) == 2 and once.keys() == again.keys()
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert encoder.model.config._attn_implementation == "sdpa"
+    # Padded ones then too.
+    _, padded = gradients(encoder, encoder.collate(tokens))
+    assert all(torch.allclose(once[name], padded[name], rtol=1e-4, atol=1e-5) for name in once)
+
+
 def test_attention_dropout_is_on_in_training_alone() -> None:
     model = model_of("bert", attention_probs_dropout_prob=0.5)
     encoder, tokens = encoder_of(model), tokens_of()
@@ -137,10 +157,6 @@ def test_attention_dropout_is_on_in_training_alone() -> None:
 
 def test_only_what_is_known_to_be_the_same_is_packed() -> None:
     model = model_of("bert")
-    assert can_pack(model, 16)
-    model.gradient_checkpointing_enable()
-    assert not can_pack(model, 16)
-    model.gradient_checkpointing_disable()
     assert can_pack(model, 16)
     model.set_attn_implementation("eager")
     assert not can_pack(model, 16)
@@ -196,16 +212,23 @@ def test_no_flash_attention_on_a_cpu_or_with_dropout(monkeypatch: pytest.MonkeyP
     assert not torch.equal(*(encoder.vectors(encoder.batch(tokens)) for _ in range(2)))
 
 
+@pytest.mark.parametrize("groups", [True, False])
 def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
-    monkeypatch: pytest.MonkeyPatch,
+    groups: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its arguments by name, whatever the version; a GPU alone computes with them."""
+    """Its arguments by name, of torch 2.11 without groups of heads and later; a GPU alone
+    computes with them."""
     if find_spec("flash_attn") is not None:
         pytest.skip("flash-attn is taken where it is installed")
     import torch.nn.attention.varlen as library
 
     given: dict[str, Any] = {}
     real = inspect.signature(library.varlen_attn)
+    if not groups:
+        older = [value for name, value in real.parameters.items() if name != "enable_gqa"]
+        real = real.replace(parameters=older)
+    elif "enable_gqa" not in real.parameters:
+        pytest.skip("torch 2.11")
 
     def note(*values: Any, **named: Any) -> torch.Tensor:
         given.update(real.bind(*values, **named).arguments)
@@ -216,18 +239,16 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
     flash_varlen.cache_clear()
     try:
         varlen = flash_varlen()
-        if not {"window_size", "enable_gqa"} <= real.parameters.keys():
-            assert varlen is None
-            return
-        assert varlen is not None
-        q, k, bounds = torch.zeros(5, 4, 8), torch.ones(5, 2, 8), torch.tensor([0, 2, 5])
-        varlen(q, k, k, bounds, 3, 0.5, True)
-        assert given["query"] is q and given["key"] is given["value"] is k
-        assert given["cu_seq_q"] is given["cu_seq_k"] is bounds
+        q, k, bounds = torch.zeros(5, 4, 8), torch.rand(5, 2, 8), torch.tensor([0, 2, 5])
+        varlen(q, k, k + 1, bounds, 3, 0.5, True)
+        assert given["query"] is q and given["cu_seq_q"] is given["cu_seq_k"] is bounds
+        heads = [0, 1] if groups else [0, 0, 1, 1]
+        assert given["key"].equal(k[:, heads]) and given["value"].equal(k[:, heads] + 1)
         assert given["max_q"] == given["max_k"] == 3 and given["scale"] == 0.5
-        assert given["window_size"] == (-1, 0) and given["enable_gqa"] is True
+        assert given["window_size"] == (-1, 0) and given.get("enable_gqa", True)
         varlen(q, q, q, bounds, 3, 0.5, False)
-        assert given["window_size"] == (-1, -1) and given["enable_gqa"] is False
+        assert given["key"] is q and given["window_size"] == (-1, -1)
+        assert not given.get("enable_gqa", False)
     finally:
         flash_varlen.cache_clear()
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from time import sleep
 
 import numpy as np
 import pytest
@@ -198,6 +199,18 @@ def test_a_name_that_is_nothing_is_one_line(name):
         resolve(name)
     (line,) = str(caught.value).splitlines()
     assert f"model {name!r}: no such folder, not packaged" in line
+
+
+def test_a_line_says_that_the_hub_is_waited_for_and_none_where_it_answers(monkeypatch, capsys):
+    monkeypatch.setattr("claim2source.core.progress.PATIENCE", 0.1)
+    for seconds in (0, 1):
+        monkeypatch.setattr(
+            "huggingface_hub.snapshot_download", lambda *_, s=seconds, **__: sleep(s)
+        )
+        with pytest.raises(TypeError):
+            resolve("nobody/nothing")
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == seconds and all("'nobody/nothing': waiting" in one for one in lines)
 
 
 def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):

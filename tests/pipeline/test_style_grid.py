@@ -241,7 +241,7 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     options = StyleOptions(claim_styles=("C1",), source_styles=("S1",), texts=tmp_path)
     for name, texts in (("C1", C1), ("S1", S1)):
         with pytest.raises(InputError, match=f"holds no texts of style {name}"):
-            StyleViews.read(dataset, options, "translated")
+            options.require_texts()
         write_texts(dataset, tmp_path, {name: [texts]})
     found = StyleViews.read(dataset, options, "translated")
     assert [one.by for one in found.texts.values()] == ["some-model"] * 2

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -372,3 +375,19 @@ def test_the_analyser_of_engines_makes_the_terms_of_an_index(tmp_path: Path) -> 
         mine = [term for term in analyser.claim(claims[0]) if term in names]
         assert mine == [known[number] for number in index.terms(claims).ids]
     assert "pipeline" in Analyser(config).versions
+
+
+def test_jax_is_not_started(tmp_path: Path) -> None:
+    """It would take most of a GPU's memory, or fail where a training holds it."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("")
+    (tmp_path / "jax/lax.py").write_text(
+        "def top_k(*values):\n    raise RuntimeError('no memory')\n"
+    )
+    code = (
+        "from claim2source.retrieve.bm25 import BM25Config, stop_words_of\n"
+        "assert 'the' in stop_words_of(BM25Config(), 'en')\n"
+        "import jax.lax"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)

@@ -74,8 +74,8 @@ def test_a_system_is_what_it_was_and_keeps_its_comments(tmp_path: Path, old: str
     files["new"].write_text(f"A: {new}\n")
     new_systems = read_systems([files["new"]], [files["parts"]])
     # What is said though it is the default changes nothing.
-    assert [(one.first, one.loaded_stages()) for one in found.values()] == [
-        (one.first, one.loaded_stages()) for one in new_systems.values()
+    assert [(one.first, [(s.name, s.stage) for s in one.stages]) for one in found.values()] == [
+        (one.first, [(s.name, s.stage) for s in one.stages]) for one in new_systems.values()
     ]
     assert [(s.claims, s.depth, s.label, s.advice, s.is_fit) for s in found.values()] == [
         (s.claims, s.depth, s.label, s.advice, s.is_fit) for s in new_systems.values()

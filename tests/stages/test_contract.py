@@ -15,7 +15,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.io.store import Store
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.read import read_stage
+from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.stages.tiny import save_cross_encoder
 
@@ -76,7 +77,7 @@ def made(
         entry["model"] = str(save_cross_encoder(tmp_path / "model", tiny_folder))
     elif name in MODELS:
         entry |= {"model": str(tiny_folder), "max_length": 64}
-    ((_, stage),) = load_stages([{"verify" if name in VERIFIERS else "rerank": name, **entry}])
+    stage = read_stage({"verify" if name in VERIFIERS else "rerank": name, **entry}).stage
     return stage, server
 
 
@@ -127,7 +128,7 @@ def test_settings_are_checked_when_they_are_read(
 ) -> None:
     model: dict[str, Any] = {"llm": {"model": "m"}} if name in ASKING else {"model": "m"}
     with pytest.raises(ConfigError, match=key) as caught:
-        load_stages([{"rerank": name, **model, **settings}])
+        read_stage({"rerank": name, **model, **settings})
     assert "u:p" not in str(caught.value)
 
 

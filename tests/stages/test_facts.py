@@ -13,7 +13,7 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.stages.facts import FUSIONS, Attribution, matched, means
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import read_stage
 from tests.llm_server import Chat, LLMServer
 
 Start = Callable[..., LLMServer]
@@ -46,7 +46,7 @@ def applied(
 ) -> Result:
     llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
     llm |= settings.pop("llm", {})
-    ((_, stage),) = load_stages([{"rerank": rerank, "llm": llm, "depth": 4, **settings}])
+    stage = read_stage({"rerank": rerank, "llm": llm, "depth": 4, **settings}).stage
     claim = Claim("0", "Ein Beitrag", "de", "A post")
     return stage.apply([claim], SOURCES, Run.from_lists({"0": scores}))
 
@@ -124,7 +124,7 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
 
     assert run() == "abcde"
     assert run(version=1) == "abcde"
-    ((_, stage),) = load_stages([{"rerank": "attribution", "llm": {"model": "m"}, "versions": 3}])
+    stage = read_stage({"rerank": "attribution", "llm": {"model": "m"}, "versions": 3}).stage
     assert isinstance(stage, Attribution)
     assert [one.version for one in stage.each_version()] == [1, 2, 3]
     assert [list(one.samples) for one in stage.each_version()] == [[0], [1], [2]]
@@ -184,7 +184,7 @@ BM25 = Run.from_lists({"c": [("a", 3.0), ("b", 2.5), ("c", 1.0), ("d", 0.5)]})
 
 def relevant(server: LLMServer, **settings: Any) -> Result:
     llm = {"model": server.model, "url": server.url, "retries": 0, "concurrency": 1}
-    ((_, stage),) = load_stages([{"rerank": "relevance", "depth": 3, "llm": llm, **settings}])
+    stage = read_stage({"rerank": "relevance", "depth": 3, "llm": llm, **settings}).stage
     return stage.apply([Claim("c", "A rumour")], TWEETS, BM25)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Run
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import read_stage
 from claim2source.text.prompts import PROMPTS
 from tests.llm_server import Chat, LLMServer
 from tests.llm_server import verifiers as play
@@ -43,7 +43,7 @@ HOSTILE = [
 
 
 def stage(server: LLMServer, **settings: Any) -> Any:
-    ((_, found),) = load_stages([{"llm": {"model": "m", "url": server.url}, **settings}])
+    found = read_stage({"llm": {"model": "m", "url": server.url}, **settings}).stage
     return found
 
 

@@ -19,7 +19,7 @@ from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25
 from claim2source.stages.learned import FittingData, Learned, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import read_stage
 
 FITTED = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
 SOURCES = [
@@ -44,7 +44,8 @@ def test_candidates_are_ranked_by_the_weighted_scores_and_nothing_else(tmp_path:
     made = fusion(LearnedView("title", TITLE, "", 0.5, 2.0), LearnedView("year", YEAR, "", 5, -0.1))
     run = BM25().index(SOURCES).search(CLAIMS, 10).run
     file = written(tmp_path, made)
-    ((name, stage),) = load_stages([{"rerank": "learned", "file": file, "depth": 10}])
+    read = read_stage({"rerank": "learned", "file": file, "depth": 10})
+    name, stage = read.name, read.stage
     found = stage.apply(CLAIMS, SOURCES, run).run
     assert name == "rerank learned"
     scorer = Scorer(SOURCES)

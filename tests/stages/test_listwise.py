@@ -13,7 +13,8 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.io.store import Store
 from claim2source.stages.listwise import windows
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.read import read_stage
+from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer
 
 Start = Callable[..., LLMServer]
@@ -27,7 +28,7 @@ def applied(
 ) -> Result:
     given = {"depth": 6, "window": 4, "stride": 2} | settings
     llm = {"model": server.model, "url": server.url, "retries": 0}
-    ((_, stage),) = load_stages([{"rerank": "listwise", "llm": llm, **given}])
+    stage = read_stage({"rerank": "listwise", "llm": llm, **given}).stage
     posts = [Claim(str(n), f"{CLAIM.text} {n}", "de", CLAIM.translation) for n in range(claims)]
     run = Run.from_lists({c.id: [(s.id, -float(i)) for i, s in enumerate(SOURCES)] for c in posts})
     return apply_stage(stage, posts, SOURCES, Result(run), store)

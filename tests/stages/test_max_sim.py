@@ -12,7 +12,6 @@ import claim2source as c2s
 from claim2source.models import ModelConfig, Template, resolve
 from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Pair
-from claim2source.systems.nodes import BM25Node
 
 
 def plain(folder: Path, claim: str, source: str) -> float:
@@ -63,6 +62,6 @@ def test_the_first_stage_ranks_as_deep_as_its_reranker_looks() -> None:
     """Not 100."""
     dev = c2s.load("demo", "dev").in_languages(["en"])
     deep = {"rerank": "tests.stages.test_pairs.Table", "depth": 120}
-    system = c2s.System("BM25", BM25Node(), stages=(deep,))
+    system = c2s.make_system("BM25", {"retrieve": {"bm25": {}}, "stages": [deep]})
     found = c2s.run_system(system, dev.with_claims(dev.claims[:3]))
     assert max(np.diff(found.result.run.offsets)) == 120

@@ -26,7 +26,8 @@ from claim2source.stages.verifier import (
     Verifier,
     shown_order,
 )
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.read import read_stage
+from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.llm_server import verifiers as play
 
@@ -62,7 +63,7 @@ Start = Callable[..., LLMServer]
 
 def stage(server: LLMServer, kind: str = "select", **settings: Any) -> Verifier:
     llm = {"model": "m", "url": server.url, "retries": 0, **settings.pop("llm", {})}
-    ((_, found),) = load_stages([{"verify": kind, "llm": llm, **settings}])
+    found = read_stage({"verify": kind, "llm": llm, **settings}).stage
     assert isinstance(found, Verifier)
     return found
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.core.run import Run
 from claim2source.retrieve import FusionConfig
-from claim2source.systems.choose import Weighing, choose, choose_fusion, weigh
-from claim2source.systems.conditions import WhenConfig, choose_margin
+from claim2source.systems.choose import Weighing, choose, choose_fusion, choose_margin, weigh
+from claim2source.systems.conditions import WhenConfig
 from claim2source.systems.heldout import SelectionData
 from claim2source.systems.nodes import BM25Node
+from claim2source.systems.read import read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import fit_stages
 from claim2source.systems.system import System, run_system
@@ -253,7 +254,7 @@ def test_a_mix_is_chosen_on_the_declared_mix_of_seen_and_unseen_papers(tiny_fold
     for share in (0.1, 0.9):
         selection = SelectionData(train, train, "a note", seen, share)
         before = [("retrieve", first)]
-        _, (choice,) = fit_stages([entry], before, train, selection, SystemRuntime())
+        _, (choice,) = fit_stages([read_stage(entry)], before, train, selection, SystemRuntime())
         assert (choice.seen_share, choice.note) == (share, "a note")
         assert choice.compared == len(choice.tried) > 3
         found.append(choice.score)

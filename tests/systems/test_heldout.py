@@ -405,7 +405,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
 
     def fitted(held_out: HeldOut) -> tuple[float, Choice]:
         found = system.fit(SystemRuntime(progress=False), held_out)
-        return found.system.stages[0]["threshold"], found.choices[0]
+        return found.system.stages[0].stage.threshold, found.choices[0]
 
     held_out = HeldOut("", "", given=data, labels=labels)
     threshold, choice = fitted(held_out)

@@ -12,7 +12,7 @@ from claim2source.pipeline.plan import Planned
 from claim2source.pipeline.rows import by_model
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
-from claim2source.systems.read import read_systems
+from claim2source.systems.read import read_stage, read_systems
 from claim2source.systems.system import System
 from tests.shared_data import REPOSITORY
 
@@ -171,7 +171,7 @@ NAME = r", or the name of a system"
             "A: retrieve: 3 .*one of bm25, fielded, dense, run, hybrid, or a name",
         ),
         ("A: {retrieve: B}", f"A: retrieve: 'B' .*{{bm25: ..}}, .*{NAME}"),
-        ("A: {retrieve: {hybrid: [B, {dense: m}]}}", rf"A: retrieve\.hybrid\.0: 'B' .*{NAME}"),
+        ("A: {retrieve: {hybrid: [B, {dense: m}]}}", rf"A: retrieve\.hybrid\.1: 'B' .*{NAME}"),
         (f"{BOTH}R: {{retrieve: A, routes: {{de: B}}}}", rf"R: routes\.de: 'B' .*{NAME}"),
         ("A: {retrieve: B}\nB: {retrieve: A}\n", "[AB]: names itself: A -> B -> A"),
         ("A: {retrieve: {hybrid: [A, {dense: m}]}}\n", "A: names itself: A -> A"),
@@ -193,12 +193,21 @@ NAME = r", or the name of a system"
         (
             f"S: {{retrieve: {{bm25: {{}}}}, stages: [{{rerank: max_sim}}]}}\n{BOTH}"
             "H: {retrieve: {hybrid: [S, M]}}",
-            r"H: retrieve\.hybrid\.0: 'S' .*a system without stages",
+            r"H: retrieve\.hybrid\.1: 'S' .*a system without stages",
         ),
         ("A: {retrieve: {bm25: {k1: -1}}}", r"A: retrieve\.bm25\.k1: -1"),
         ("A: {retrieve: {bm25: {}, index: {kind: hnsw}}}", r"A: retrieve\.index: .*none here"),
         ("A: {retrieve: {dense: m, index: {efort: 9}}}", r"retrieve\.index\.efort: .*effort"),
-        ("A: {retrieve: {bm25: {}}, stages: [{rerank: no}]}", r":1: A: stages\.0\.rerank: 'no'"),
+        (
+            "A:\n  retrieve:\n    hybrid:\n    - bm25: {}\n    - dense:\n        max_lenght: 9\n",
+            r":6: A: retrieve\.hybrid\.2\.dense\.max_lenght: no such key; did you mean .*max_length",
+        ),
+        (
+            "B: {retrieve: {bm25: {}}}\nA:\n  retrieve: B\n  stages:\n  - rerank: max_sim\n"
+            "  - rerank: max_sim\n    dept: 1\n",
+            r":7: A: stages\.2\.dept: no such key; did you mean depth",
+        ),
+        ("A:\n  retrieve: {bm25: {}}\n  stages: [{rerank: no}]", r":3: A: stages\.1\.rerank: 'no'"),
         *(
             (text, r"0\.2: scripts/upgrade_systems\.py FILE")
             for text in (
@@ -280,7 +289,7 @@ def test_a_whole_system_reads_as_it_stands(tmp_path: Path) -> None:
     assert default.sparse.bm25 == BM25Config(metadata=True) and not default.sparse.is_fit
     assert default.fits and default.dense.model.name == "checkpoints/demo"
     assert german.model.name == "checkpoints/german"
-    assert [name for name, _ in system.loaded_stages()] == ["rerank yes_no", "verify select"]
+    assert [stage.name for stage in system.stages] == ["rerank yes_no", "verify select"]
     assert system.first_depth(10) == 100
 
 
@@ -297,7 +306,7 @@ F: {retrieve: {hybrid: [{bm25: {k1: 1.0}, claims: bilingual}, {dense: m}]}}
     systems = read_systems([write(tmp_path / "s.yaml", text)])
     a, b, c, e, f = (systems[name] for name in "ABCEF")
     assert (b.first, b.claims, b.depth) == (a.first, "translated", 7)
-    assert b.stages == (*a.stages, {"rerank": "max_sim", "depth": 2})
+    assert b.stages == (*a.stages, read_stage({"rerank": "max_sim", "depth": 2}))
     assert (c.claims, c.stages, c.label_of()) == ("original", a.stages, a.label_of())
     assert isinstance(e.first, HybridNode) and isinstance(f.first, HybridNode)
     shared = e.first.sparse
@@ -332,7 +341,7 @@ def test_a_first_stage_is_routed_and_takes_checkpoints(tmp_path: Path) -> None:
     assert models(winner) == {
         "default": ["GritLM/GritLM-7B"], "de": ["checkpoints/gritlm_f_paper"]
     }  # fmt: skip
-    kinds = [(label, stage.depth) for label, stage in winner.loaded_stages()]
+    kinds = [(stage.name, stage.depth) for stage in winner.stages]
     assert kinds == [("rerank yes_no", 100), ("verify select", 10)]
     assert models(winner.on_checkpoint("C", {"de": "B"})) == {"default": ["C"], "de": ["B"]}
     ours = read_systems([FOLDER / "ours.yaml"])["ours"].on_checkpoint("C").first.main_model

@@ -23,8 +23,8 @@ from claim2source.retrieve import BM25, BM25Config, FusionConfig, fuse
 from claim2source.systems import nodes
 from claim2source.systems.heldout import ChoosingOn, NothingToChooseOn, SelectionData, one_val
 from claim2source.systems.nodes import AnyNode, BM25Node, HybridNode, RouteNode
-from claim2source.systems.read import make_system, read_systems
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.read import make_system, read_stages, read_systems
+from claim2source.systems.stages import apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
 
@@ -187,22 +187,22 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ({"rerank": "cross_encodr"}, "stages.0.rerank: 'cross_encodr' is not allowed"),
-        ({"rerank": "reversing.Nothing"}, "stages.0.rerank: 'reversing.Nothing'"),
-        ({"rerank": "no.such.Stage"}, "stages.0.rerank: 'no.such.Stage'"),
+        ({"rerank": "cross_encodr"}, "stages.1.rerank: 'cross_encodr' is not allowed"),
+        ({"rerank": "reversing.Nothing"}, "stages.1.rerank: 'reversing.Nothing'"),
+        ({"rerank": "no.such.Stage"}, "stages.1.rerank: 'no.such.Stage'"),
         (
             {"rerank": "reversing.Reverse", "dept": 3},
-            "stages.0.dept: no such key; did you mean depth[?]",
+            "stages.1.dept: no such key; did you mean depth[?]",
         ),
-        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.0"),
-        ({"retriev": "bm25"}, "stages.0: .*one of rerank, verify"),
+        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.1"),
+        ({"retriev": "bm25"}, "stages.1: .*one of rerank, verify"),
     ],
 )
 def test_a_mistyped_stage_is_found_when_it_is_read(
     outside: Any, entry: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        load_stages([entry])
+        read_stages([entry])
     with pytest.raises(ConfigError, match=problem):
         make_system("A", {"retrieve": {"bm25": {}}, "stages": [entry]})
 

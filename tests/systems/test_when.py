@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.io.store import Store
 from claim2source.llm.work import NO_REPLY, NOT_ASKED
-from claim2source.systems.conditions import Conditional, WhenConfig, margin_of, share_asked
-from claim2source.systems.stages import apply_stage, load_stages
+from claim2source.systems.conditions import WhenConfig, margin_of, share_asked
+from claim2source.systems.read import read_stage, read_stages
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import StageResult, apply_stage
 
 CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
 SOURCES = [Source(letter, title=letter) for letter in "abc"]
@@ -59,10 +61,10 @@ def test_margins_are_shares_of_the_lists_range() -> None:
 
 def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_path: Path) -> None:
     ASKED.clear()
-    ((name, stage),) = load_stages([{"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}}])
-    assert name == f"verify {__name__}.Last" and stage.depth == 3  # type: ignore[attr-defined]
-    store = Store(tmp_path)
-    found = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
+    read = read_stage({"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}})
+    assert read.name == f"verify {__name__}.Last" and read.depth == 3
+    first, runtime = [StageResult("first", Result(RUN))], SystemRuntime(Store(tmp_path))
+    found = read.apply(CLAIMS, SOURCES, first, runtime)
     # Not below is not asked, and equal scores are in doubt.
     assert ASKED == [["near", "flat"]] and share_asked(found) == pytest.approx(2 / 6)
     assert found.run.claim_ids == RUN.claim_ids
@@ -74,13 +76,12 @@ def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_pa
     assert found.notes["wide"] == "ranking kept: a margin of 0.750"
     assert found.cost.items == 2
     # Read from the store, with the same stage behind another condition for the same claims.
-    wider = Conditional(Last(), WhenConfig(0.15))
-    again = apply_stage(wider, CLAIMS, SOURCES, Result(RUN), store)
+    wider = replace(read, when=WhenConfig(0.15))
+    again = wider.apply(CLAIMS, SOURCES, first, runtime)
     assert again.stored and again.sources("near") == found.sources("near") and len(ASKED) == 1
-    # Without a store or `apply_stage` it is a stage like others; none in doubt is none asked.
-    assert [*stage.apply(CLAIMS, SOURCES, RUN).run] == [*found.run]
-    sure = apply_stage(Conditional(Last(), WhenConfig(0.0)), CLAIMS, SOURCES, Result(RUN))
-    assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 2
+    # None in doubt is none asked.
+    sure = replace(read, when=WhenConfig(0.0)).apply(CLAIMS, SOURCES, first, SystemRuntime())
+    assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 1
 
 
 def test_claims_are_asked_about_where_the_stage_before_changed_their_first_source() -> None:
@@ -96,8 +97,9 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
 
     def asked(**when: Any) -> list[str]:
         ASKED.clear()
-        stage = Conditional(Last(), WhenConfig(**when))
-        apply_stage(stage, CLAIMS, SOURCES, Result(RUN), earlier=earlier)
+        stage = read_stage({"verify": f"{__name__}.Last", "when": when})
+        before = [StageResult("first", Result(earlier)), StageResult("second", Result(RUN))]
+        stage.apply(CLAIMS, SOURCES, before, SystemRuntime())
         return [claim for part in ASKED for claim in part]
 
     assert asked(disagree=True) == ["edge"]
@@ -108,16 +110,16 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
     ("when", "problem"),
     [
         ({}, "when: .*margin_below, disagree or both"),
-        ({"margin": 0.2}, "stages.1.when.margin: .*margin_below, disagree"),
-        (0.2, "stages.1.when: 0.2"),
+        ({"margin": 0.2}, "stages.2.when.margin: .*margin_below, disagree"),
+        (0.2, "stages.2.when: 0.2"),
     ],
 )
 def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
     stage = {"verify": f"{__name__}.Last"}
     with pytest.raises(ConfigError, match=problem):
-        load_stages([stage, {**stage, "when": when}])
-    with pytest.raises(ConfigError, match="stages.0.when.disagree: .*no stage is before"):
-        load_stages([{**stage, "when": {"disagree": True}}])
+        read_stages([stage, {**stage, "when": when}])
+    with pytest.raises(ConfigError, match="stages.1.when.disagree: .*no stage is before"):
+        read_stages([{**stage, "when": {"disagree": True}}])
 
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from claim2source.core.report import Report
 from claim2source.io.trec import read_run
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
 from claim2source.training import after
+from claim2source.training.early import check_early
 from claim2source.training.finetune import finetune
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
@@ -250,7 +251,7 @@ def test_what_fails_is_said_and_the_run_is_finished(
     ("text", "why"),
     [
         ("stages: p.yaml\n", "p.yaml: no such file"),
-        ("stages: wrong.yaml\n", "wrong.yaml:1: wrong: .*'nosuch' is not allowed"),
+        ("stages: wrong.yaml\n", "wrong.yaml:2: wrong: .*'nosuch' is not allowed"),
         ("stages: bare.yaml\n", "checkpoint: .*has no dense model"),
         ("systems: [s.yaml]\nonly: [BM52]\n", "end.yaml: only: 'BM52'.*BM25, Absent"),
         ("systems: [s.yaml]\nrepaets: 3\n", "end.yaml:2: repaets: no such key; did you mean repea"),
@@ -276,7 +277,7 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
         if content is not None:
             Path(file).write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=why) as caught:
-        finetune(small_config(*setup, tmp_path / "run", after="end.yaml"))
+        check_early(small_config(*setup, tmp_path / "run", after="end.yaml"))
     assert len(caught.value.lines) == 1 and not (tmp_path / "run").exists()
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
-from claim2source.models.packed import PackedBatch
+from claim2source.models.packed import PackedBatch, enable_checkpointing
 from claim2source.training.gradcache import (
     Forward,
     chunked_forward,
@@ -70,8 +70,7 @@ def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], 
 
     def packed(encoder: Encoder, tokens: list[Tokens]) -> torch.Tensor:
         batch = encoder.batch(tokens)
-        # Recomputed activations need the model's own layers: the trainer pads there.
-        assert isinstance(batch, PackedBatch) is not encoder.model.is_gradient_checkpointing
+        assert isinstance(batch, PackedBatch)
         return encoder.vectors(batch)
 
     return packed
@@ -92,7 +91,7 @@ def loaded(folder: Path, *, checkpointing: bool = False, lora: bool = False) -> 
         )
         encoder.model = get_peft_model(encoder.model, config)  # type: ignore[assignment]
     if checkpointing:
-        encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(encoder.model)
         if lora:
             encoder.model.enable_input_require_grads()
     encoder.model.train()
@@ -157,7 +156,7 @@ def test_gradients_are_the_plain_ones_with_dropout(
 ) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, size)
+    chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
     plain = gradients(whole_forward, encoder, encode, tokens, chunks, temperature)
     after = random_state()["cpu"]
@@ -186,7 +185,7 @@ def test_with_checkpointing_adapters_and_autocast(
 ) -> None:
     encoder = loaded(either, lora=lora, checkpointing=checkpointing)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 3)
+    chunks = length_chunks([len(text.ids) for text in tokens], 3)
     plain = gradients(whole_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     chunked = gradients(chunked_forward, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
@@ -203,7 +202,7 @@ def test_with_checkpointing_adapters_and_autocast(
 def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 3)
+    chunks = length_chunks([len(text.ids) for text in tokens], 3)
     asked: list[list[int]] = []
 
     def encode(rows: Sequence[int]) -> torch.Tensor:
@@ -245,7 +244,7 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
     """The first pass keeps no graph, and the second drops each before the next is made."""
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks(tokens, 1)
+    chunks = length_chunks([len(text.ids) for text in tokens], 1)
     kept: weakref.WeakSet[Saved] = weakref.WeakSet()
 
     def pack(tensor: torch.Tensor) -> Saved:

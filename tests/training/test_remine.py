@@ -68,7 +68,7 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     real = TrainingPairs.batch
 
     def remember(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
-        languages.append({self.languages[self.rows[i].claim] for i in plan.rows})
+        languages.append({self.languages[i] for i in plan.rows})
         used[plan.epoch].add(tuple(n for row in self.rows for n in row.negatives))
         # A new list begins at its hardest; near-duplicates are those of the run's mining.
         assert plan.turns == (0,) * len(plan.rows) and self.mining == config.mining

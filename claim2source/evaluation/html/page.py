@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parent
 GENERATOR = '<meta name="generator" content="Claim2Source'
 TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
 MOST_CLAIMS = 1_000
+_LONG = 40  # letters of a cell that wraps
 
 
 def require_page(out: Path, reports: Sequence[Path], dataset: str | None) -> None:
@@ -170,13 +171,15 @@ def render_page(**values: object) -> str:
     )
 
 
-def _word_columns(table: TextTable) -> set[int]:
-    return {
-        column
-        for row in table.rows
-        for column, value in enumerate(row)
-        if isinstance(value, str) and value[:1].isalpha()
-    }
+def _word_columns(table: TextTable) -> dict[int, str]:
+    """Map the columns of words to their classes; those of sentences are `long` and wrap."""
+    classes: dict[int, str] = {}
+    for row in table.rows:
+        for column, value in enumerate(row):
+            if isinstance(value, str) and value[:1].isalpha():
+                long = len(value) > _LONG or "long" in classes.get(column, "")
+                classes[column] = "words long" if long else "words"
+    return classes
 
 
 def _hash(text: str) -> str:

@@ -74,8 +74,6 @@ class Spot(NamedTuple):
 
 
 class _Drawing:
-    """Hold a figure of `height` units, and the tooltips of its marks."""
-
     def __init__(self, height: float, label: str) -> None:
         from matplotlib.figure import Figure
 

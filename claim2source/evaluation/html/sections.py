@@ -69,8 +69,8 @@ class PageData:
     def bars(self) -> dict[str, dict[str, Bar]]:
         """Map `macro`, every language and, of several, `micro` to the systems' scores."""
         return {
-            part: {name: Bar(*bound) for name, bound in found.items()}
-            for part, found in self.scored.bounds(self.repeats, self.seed).items()
+            part: {name: Bar(*bound) for name, bound in bounds.items()}
+            for part, bounds in self.scored.bounds(self.repeats, self.seed).items()
         }
 
     @property
@@ -227,7 +227,7 @@ def _choices(compared: PageData) -> Section:
     }
     note = (
         f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
-        "of others (unseen). On these was chosen, not on the claims that this page reports."
+        "of others (unseen). Settings were chosen on these, not on the claims of this page."
     )
     numbers = {name: table for name, table in tables.items() if table}
     return Section("Chosen on val", note=note, numbers=numbers)

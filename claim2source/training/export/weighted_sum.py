@@ -159,7 +159,6 @@ class ScaledCheckpoint:
 
     @cached_property
     def _base(self) -> Resolved:
-        """Load the base in float32 on the CPU, with the checkpoint's settings."""
         base, settings = self.manifest.base, self.manifest.encoder
         names = {field.name for field in fields(ModelConfig)}
         same = {

@@ -27,9 +27,10 @@ from claim2source.stages.pairs import Pair, Reranker
 from claim2source.stages.similarities import Models, Scorer, ViewConfig
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import BM25Node
-from claim2source.systems.stages import load_stages
+from claim2source.systems.read import read_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
+from claim2source.training.early import check_early
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import FirstStage
@@ -100,7 +101,9 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
         "pairs": ViewConfig(score="cross_encoder", model=ModelConfig(str(trained))),
     }
     plain = System("S", BM25Node())
-    staged = System("R", plain.first, ({"rerank": "cross_encoder", "model": str(trained)},))
+    staged = System(
+        "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
+    )
     settings, scorer = RunSettings(str(made["data"])), Scorer(train.sources)
     found = gather(views, Candidates(plain, 8), dev, settings, scorer)
     assert found.data.fingerprint == val.fingerprint and "val" in found.note
@@ -120,7 +123,7 @@ def test_what_reads_a_trained_re_rankers_scores_is_fitted_on_its_val(
     fusion = tmp_path / "fusion.json"
     LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
     moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
-    learned = System("L", plain.first, (moved,))
+    learned = System("L", plain.first, (read_stage(moved),))
     assert SystemRunner(dev, settings).choosing_claims(learned).val.claims == val.claims
     # Where the data differ, what training on the others saw is left out.
     write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
@@ -140,7 +143,7 @@ def test_a_pair_that_cannot_be_scored_is_not_known_to_a_fusion(made: dict[str, P
     """A claim that leaves no room for a source: no number that its place in a list could be."""
     model = ModelConfig(str(made["yes_no"]), max_length=200)
     # Without a length the stage has its own.
-    ((_, plain),) = load_stages([{"rerank": "yes_no", "model": model.name}])
+    plain = read_stage({"rerank": "yes_no", "model": model.name}).stage
     given = Models().stage(ViewConfig(score="yes_no", model=ModelConfig(model.name)))
     assert isinstance(plain, YesNo) and given.max_length == plain.max_length
     train = load(str(made["data"]), "train")
@@ -169,7 +172,7 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
         _ = YesNo(model=str(trained)).trained
     with pytest.raises(InputError, match="re-ranker's checkpoint"):
         Manifest.read(trained / "checkpoints" / "epoch-1")
-    (_, named), *_ = load_stages([{"rerank": "cross_encoder", "model": str(trained)}])
+    named = read_stage({"rerank": "cross_encoder", "model": str(trained)}).stage
     assert named == stage
 
 
@@ -322,7 +325,9 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said):
-        finetune_reranker(small_config(made, tmp_path / "run", **settings))
+        config = small_config(made, tmp_path / "run", **settings)
+        check_early(config)
+        finetune_reranker(config)
     assert not (tmp_path / "run").exists()
 
 
@@ -416,7 +421,7 @@ def test_each_kind_is_read_by_its_stage_and_by_its_library(
     read = []
     for number, entry in enumerate(read_history(out)):
         folder = out / "checkpoints" / f"epoch-{number}"
-        ((_, stage),) = load_stages([{"rerank": name, "model": str(folder), "depth": 10}])
+        stage = read_stage({"rerank": name, "model": str(folder), "depth": 10}).stage
         assert isinstance(stage, Reranker)
         stage = stage.with_runtime(None, "cpu")
         # In training the weights that are there were scored, here those of the folder.

@@ -1,0 +1,386 @@
+"""Verify rumours: a system's candidates are the rumour's timeline, its metric the verdict's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from claim2source.core.config import Between, Seed, list_field, require
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import finite, refuse_input, write_json
+from claim2source.core.folders import require_output, require_output_file
+from claim2source.core.report import MACRO, NotRun, Report, Rule, SystemReport, Table
+from claim2source.core.run import Cost, Run, join_results
+from claim2source.core.tables import Cell, Part, TextTable, render
+from claim2source.datasets.rumors import (
+    LABELS,
+    MOST,
+    Rumors,
+    Verdicts,
+    load_rumors,
+    read_evidence,
+    read_verification,
+    write_evidence,
+    write_verification,
+)
+from claim2source.evaluation.anova import anova_parts, two_way_anova
+from claim2source.evaluation.choices import choice_notes, choice_text
+from claim2source.evaluation.published.scores import published_parts, with_published
+from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorScores, score_rumors
+from claim2source.io.store import Store
+from claim2source.io.submissions import require_zip, zip_submission
+from claim2source.models.local import ModelOptions, with_local_models
+from claim2source.pipeline.evaluate import make_report, with_whole
+from claim2source.pipeline.files import require_one_row
+from claim2source.pipeline.views import write_markdown
+from claim2source.systems.heldout import ChoosingOn, HeldOut
+from claim2source.systems.read import named_systems
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.stages import StageResult
+from claim2source.systems.system import System, SystemResult
+
+PROGRAM = "eval/rumors.py"
+EVIDENCE, VERIFICATION, ANOVA = "evidence.trec", "verification.json", "anova.json"
+# Tukey's HSD is not defined with fewer degrees of freedom.
+LEAST_FREEDOM = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RumorsConfig(ModelOptions):
+    """Settings of `eval/rumors.py`.
+
+    Args:
+        dataset: the organisers' JSON: a list of rumours, or one on each line.
+        out: folder for the report and, for each system, its evidence (`evidence.trec`) and its
+            verdicts (`verification.json`).
+        split: name of the split; none: as the file's name ends.
+        choose_on: another file of rumours to choose on what is `fit`; none: cross-validation.
+        folds: parts of the rumours for cross-validation.
+        rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
+            to the default; or the `best`.
+        evidence: a TREC run of another program, to score beside the systems.
+        verification: its verdicts.
+        name: of that program, in reports.
+        store: folder of the store of vectors, scores and answers; none: the user's cache.
+        device: none takes a GPU if there is one.
+        submit: zip file for the lab's submission of the one system: its evidence and verdicts,
+            checked as they are read.
+        repeats: draws of the intervals, by rumour; 0 for none.
+        seed: of the draws, and of the folds.
+    """
+
+    systems: list[Path] = list_field((), help="YAML files of systems")
+    only: list[str] | None = list_field(help="names of the systems to run")
+    dataset: Path
+    out: Path
+    split: str | None = None
+    choose_on: Path | None = None
+    folds: Annotated[int, Between(2, 1000)] = 8
+    rule: Rule = "one_se"
+    evidence: Path | None = None
+    verification: Path | None = None
+    name: str = "given"
+    store: Path | None = None
+    device: Literal["cpu", "cuda"] | None = None
+    submit: Path | None = None
+    repeats: Annotated[int, Between(0, 1_000_000)] = 10_000
+    seed: Seed = 0
+
+    def check(self) -> None:
+        fit = self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable()
+        require(fit, "name", self.name, "a name that is fit for a folder")
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Hold a system's evidence, verdicts and report.
+
+    `named` is the evidence that the verdicts name, where that is another file's.
+    """
+
+    report: SystemReport
+    run: Run
+    verdicts: Verdicts
+    named: Run | None = None
+    scores: RumorScores | None = None
+
+
+@with_local_models
+def verify_rumors(config: RumorsConfig) -> str:
+    """Find evidence and verdicts, score them; write `config.out`, return the tables.
+
+    Raises `UserError` for files, models and servers that cannot be used.
+    """
+    # Refuse what cannot be done before anything is run.
+    given = [one for one in (config.evidence, config.verification) if one is not None]
+    require_output(config.out)
+    require(bool(given or config.systems), "systems", config.systems, "one or more files")
+    systems = named_systems(config.systems, config.only) if config.systems else {}
+    if given:
+        require(config.name not in systems, "name", config.name, "another than the systems'")
+    _require_outputs(config, [*systems, *([config.name] if given else [])], given)
+    rumors = load_rumors(config.dataset, config.split)
+    others = None if config.choose_on is None else load_rumors(config.choose_on)
+    _require_runnable(config, systems.values(), rumors, others)
+
+    # Run and score.
+    rows, not_run = _run(config, systems, rumors, others, alone=len(systems) == 1 and not given)
+    if config.submit is not None and not_run:
+        raise UserError(f"submit: {not_run[0].system} did not run")
+    if given:
+        rows.append(_read_outputs(config, rumors))
+    if rumors.is_labelled:
+        rows = [_scored(row, rumors, config) for row in rows]
+    report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
+
+    # Write.
+    parts = _report_parts(report, config, rows)
+    for row in rows:
+        folder = config.out / row.report.name
+        write_evidence(row.run, folder / EVIDENCE, row.report.name.replace(" ", "_"))
+        write_verification(rumors, row.run, row.verdicts, folder / VERIFICATION)
+        if config.submit is not None:
+            parts += _submit(config.submit, folder, rumors)
+    parts += _compare_precision(rows, config.out / ANOVA)
+    write_markdown(config.out, "Rumours", parts)
+    report.write(config.out)
+    return render(parts)
+
+
+def _require_runnable(
+    config: RumorsConfig, systems: Iterable[System], rumors: Rumors, others: Rumors | None
+) -> None:
+    simulated = any(system.is_simulated for system in systems)
+    allowed = "none of a simulated stage"
+    require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
+    if fit := [system.name for system in systems if system.is_fit]:
+        labelled = (rumors if others is None else others).is_labelled
+        require(labelled, "only", fit[0], "systems without `fit`: the rumours have no labels")
+        fewest = others is not None or config.folds <= len(rumors.rumors)
+        require(fewest, "folds", config.folds, f"at most the {len(rumors.rumors)} rumours")
+
+
+def _run(
+    config: RumorsConfig,
+    systems: Mapping[str, System],
+    rumors: Rumors,
+    others: Rumors | None,
+    alone: bool,
+) -> tuple[list[Row], list[NotRun]]:
+    """Run systems; list those that fail as not run, but for one that is `alone`."""
+    runtime = SystemRuntime(Store(config.store), config.device)
+    rows, not_run = [], []
+    for name, system in systems.items():
+        try:
+            result = _run_system(system, config, rumors, others, runtime)
+        except ConfigError:
+            raise
+        except UserError as error:
+            if alone:
+                raise
+            advice = system.advice or "remedy the reason, and run it again"
+            not_run.append(NotRun(name, "original", str(error), advice))
+            continue
+        rows.append(_described(system, result, rumors))
+    return rows, not_run
+
+
+def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
+    """Check a system's files as a lab reads them, and zip them; return notes on them."""
+    files = [folder / EVIDENCE, folder / VERIFICATION]
+    read_evidence(files[0], rumors)
+    verdicts, _ = read_verification(files[1], rumors)
+    zip_submission(files, file)
+    silent = sum(label is None for label in verdicts.values())
+    line = f"Submission in the form of CheckThat! 2024 Task 5: {file}: {len(verdicts)} rumours"
+    return [f"{line}, {silent} of them without a verdict." if silent else f"{line}."]
+
+
+def _require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:
+    """Check all that is written, before anything is run. Raises `UserError`."""
+    inputs = [config.dataset, *filter(None, [config.choose_on]), *given, *config.systems]
+    files = [(config.out / ANOVA, "systems")]
+    for name in names:
+        files.append((config.out / name / EVIDENCE, "\tQ0\t"))
+        files.append((config.out / name / VERIFICATION, "predicted_label"))
+    for file, sign in files:
+        refuse_input(file, inputs)
+        require_output_file(file, sign)
+    if config.submit is not None:
+        require_one_row(config.submit, names, "choose with --only")
+        require_zip(config.submit)
+
+
+def _run_system(
+    system: System,
+    config: RumorsConfig,
+    rumors: Rumors,
+    others: Rumors | None,
+    runtime: SystemRuntime,
+) -> SystemResult:
+    """Choose open settings on other rumours or on the other folds, and run the system."""
+    data, on = rumors.dataset, rumors if others is None else others
+    choosing = ChoosingOn(rule=config.rule)
+    held_out = HeldOut(on.name, "", choosing, on.dataset, on.labels)
+    whole = system.fit(runtime, held_out, data.languages)
+    if others is not None or not system.is_fit:
+        return whole.index(data.sources).search(data.claims, MOST)
+    folds = folds_of(rumors, config.folds, config.seed)
+    parts = []
+    for fold in folds:
+        fitted = system.fit(runtime, held_out.without(fold), data.languages)
+        claims = [claim for claim in data.claims if claim.id in fold]
+        parts.append(fitted.index(data.sources).search(claims, MOST))
+    choices = []
+    for number, choice in enumerate(whole.choices):
+        different = len({repr(part.choices[number].settings) for part in parts})
+        note = (
+            f"the report's scores are cross-validated: {len(folds)} folds, each ranked and judged "
+            f"by what was chosen on the others ({different} different settings)"
+        )
+        choices.append(replace(choice, note=note))
+    stages = []
+    for number, (name, first) in enumerate(parts[0].stages):
+        joined = join_results([part.stages[number].result for part in parts], data.claims)
+        stages.append(StageResult(name, replace(joined, settings=first.settings)))
+    cost = sum((part.cost for part in parts), Cost())
+    return replace(parts[0], stages=tuple(stages), cost=cost, choices=tuple(choices))
+
+
+def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
+    """Part rumours at random in folds of alike labels."""
+    order = np.random.default_rng(seed).permutation(len(rumors.rumors))
+    by_label = sorted(
+        (rumors.rumors[number] for number in order), key=lambda rumor: str(rumor.label)
+    )
+    return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
+
+
+def _described(system: System, result: SystemResult, rumors: Rumors) -> Row:
+    """Describe a system's result; a verdict is the last stage's note."""
+    label = system.label_of()
+    failures = {
+        f"{stage.name}: {why}": count
+        for stage in result.stages
+        for why, count in stage.result.failure_counts().items()
+    }
+    report = SystemReport(
+        system.name,
+        label,
+        system.name,
+        failures=failures,
+        runs=system.name,
+        simulated=system.is_simulated,
+    )
+    notes = result.result.notes
+    verdicts: Verdicts = {c: label for c, label in notes.items() if label in LABELS}  # type: ignore[misc]
+    return Row(with_whole(report, result, rumors.dataset), result.result.run, verdicts)
+
+
+def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
+    """Read the evidence and verdicts of another program."""
+    report = SystemReport(config.name, config.name, config.name, runs=config.name)
+    run = None if config.evidence is None else read_evidence(config.evidence, rumors)
+    if config.verification is None:
+        assert run is not None
+        return Row(report, run, {})
+    verdicts, named = read_verification(config.verification, rumors)
+    return Row(report, named if run is None else run, verdicts, named)
+
+
+def _scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
+    scores = score_rumors(
+        rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
+    )
+    table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
+    report = replace(
+        row.report, languages=table, macro=table[rumors.language], intervals=scores.intervals
+    )
+    return replace(row, report=report, scores=scores)
+
+
+def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> Report:
+    """Collect the systems in a report; the first one's scores stand at its top."""
+    systems = {row.report.name: row.report for row in rows}
+    main = next(iter(rows), None)
+    report = make_report(
+        rumors.dataset,
+        systems,
+        None if main is None else main.report.name,
+        name=str(config.dataset),
+        program=PROGRAM,
+    )
+    first = None if main is None else main.scores
+    headline = {name: None if first is None else first.values[name] for name in HEADLINE}
+    known = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
+    notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in known))
+    report = replace(report, headline=headline, notes=notes)
+    return with_published(report, [row.report for row in rows if not row.report.simulated])
+
+
+def _compare_precision(rows: Sequence[Row], file: Path) -> list[Part]:
+    """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
+    values = {
+        row.report.name: np.array([*row.scores.average_precision.values()])
+        for row in rows
+        if row.scores is not None and not row.report.simulated
+    }
+    if len(values) < 2:
+        return []
+    rumors = len(next(iter(values.values())))
+    heading = f"Average precision of {len(values)} systems on {rumors} rumours"
+    if (len(values) - 1) * (rumors - 1) < LEAST_FREEDOM:
+        return [f"{heading}: too few for an ANOVA."]
+    anova = two_way_anova(values)
+    write_json(file, finite(asdict(anova)))
+    return [f"{heading}:", *anova_parts(anova)]
+
+
+def _report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> list[Part]:
+    """Tabulate scores with their definitions, stages, choices and published numbers."""
+    parts: list[Part] = [f"{config.dataset}, {report.split}"]
+    cells: list[list[Cell]] = []
+    for row in rows if any(row.scores for row in rows) else ():
+        bounds = row.report.intervals.of(HEADLINE[0], MACRO) if row.report.intervals else None
+        interval = None if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
+        values = [row.scores.values[name] if row.scores else None for name in HEADLINE]
+        cells.append([_row_label(row), *values, interval])
+    if cells:
+        table = TextTable(["system", *HEADLINE, f"95 % of {HEADLINE[0]}, by rumour"], cells)
+        parts += [table, "\n".join(report.notes)]
+    else:
+        parts.append("No labels: nothing to score.")
+    cells = [
+        [
+            row.report.name,
+            stage.name,
+            f"{'>' if stage.cost.reused else ''}{stage.cost.seconds:.2f}",
+            stage.cost.tokens or None,
+            "; ".join(f"{why} ({count})" for why, count in stage.failures.items()) or None,
+        ]
+        for row in rows
+        for stage in row.report.stages
+    ]
+    if cells:
+        numeric = [False, False, True, True, False]
+        head = ["system", "stage", "seconds", "tokens", "failures"]
+        parts.append(TextTable(head, cells, numeric=numeric))
+    for row in rows:
+        for choice in row.report.choices:
+            said = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
+            parts.append(
+                f"{row.report.name}: chosen among {choice.compared} on {choice.claims} rumours of "
+                f"{choice.split}: {choice_text(choice)} ({said})."
+            )
+    if (left := report.not_run_table()) is not None:
+        parts += [f"Not run ({len(report.not_run)}):", left]
+    return [*parts, *published_parts(report.systems)]
+
+
+def _row_label(row: Row) -> str:
+    """Name a row, and say where a made-up server has a part in it."""
+    return row.report.name + (" (simulated)" if row.report.simulated else "")
