@@ -33,9 +33,9 @@ def fuse_adapters(model: Any) -> None:
     """Have LoRA's layers add to their base's output in place where a GPU trains under autocast."""
     from peft.tuners.lora import Linear
 
-    for module in model.modules():
-        if type(module) is Linear:
-            module.forward = partial(_adapted, module)
+    layers: list[Any] = [module for module in model.modules() if type(module) is Linear]
+    for layer in layers:
+        layer.forward = partial(_adapted, layer)
 
 
 def runs_fused(values: Tensor, weight: Tensor) -> bool:

@@ -304,7 +304,8 @@ def flash_varlen() -> Varlen:
         return packaged
     from torch.nn.attention.varlen import varlen_attn
 
-    has_groups = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    attend: Any = varlen_attn
+    has_groups = "enable_gqa" in inspect.signature(attend).parameters
 
     def own(
         q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scale: Any, causal: bool
@@ -312,7 +313,7 @@ def flash_varlen() -> Varlen:
         groups = q.shape[1] // k.shape[1]
         if groups > 1 and not has_groups:  # torch 2.11 wants as many heads on both sides
             k, v = (side.repeat_interleave(groups, dim=1) for side in (k, v))
-        attended = varlen_attn(
+        attended = attend(
             *(q, k, v, bounds, bounds, longest, longest),
             scale=scale,
             window_size=(-1, 0 if causal else -1),

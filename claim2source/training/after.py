@@ -85,7 +85,9 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
     if config.after is not None:
         folder = config.out / FOLDER
         with _logged_failure("the evaluation"):
-            say(f"\n{evaluate_table(read_after(config, config.after), config.data.train_split)}")
+            evaluation = read_after(config, config.after)
+            tables = evaluate_table(evaluation, config.data.train_split)
+            say(f"\n{tables}")
             written.append(folder)
         with _logged_failure("the page"):
             if written:
