@@ -254,8 +254,9 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     papers = engine.stats().papers
     drawn = engine.sample(papers, SAMPLED)
     encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
-    started = time.monotonic()
     with Progress(None, None) as bar:
+        encoder.encode(drawn[:1], bar)  # the first pass takes longer
+        started = time.monotonic()
         vectors, sentences, _ = encoder.encode(drawn, bar)
     share = papers / max(1, len(drawn))
     minutes = (time.monotonic() - started) * share / 60

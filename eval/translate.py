@@ -102,9 +102,9 @@ def translate(config: TranslateConfig) -> None:
     ids = None
     if config.split is not None:
         ids = {claim.id for claim in load(folder, config.split, lenient=True).claims}
-    texts = foreign_claims(folder, config.languages, ids, again=config.overwrite)
+    texts = foreign_claims(folder, config.languages, ids, overwrite=config.overwrite)
     if config.sources:
-        texts += foreign_sources(folder, config.languages, again=config.overwrite)
+        texts += foreign_sources(folder, config.languages, overwrite=config.overwrite)
     if not texts:
         say(f"{folder}: nothing to translate: all texts in other languages have a translation")
         if config.out is not None and not config.dry_run:

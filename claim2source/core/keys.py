@@ -19,7 +19,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = near or [key for key in ends if initials[key] == last and len(last) > 1]
     near.sort(key=lambda key: (key.rpartition(".")[0] != group, key.count(".")))
     whole = {key.lower().replace("-", "_"): key for key in ends}
-    if not (near := near[:3] or [whole[one] for one in get_close_matches(name, whole, 1, 0.7)]):
+    if not (near := near[:3] or [whole[key] for key in get_close_matches(name, whole, 1, 0.7)]):
         close = get_close_matches(last, ends.values(), 1, 0.7)
         near = [key for key, end in ends.items() if end in close][:1]
     near = near or [key for key, end in ends.items() if end in last.split("_")][:1]

@@ -115,13 +115,13 @@ class DatasetParts(NamedTuple):
 
 
 def assembled(
-    found: DatasetParts, split: str, name: str, problems: Traits, languages: Sequence[str] | None
+    parts: DatasetParts, split: str, name: str, problems: Traits, languages: Sequence[str] | None
 ) -> Dataset:
     """Read the corpus, and put claims, sources and judgements together; see `load`.
 
     Raises `InputError` and `ConfigError` as `load` does.
     """
-    queries, read, corpus, path, judgements, columns = found
+    queries, read, corpus, path, judgements, columns = parts
     longest: dict[str, Source] = {}
     for record in map(source_of, corpus.rows(repeated=True)):
         if record.id not in longest or text_length(record) > text_length(longest[record.id]):

@@ -192,8 +192,8 @@ def _meanings(date: str) -> list[tuple[int, int, int]]:
         month = _month(match["month"])  # "2020 Spring" is some day of that year
         return [(int(match["year"]), month, int(match["day"] or 0) if month else 0)]
     if numbers := _NUMBERS.search(date):
-        one, two, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
-        both = [(year, two, one), (year, one, two)]
+        first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
+        both = [(year, second, first), (year, first, second)]
         good = [(y, m, d) for y, m, d in both if 1 <= m <= 12 and 1 <= d <= 31]
         return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
     if not (match := _YEAR.search(date)):

@@ -92,7 +92,7 @@ class Folder:
     def why_absent(self) -> str:
         if self.path.is_dir():
             return ""
-        return "is no folder" if os.path.lexists(self.path) else "no such folder"
+        return "is not a folder" if os.path.lexists(self.path) else "no such folder"
 
     def read(self, name: str) -> bytes | None:
         path = self.path / name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,20 +15,22 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.records import Source
-from claim2source.core.run import Cost
 from claim2source.datasets.papers import Paper
 from claim2source.datasets.retractions import NOTICE
 from claim2source.engines.engine import Engine, is_engine, open_index
 from claim2source.engines.files import IndexFiles
 from claim2source.engines.lance import connection, named_errors
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT, Rows, half, split, stamp_of
+from claim2source.engines.rows import SPLIT, Rows, findings_of, half, stamp_of
 from claim2source.io.store import EmbeddingSpace, MadeBy, Store
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25Config
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.dense import Dense, Model, TextEncoder
 from claim2source.text import Rendering
+
+if TYPE_CHECKING:
+    from claim2source.models import Encoder
 
 DEFAULT = ModelConfig().name
 # What tables of papers are called, also with a model's hash behind it.
@@ -75,10 +77,10 @@ class OpenStore(Store):
 
 
 class PaperEncoder:
-    """Encode papers as an index stores them: float16, and with `sentences` those of abstracts too.
+    """Encode papers as an index stores them: float16, and with `sentences` their findings too.
 
-    Vectors are read from the store, or put there. A sentence is only compared with others of its
-    paper, so that bfloat16 is precise enough for it.
+    Vectors are read from the store, or put there. What it lacks is made in bfloat16 where the
+    processor computes faster in it.
     """
 
     def __init__(
@@ -88,37 +90,55 @@ class PaperEncoder:
         self.sentences = sentences
 
     @cached_property
-    def _sentence_encoder(self) -> TextEncoder:
+    def _encoders(self) -> tuple[Encoder, Encoder] | None:
+        """The encoder of sources and its copy in bfloat16; None where there is no such copy."""
         from claim2source.models import Encoder
 
-        encoder = self.encoder
-        return encoder.in_bfloat16() if isinstance(encoder, Encoder) else encoder
+        if not isinstance(self.encoder, Encoder):
+            return None
+        exact = self.encoder.source_encoder or self.encoder
+        fast = exact.in_bfloat16()
+        return None if fast is exact else (exact, fast)
 
     def encode(
         self, papers: Sequence[Paper], bar: Progress
     ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
-        """Encode papers [n, d] and the sentences of each [sentences, d]; count new texts of papers.
+        """Encode papers [n, d] and the findings of each [findings, d]; count new texts of papers.
 
         New are those that the store did not hold. The bar goes on by the number of papers.
         """
-        parts = [split(paper) for paper in papers] if self.sentences else []
+        parts = [findings_of(paper) for paper in papers] if self.sentences else []
         texts = self.rendering.source_texts([paper.source for paper in papers])
-        share = len(papers) // 2 if self.sentences else len(papers)
-        vectors, cost = self._vectors(self.encoder, texts, bar, share)
-        new = len(set(texts)) - cost.reused
+        of_parts = [text for part in parts for text in part]
+        length = sum(map(len, texts))
+        share = round(len(papers) * length / max(1, length + sum(map(len, of_parts))))
+        vectors, reused = self._vectors(texts, bar, share)
+        new = len(set(texts)) - reused
         if not self.sentences:
             return vectors, None, new
-        texts = [text for part in parts for text in part]
-        flat, _ = self._vectors(self._sentence_encoder, texts, bar, len(papers) - share)
+        flat, _ = self._vectors(of_parts, bar, len(papers) - share)
         ends = np.cumsum([len(part) for part in parts])
         return vectors, np.split(flat, ends[:-1]) if parts else [], new
 
-    def _vectors(
-        self, encoder: TextEncoder, texts: Sequence[str], bar: Progress, share: int
-    ) -> tuple[np.ndarray, Cost]:
-        with bar.part(share, len(set(texts))) as part:
-            vectors, cost = encoder.encode(texts, "source", store=self.store, progress=part)
-        return half(vectors), cost
+    def _vectors(self, texts: Sequence[str], bar: Progress, share: int) -> tuple[np.ndarray, int]:
+        """Return vectors [texts, d] float16, and how many distinct texts the store held."""
+        parts: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
+        if self._encoders is not None and texts:
+            exact, fast = self._encoders
+            # Another machine, or an evaluation, may have stored some in float32.
+            missing = exact.missing(texts, "source", self.store)
+            parts = [(exact, sorted({*range(len(texts))}.difference(missing))), (fast, missing)]
+        with bar.part(share, len(set(texts))) as progress:
+            made = [
+                encoder.encode(
+                    [texts[i] for i in rows], "source", store=self.store, progress=progress
+                )
+                for encoder, rows in parts
+                if rows or not texts
+            ]
+        order = np.argsort([i for _, rows in parts for i in rows])
+        vectors = np.concatenate([vectors for vectors, _ in made])[order]
+        return half(vectors), sum(cost.reused for _, cost in made)
 
 
 def grow(

@@ -16,6 +16,7 @@ from claim2source.core.records import Source, nfkc
 from claim2source.datasets.papers import Paper, first_day, last_day
 from claim2source.engines.names import names_of
 from claim2source.text.clean import sentences_of
+from claim2source.text.findings import findings
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,10 +26,10 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 _STAMP = 32
 _PAPER, _SOURCE = ([field.name for field in fields(kind)] for kind in (Paper, Source))
 PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
-# Vectors of a paper's sentences, one after the other, as bytes.
+# Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
 SENTENCES = "sentences"
 _HALF = np.dtype("<f2")
-# Version of the split: vectors that were stored under another one belong to other sentences.
+# Version of the split and of the findings: vectors under another one belong to other sentences.
 SPLIT = 1
 # Sentences of an abstract that are compared with a post.
 MOST = 40
@@ -77,7 +78,7 @@ EVERYWHERE = Where()
 class Rows:
     """Hold papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
 
-    `sentences` are the vectors of each paper's sentences, [sentences, d] float16; None where the
+    `sentences` are the vectors of each paper's findings, [findings, d] float16; None where the
     index keeps none.
     """
 
@@ -226,3 +227,21 @@ def paper_of(row: Mapping[str, Any]) -> Paper:
 def split(paper: Paper) -> list[str]:
     """List the sentences of a paper's abstract, the first `MOST` of them."""
     return sentences_of(paper.source.abstract)[:MOST]
+
+
+def findings_of(paper: Paper) -> list[str]:
+    """List the sentences of an abstract that are compared with posts."""
+    sentences = split(paper)
+    return [sentences[i] for i in findings(sentences)]
+
+
+def finding_vectors(paper: Paper, stored: np.ndarray) -> np.ndarray | None:
+    """Choose the vectors of a paper's findings, [findings, d]; None where others are stored.
+
+    Indexes of before 1.0 stored those of all sentences.
+    """
+    sentences = split(paper)
+    positions = findings(sentences)
+    if len(stored) == len(positions):
+        return stored
+    return stored[positions] if len(stored) == len(sentences) else None

@@ -86,7 +86,7 @@ def curve_table(curve: Sequence[Trial], what: str = "scale") -> TextTable:
     names = list(curve[0].scores)
     rows: list[list[Cell]] = [
         [
-            shown if isinstance(shown := at.settings[what], str) else f"{shown:.12g}",
+            value if isinstance(value := at.settings[what], str) else f"{value:.12g}",
             *(at.scores[name][MAIN_METRIC] for name in names),
             at.score,
         ]

@@ -73,10 +73,11 @@ def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
     return run
 
 
-def _is_scores(given: Mapping[Any, Any]) -> bool:
+def _is_scores(mapping: Mapping[Any, Any]) -> bool:
     """Tell whether a mapping is one run's scores by claim and source, not several runs by name."""
-    values = given.values()
-    return bool(given) and all(
-        isinstance(ranked, Mapping) and not any(isinstance(one, Mapping) for one in ranked.values())
+    values = mapping.values()
+    return bool(mapping) and all(
+        isinstance(ranked, Mapping)
+        and not any(isinstance(score, Mapping) for score in ranked.values())
         for ranked in values
     )

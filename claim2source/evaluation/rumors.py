@@ -100,8 +100,8 @@ def score_rumors(
         measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))
         measures[STRICT] = partial(_macro_f1, actual, labels, evidenced)
     once = np.ones((1, len(ids)))
-    found = {name: float(measure(once)[0]) for name, measure in measures.items()}
-    values = {name: None if np.isnan(found.get(name, np.nan)) else found[name] for name in HEADLINE}
+    means = {name: float(measure(once)[0]) for name, measure in measures.items()}
+    values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
     ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
     return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
 

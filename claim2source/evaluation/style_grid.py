@@ -190,8 +190,8 @@ def _published(report: SystemReport) -> PublishedScore | None:
     return next((score for score in report.published if score.table == PUBLISHED), None)
 
 
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+def _difference(score: float | None, other: float | None) -> float | None:
+    return None if score is None or other is None else score - other
 
 
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:

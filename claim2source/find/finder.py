@@ -16,7 +16,7 @@ from claim2source.core.run import Result
 from claim2source.datasets.papers import Paper, last_day
 from claim2source.engines import Engine, Found, Where
 from claim2source.engines.growing import batches
-from claim2source.engines.rows import SPLIT, split, stamp_of
+from claim2source.engines.rows import SPLIT, finding_vectors, findings_of, stamp_of
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.find.rankings import DENSE, FUSED, LEXICAL, languages_of, stages_of
 from claim2source.io.posts import Post
@@ -24,7 +24,7 @@ from claim2source.io.store import Store
 from claim2source.models import ENGLISH
 from claim2source.stages.abstain import DEEPEST, SURE, AbstainModel, Tenth, abstained, presence
 from claim2source.text.clean import sentences_of
-from claim2source.text.findings import findings, with_numbers_of
+from claim2source.text.findings import with_numbers_of
 from claim2source.text.language import CODES, language_name, likeliest
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class Finder:
         are claim and paper.
         """
         wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
-        sentences = {one: split(papers[one]) for one in wanted}
+        sentences = {one: findings_of(papers[one]) for one in wanted}
         vectors = self._sentence_vectors(sentences, papers)
         sentences_of_posts = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
         several = [
@@ -344,8 +344,8 @@ class Finder:
         for claim, ids in shown.items():
             for one in ids:
                 if sentences[one]:
-                    positions = findings(sentences[one])
-                    positions = with_numbers_of(texts_of[claim], sentences[one], positions)
+                    every = range(len(sentences[one]))
+                    positions = with_numbers_of(texts_of[claim], sentences[one], every)
                     scores = vectors[one][positions] @ found.vectors[claim]
                     best = positions[int(np.argmax(scores))]
                     texts = (
@@ -359,13 +359,14 @@ class Finder:
     def _sentence_vectors(
         self, sentences: Mapping[str, Sequence[str]], papers: Mapping[str, Paper]
     ) -> dict[str, np.ndarray]:
-        """Read the vectors of papers' sentences, [sentences, d]; encode those not stored."""
+        """Read the vectors of papers' findings, [findings, d]; encode those not stored."""
         vectors: dict[str, np.ndarray] = {}
         if self.engine.manifest.sentences == SPLIT:
             for key, (stamp, stored) in self.engine.sentences(list(sentences)).items():
                 # Another process may have written another version of the paper meanwhile.
-                if stamp == stamp_of(papers[key]) and len(stored) == len(sentences[key]):
-                    vectors[key] = stored.astype(np.float32)
+                found = finding_vectors(papers[key], stored)
+                if stamp == stamp_of(papers[key]) and found is not None:
+                    vectors[key] = found.astype(np.float32)
         missing = {key: texts for key, texts in sentences.items() if key not in vectors and texts}
         distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))
         if distinct:

@@ -98,9 +98,9 @@ def _embed(
             parts.add("link", external.get("title"), external.get("description"))
         else:
             parts.without_text.append(f"a link to {_text_of(uri)}")
-    record, shown_record = (_quoted(one) for one in (embed, view))
-    if record or shown_record:
-        _quotation(parts, record, shown_record, view_of, depth)
+    record, record_view = _quoted(embed), _quoted(view)
+    if record or record_view:
+        _quotation(parts, record, record_view, view_of, depth)
 
 
 def _quotation(

@@ -201,14 +201,14 @@ class Learned(WithRuntime):
                 name in names, f"models.{name}", self.models[name], f"views: {', '.join(names)}"
             )
         values = []
-        for one in self.fusion.views:
-            view = one.view
-            if one.name in self.models and view.model is not None:
-                view = replace(view, model=replace(view.model, name=self.models[one.name]))
-            if scorer.key(view) != one.encoder:
+        for part in self.fusion.views:
+            view = part.view
+            if part.name in self.models and view.model is not None:
+                view = replace(view, model=replace(view.model, name=self.models[part.name]))
+            if scorer.key(view) != part.encoder:
                 model = view.model.name if view.model is not None else ""
                 raise UserError(
-                    f"{self.file}: view {one.name!r} was fitted with another encoder than {model} "
+                    f"{self.file}: view {part.name!r} was fitted with another encoder than {model} "
                     "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
                     "or name the encoder's place in `models`"
                 )

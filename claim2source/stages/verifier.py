@@ -286,12 +286,12 @@ class Verifier(LLMStage):
             "translation": english if foreign and self.claims == "bilingual" else "",
         }
 
-        def write(shown: Sequence[Source]) -> tuple[Message, ...]:
-            papers = papers_text(shown, self.labels(count), self.sources)
+        def write(sources: Sequence[Source]) -> tuple[Message, ...]:
+            papers = papers_text(sources, self.labels(count), self.sources)
             return self._prompt.messages(values | {"papers": papers})
 
-        shown = [sources[poll.ids[rank]] for rank in order]
-        messages = fitted(write, shown, self.max_prompt_tokens)
+        in_order = [sources[poll.ids[rank]] for rank in order]
+        messages = fitted(write, in_order, self.max_prompt_tokens)
         if messages is None:
             return None
         id = claim.id if self.votes == 1 else f"{claim.id}, vote {len(orders)}"

@@ -69,7 +69,9 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
     if not any(map(str.isalpha, words)):
         return languages[0]
     ranked = [str(language) for language, _ in _identifier().rank(words)]
-    return next((one for one in ranked if one in languages or not _is_latin(words)), languages[0])
+    return next(
+        (lang for lang in ranked if lang in languages or not _is_latin(words)), languages[0]
+    )
 
 
 def why_not_in(text: str, language: str) -> str | None:

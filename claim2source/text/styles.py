@@ -304,7 +304,7 @@ class StyleTexts:
         count = max((rewrite.version for rewrite in rewrites), default=1)
         good = [rewrite for rewrite in rewrites if rewrite.text.strip()]
         versions = [
-            {one.id: one.text for one in good if one.version == number}
+            {rewrite.id: rewrite.text for rewrite in good if rewrite.version == number}
             for number in range(1, count + 1)
         ]
         return cls(by, tuple(versions), len(rewrites) - len(good))

@@ -56,9 +56,9 @@ def foreign_claims(
     languages: Collection[str] | None = None,
     ids: Collection[str] | None = None,
     *,
-    again: bool = False,
+    overwrite: bool = False,
 ) -> list[ForeignText]:
-    """List the claims that are not English and have no translation (`again`: all of them).
+    """List the claims that are not English and have no translation (`overwrite`: all of them).
 
     Only those in `languages` and with one of the `ids`, where these are given.
     """
@@ -70,23 +70,23 @@ def foreign_claims(
             continue
         if languages is not None and language not in languages or ids and row.key not in ids:
             continue
-        if again or not row.text("metadata.translation").strip():
+        if overwrite or not row.text("metadata.translation").strip():
             texts.append(ForeignText(row.key, CLAIM, text, language))
     return texts
 
 
 def foreign_sources(
-    folder: Path, languages: Collection[str] | None = None, *, again: bool = False
+    folder: Path, languages: Collection[str] | None = None, *, overwrite: bool = False
 ) -> list[ForeignText]:
     """List titles and abstracts of the sources that are surely in another language than English.
 
-    What was translated before is left out, or, with `again`, listed as it was at first.
+    What was translated before is left out, or, with `overwrite`, listed as it was at first.
     """
     foreign = []
     for row in _rows(folder / CORPUS):
         before = row.meta.get("original")
         texts = before if isinstance(before, dict) else row.record
-        if before and not again:
+        if before and not overwrite:
             continue
         parts = {part: str(texts.get(field) or "") for part, field in _FIELDS.items()}
         language = detect(" ".join(parts.values()))

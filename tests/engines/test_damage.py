@@ -303,7 +303,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, why in (
         ("none", "no such folder"),
-        ("file", "is no folder"),
+        ("file", "is not a folder"),
         ("empty", "not an index: it has no manifest.json"),
     ):
         with pytest.raises(InputError) as found:

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from claim2source.core.errors import UserError
+from claim2source.core.progress import Progress
 from claim2source.core.records import Claim, Source
 from claim2source.datasets.papers import Paper
 from claim2source.engines import grow, grow_engine, open_index
-from claim2source.engines.growing import OpenStore, open_for_writing, re_encode, undo_re_encoding
-from claim2source.engines.rows import MOST, SPLIT, split
+from claim2source.engines.growing import (
+    OpenStore,
+    PaperEncoder,
+    open_for_writing,
+    re_encode,
+    undo_re_encoding,
+)
+from claim2source.engines.rows import MOST, SPLIT, findings_of, split
 from claim2source.models import ModelConfig
 from claim2source.retrieve import BM25, BM25Config, Dense, FusionConfig, Hybrid, fuse
 
@@ -147,7 +154,32 @@ def test_the_split_of_abstracts_is_that_of_its_version() -> None:
         "Überall? no.",
         '"So." End',
     ]
+    assert findings_of(Paper(Source("p", "T. Title", abstract))) == ["[2] 3.7x fewer!"]
     assert len(split(Paper(Source("p", "", "One. " * 60)))) == MOST == 40
+
+
+def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
+    tmp_path: Path, dense: Dense, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, encoded = OpenStore(tmp_path / "store"), list[str]()
+    texts = dense.rendering.source_texts(SOURCES)
+    dense.encoder.encode(texts[1::2], "source", store=store, progress=None)
+    whole = type(dense.encoder)._encode_chunk  # type: ignore[attr-defined]
+
+    def watched(self: object, chunk: list[str], *rest: object) -> object:
+        encoded.extend(chunk)
+        return whole(self, chunk, *rest)
+
+    monkeypatch.setattr(type(dense.encoder), "_encode_chunk", watched)
+    encoder = PaperEncoder(dense.encoder, dense.rendering, store, True)
+    vectors, findings, new = encoder.encode(PAPERS, Progress(None, None))
+    assert new == 5 and sorted(encoded) == sorted([*texts[::2], "vaccine works"])
+    expected, _ = dense.encoder.encode(texts, "source", store=None, progress=None)
+    assert np.array_equal(vectors[1::2], expected[1::2].astype(np.float16))
+    np.testing.assert_allclose(vectors, expected, atol=0.02)
+    assert findings is not None and [len(one) for one in findings] == [1] * 9
+    encoded.clear()
+    assert encoder.encode(PAPERS, Progress(None, None))[2] == 0 and not encoded
 
 
 def test_retractions_are_noted_without_encoding_and_stay(
@@ -182,7 +214,7 @@ def test_retractions_are_noted_without_encoding_and_stay(
 
 
 def test_another_model_is_built_beside_and_swapped_and_undone(
-    tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path]
+    tmp_path: Path, dense: Dense, save_tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow_engine(tmp_path / "idx", SOURCES, dense.model)
     other = Dense(named(save_tiny(tmp_path / "other", seed=1)), device="cpu")
@@ -193,15 +225,16 @@ def test_another_model_is_built_beside_and_swapped_and_undone(
     class StoppingError(Exception):
         pass
 
-    encode, calls = other.encoder.encode, list[int]()
+    encode, calls = type(other.encoder).encode, list[int]()
 
-    def counting(texts: Sequence[str], *rest: object, **more: object) -> object:
-        calls.append(len(list(texts)))
-        if len(calls) == 3:  # papers and their sentences, two at a time
-            raise StoppingError
-        return encode(texts, *rest, **more)  # type: ignore[arg-type]
+    def counting(self: object, texts: Sequence[str], side: str, **more: object) -> object:
+        if side == "source":
+            calls.append(len(texts))
+            if len(calls) == 3:  # papers and their sentences, two at a time
+                raise StoppingError
+        return encode(self, texts, side, **more)  # type: ignore[arg-type]
 
-    other.encoder.encode = counting  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(type(other.encoder), "encode", counting)
     with pytest.raises(UserError, match="no --re_encode has replaced anything here"):
         undo_re_encoding(engine)
     with pytest.raises(StoppingError):

@@ -78,18 +78,17 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     encoder, rendering = resolve(model, "cpu").encoder, Rendering("original", "title_abstract")
 
-    # Where the processor computes in bfloat16 sentences have a part of the store of their own.
+    # What the processor computes in bfloat16 has a part of the store of its own.
     encoders = {id(one): one for one in (encoder, encoder.in_bfloat16())}.values()
 
     def stored() -> tuple[int, int]:
         spaces = [one._space(Store(tmp_path / "store")) for one in encoders]
-        space = spaces[0]
-        assert space is not None
         sources = [
             Source(str(i), f"claim {i} {'abc'[i % 3]}", f"vaccine {i} works") for i in range(PAPERS)
         ]
         texts = rendering.source_texts(sources)
-        missing = space.missing(encoder.text_keys(texts, "source"))
+        keys = encoder.text_keys(texts, "source")
+        missing = set.intersection(*({*one.missing(keys)} for one in spaces if one))
         vectors = [part for one in spaces if one for part in one._vectors.values()]
         return sum(map(len, vectors)), PAPERS - len(missing)
 
@@ -103,4 +102,4 @@ def test_nodes_encode_side_by_side_and_a_killed_driver_loses_nothing(
     assert stored() == (2 * PAPERS, PAPERS) and len(shards()) > written
     rows = next(open_index(tmp_path / "idx").rows(50))
     texts = rendering.source_texts(paper.source for paper in rows.papers)
-    np.testing.assert_allclose(rows.vectors, encoder.encode(texts, "source")[0], atol=1e-3)
+    np.testing.assert_allclose(rows.vectors, encoder.encode(texts, "source")[0], atol=0.02)

@@ -27,7 +27,7 @@ from claim2source.engines import open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT
+from claim2source.engines.rows import SPLIT, findings_of, split, stamp_of
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
@@ -77,6 +77,8 @@ def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("find") / "idx"
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
+    # A random model's scores are too near to each other for bfloat16.
+    dense.encoder.in_bfloat16 = lambda: dense.encoder  # type: ignore[attr-defined]
     engine = open_for_writing(folder, dense)
     grow(engine, PAPERS, dense)
     engine.close()
@@ -239,6 +241,38 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
     for other in (0, SPLIT + 1):
         engine.manifest = replace(engine.manifest, sentences=other)
         assert sentences() == expected and len(encoded) > 3
+
+
+def test_an_index_of_all_sentences_answers_as_one_of_findings(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_index(index)
+    paper = Paper(
+        Source("p1", "", "Methods. A vaccine works. Masks cut outbreaks. So? Query: a b.")
+    )
+    assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
+    monkeypatch.setattr(engine, "fetch", lambda ids: dict.fromkeys(ids, paper))
+    encoder, stamp = engine.encoder, stamp_of(paper)
+
+    def answer(texts: list[str]) -> tuple[list[str], list[str]]:
+        stored = encoder.encode(texts, "source", store=None, progress=None)[0]
+        monkeypatch.setattr(engine, "sentences", lambda ids: dict.fromkeys(ids, (stamp, stored)))
+        encoded: list[str] = []
+        encode = encoder.encode
+
+        def watched(given: list[str], *rest: object, **more: object) -> object:
+            encoded.extend(given)
+            return encode(given, *rest, **more)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(encoder, "encode", watched)
+            (found,) = Finder(engine).find([Post("0", POST)], 3)
+        return [match.sentence for match in found.matches], encoded
+
+    expected = answer(findings_of(paper))
+    assert expected[1] == [POST] and answer(split(paper)) == expected
+    # Neither: another version of the paper, or of its findings.
+    assert answer(split(paper)[:3]) == (expected[0], [POST, *findings_of(paper)])
 
 
 def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:

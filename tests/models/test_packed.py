@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
+from claim2source.models.bfloat16 import computes_fast
 from claim2source.models.packed import (
     KERNEL,
     PackedBatch,
@@ -101,6 +102,28 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
         for name, gradient in ours.items():
             assert torch.allclose(gradient, theirs[name], rtol=1e-4, atol=1e-5), name
     assert torch.allclose(gradients(encoder, packed)[0], expected, atol=1e-6)
+
+
+@pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
+@pytest.mark.parametrize("kind", ["bert", "xlm", *DECODERS])
+def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claim2source.models.encoder._BFLOAT16_ROW", 9)  # several rows
+    encoder, tokens = encoder_of(model_of(kind).eval()), tokens_of()
+    fast = encoder.in_bfloat16()
+    assert fast.settings.dtype == "bfloat16" and fast.in_bfloat16() is fast
+    assert {one.dtype for one in fast.model.parameters()} == {torch.bfloat16}
+    assert {one.dtype for one in encoder.model.parameters()} == {torch.float32}
+    assert torch.bfloat16 not in {one.dtype for one in fast.model.buffers()}
+    with torch.inference_mode():
+        expected = torch.nn.functional.normalize(encoder.vectors(encoder.collate(tokens)))
+        batches = list(fast._forward_batches(tokens))
+        assert len(batches) > 2 and sorted(i for rows, _ in batches for i in rows) == [*range(8)]
+        for rows, batch in batches:
+            assert isinstance(batch, PackedBatch) and {one.mask for one in batch.groups} == {None}
+            found = torch.nn.functional.normalize(fast.vectors(batch))
+            assert (found * expected[rows]).sum(dim=1).min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ["bert", "gritlm"])
