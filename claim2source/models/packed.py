@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ KERNEL = "claim2source_packed"
 _ABSOLUTE, _BEHIND_PADDING = "bert", "xlm-roberta"
 # Decoders that rotate by positions, and pass on what only attention reads.
 _ROTARY = ("llama", "mistral", "qwen2", "qwen3")
+# Config of the model that is in a forward pass of packed texts; None outside of one.
+_packing: ContextVar[Any] = ContextVar("packing", default=None)
 # query [t, heads, d], key and value [t, fewer heads, d], texts' bounds [n + 1], longest text,
 # scale, whether tokens look back only -> [t, heads, d]
 Varlen = Callable[[Tensor, Tensor, Tensor, Tensor, int, "float | None", bool], Tensor]
@@ -184,21 +187,24 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
 def _kernel(config: Any) -> Iterator[None]:
     before = config._attn_implementation_internal
     config._attn_implementation_internal = KERNEL
+    packing = _packing.set(config)
     try:
         yield
     finally:
+        _packing.reset(packing)
         config._attn_implementation_internal = before
 
 
 def enable_checkpointing(model: Any) -> None:
     """Have a model compute activations again in the backward pass, those of packed texts too."""
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        packed = model.config._attn_implementation == KERNEL
-        return nullcontext(), _kernel(model.config) if packed else nullcontext()
-
     # Reentrant checkpointing would pass no gradient through a frozen first block.
-    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": _contexts})
+
+
+def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    # Of the model that computes: one that is sharded is a copy of the one that was prepared.
+    config = _packing.get()
+    return nullcontext(), nullcontext() if config is None else _kernel(config)
 
 
 class _Gather(torch.autograd.Function):
