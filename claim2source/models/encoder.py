@@ -272,11 +272,13 @@ class Encoder:
 
         Inner products differ in the fourth digit; its vectors are stored apart.
         """
-        exact = self.device.type != "cpu" or self.settings.dtype != "float32"
-        if exact or not computes_fast():
+        settings = self.settings
+        exact = self.device.type != "cpu" or settings.dtype != "float32"
+        # Code of a model's own may mix types.
+        if exact or settings.own_code or not computes_fast():
             return self
         half = copy(self)
-        half.settings = replace(self.settings, dtype="bfloat16")
+        half.settings = replace(settings, dtype="bfloat16")
         half.model = rounded(self.model)
         return half
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from claim2source.core.config import require
 from claim2source.core.errors import said_once
 from claim2source.datasets.loading import require_golds
 from claim2source.io.wandb import require_tracking, wandb_mode
@@ -29,8 +28,7 @@ def check_early(config: FinetuneConfig | RerankerConfig) -> None:
         require_golds(data.dataset, split, lenient=data.lenient)
     require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
     if isinstance(config, RerankerConfig):
-        allowed = "a file of train/mine.py, whose negatives are trained on"
-        require(config.mined is not None, "mined", config.mined, allowed)
+        config.require_mined()
     elif config.after is not None:
         # Here: only then is all that evaluates imported.
         from claim2source.training.after import check_after

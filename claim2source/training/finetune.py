@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pytorch_lightning as pl
 
+from claim2source.core.errors import said_once
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
-from claim2source.training.after import evaluate_after
+from claim2source.training.after import check_after, evaluate_after
 from claim2source.training.base import LoadedBase, load_base, prepare_to_train
 from claim2source.training.callbacks import Remine, RetrieverOnVal
 from claim2source.training.choose import choose_epoch
@@ -53,6 +54,9 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.
     """
+    if config.after is not None:
+        with said_once():
+            check_after(config, config.after)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)

@@ -73,6 +73,7 @@ def finetune_reranker(config: RerankerConfig) -> Report | None:
 def set_up(config: RerankerConfig, session: Session) -> Setup:
     """Load the data, the model and the saved state, rank with the first stage, and check all."""
     run, world = session.run, session.world
+    config.require_mined()
     config = run.with_seen_share(config)
     data = load_splits(config)
     if config.loss.scores is not None:
@@ -134,8 +135,7 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     if setup.state is not None:
         return restore_mined(session, setup.state.mined, train)
     if session.world.is_first and not run.mined.is_file():
-        assert config.mined is not None
-        write_mined(read_mined(config.mined, train), run.mined)
+        write_mined(read_mined(config.require_mined(), train), run.mined)
     return mined_rows(session, train)
 
 

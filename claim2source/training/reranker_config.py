@@ -175,6 +175,13 @@ class RerankerConfig(RunConfig):
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 
+    def require_mined(self) -> Path:
+        """Return the file of negatives. Raises `ConfigError` where none is named."""
+        allowed = "a file of train/mine.py, whose negatives are trained on"
+        require(self.mined is not None, "mined", self.mined, allowed)
+        assert self.mined is not None
+        return self.mined
+
     @property
     def unsharded(self) -> str | None:
         """Name the strategies to take: a re-ranker cannot be sharded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -117,6 +117,8 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
     assert {one.dtype for one in fast.model.parameters()} == {torch.bfloat16}
     assert {one.dtype for one in encoder.model.parameters()} == {torch.float32}
     assert torch.bfloat16 not in {one.dtype for one in fast.model.buffers()}
+    own = Encoder(encoder.model, encoder.tokenizer, replace(encoder.settings, own_code=True), None)
+    assert own.in_bfloat16() is own
     with torch.inference_mode():
         expected = torch.nn.functional.normalize(encoder.vectors(encoder.collate(tokens)))
         batches = list(fast._forward_batches(tokens))

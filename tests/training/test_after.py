@@ -276,9 +276,11 @@ def test_what_cannot_be_evaluated_is_refused_before_training(
     for file, content in files:
         if content is not None:
             Path(file).write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=why) as caught:
-        check_early(small_config(*setup, tmp_path / "run", after="end.yaml"))
-    assert len(caught.value.lines) == 1 and not (tmp_path / "run").exists()
+    config = small_config(*setup, tmp_path / "run", after="end.yaml")
+    for check in (check_early, finetune):
+        with pytest.raises(UserError, match=why) as caught:
+            check(config)
+        assert len(caught.value.lines) == 1 and not (tmp_path / "run").exists()
 
 
 def test_what_it_names_is_an_input_of_the_run(setup: tuple[Path, Path], tmp_path: Path) -> None:

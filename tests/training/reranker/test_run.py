@@ -30,7 +30,6 @@ from claim2source.systems.nodes import BM25Node
 from claim2source.systems.read import read_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
-from claim2source.training.early import check_early
 from claim2source.training.fusion import Candidates, gather, known_claims
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.reranker_data import FirstStage
@@ -325,9 +324,7 @@ def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     settings: dict[str, Any], said: str, made: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said):
-        config = small_config(made, tmp_path / "run", **settings)
-        check_early(config)
-        finetune_reranker(config)
+        finetune_reranker(small_config(made, tmp_path / "run", **settings))
     assert not (tmp_path / "run").exists()
 
 
