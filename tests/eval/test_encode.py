@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,21 +19,9 @@ from claim2source.datasets import load, write_beir
 from claim2source.io.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
+from eval import encode
+from eval.encode import texts_of_process
 from tests.shared_data import REPOSITORY
-
-PROGRAM = REPOSITORY / "eval" / "encode.py"
-
-
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("encode_program", PROGRAM)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-texts_of_process = program().texts_of_process
 
 
 @pytest.fixture
@@ -44,25 +30,16 @@ def data(tmp_path: Path) -> Path:
     sources = tuple(Source(f"s{i}", "paper " * (i % 9 + 1), f"a b {i}") for i in range(150))
 
     def split(name: str, count: int) -> Dataset:
-        claims = tuple(
-            Claim(f"{name}-{i}", f"claim {name} {i}", golds=("s0",)) for i in range(count)
-        )
-        return Dataset(claims, sources, Qrels({c.id: {"s0": 1} for c in claims}), name)
+        claims = [Claim(f"{name}-{i}", f"claim {name} {i}", golds=("s0",)) for i in range(count)]
+        return Dataset(tuple(claims), sources, Qrels({c.id: {"s0": 1} for c in claims}), name)
 
     write_beir([split("train", 70), split("dev", 1)], tmp_path / "data")
     return tmp_path / "data"
 
 
 def words(model: Path, data: Path, store: Path, *more: str) -> list[str]:
-    return [
-        f"--model.name={model}",
-        "--model.pooling=mean",
-        "--model.max_length=16",
-        f"--dataset={data}",
-        f"--store={store}",
-        "--device=cpu",
-        *more,
-    ]
+    plain = ["--model.pooling=mean", "--model.max_length=16", "--device=cpu"]
+    return [f"--model.name={model}", f"--dataset={data}", f"--store={store}", *plain, *more]
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
@@ -78,7 +55,7 @@ def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
 def test_one_process_says_what_was_there(
     tiny_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    encode, store = program(), tmp_path / "store"
+    store = tmp_path / "store"
     encode.main(words(tiny_folder, data, store))
     said = capsys.readouterr()
     assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in said.out
@@ -99,23 +76,19 @@ def test_every_text_goes_to_one_process(texts: list[str], size: int) -> None:
 
 
 def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
-    texts = [
-        "x" * n + str(i) for i, n in enumerate(np.random.default_rng(0).integers(1, 400, 2000))
-    ]
+    lengths = np.random.default_rng(0).integers(1, 400, 2000)
+    texts = ["x" * length + str(i) for i, length in enumerate(lengths)]
     divided = [texts_of_process(texts, rank, 3) for rank in range(3)]
     assert [texts_of_process(texts[::-1], rank, 3) for rank in range(3)] == divided
     letters = [sum(map(len, part)) for part in divided]
     assert max(letters) < 1.05 * min(letters)
-    for part in divided:
-        lengths = [len(text) for text in part]
-        assert lengths == sorted(lengths, reverse=True)
-    block = program().BLOCK
-    assert texts_of_process(texts, 0, 1)[:block] == divided[0][:block]
+    assert all(part == sorted(part, key=len, reverse=True) for part in divided)
+    assert texts_of_process(texts, 0, 1)[: encode.BLOCK] == divided[0][: encode.BLOCK]
 
 
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nosplit"):
-        program().main(words(tiny_folder, data, tmp_path / "store", "--splits", "nosplit"))
+        encode.main(words(tiny_folder, data, tmp_path / "store", "--splits", "nosplit"))
     assert not (tmp_path / "store").exists()
 
 
@@ -124,7 +97,8 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
     store = tmp_path / "store"
     launch = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split()]
-    command += ["--dynamo_backend", "no", "--main_process_port", "29531", str(PROGRAM)]
+    command += ["--dynamo_backend", "no", "--main_process_port", "29531"]
+    command += [str(REPOSITORY / "eval" / "encode.py")]
     command += words(tiny_folder, data, store, "--splits", "train")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE")}
     done = subprocess.run(
@@ -136,16 +110,10 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
         env={**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    pattern = (
-        r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) encoded"
-    )
+    pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
     said = sorted(re.findall(pattern, done.stdout))
-    assert [(rank, side) for rank, side, *_ in said] == [
-        ("1", "claims"),
-        ("1", "sources"),
-        ("2", "claims"),
-        ("2", "sources"),
-    ]
+    sides = [(rank, side) for rank, side, *_ in said]
+    assert sides == [(rank, side) for rank in "12" for side in ("claims", "sources")]
     counts = {(rank, side): int(encoded) for rank, side, _, encoded in said}
     assert counts["1", "sources"] + counts["2", "sources"] == 150
     assert counts["1", "claims"] + counts["2", "claims"] == 70

@@ -129,8 +129,8 @@ def test_shipped_systems_have_the_published_labels() -> None:
         assert f"configs/news/{path.name}" in path.read_text(encoding="utf-8")
         labels |= {system.label_of() for system in systems.values()}
         if path.stem.startswith("rerank"):
-            assert {one.stages[-1]["depth"] for one in systems.values()} == {500}
-            injects = {one.stages[0]["rerank"] == "inject_gold" for one in systems.values()}
+            assert {one.stages[-1].depth for one in systems.values()} == {500}
+            injects = {one.stages[0].name == "rerank inject_gold" for one in systems.values()}
             assert injects == {path.stem == "rerank_injected"}
     named = {label for label in published if label.startswith("news-") or label == "bm25-lemmas"}
     assert named - labels == {"news-ce-ct-bert+gold+events"}

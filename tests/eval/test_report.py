@@ -47,19 +47,15 @@ def data() -> Dataset:
     return Dataset(tuple(claims), sources, qrels, "dev")
 
 
+def ranked(*lists: str) -> dict[str, list[tuple[str, float]]]:
+    """The sources of c1, c2 and so on, best first."""
+    scored = [[(s, -float(place)) for place, s in enumerate(one.split())] for one in lists]
+    return {f"c{i}": found for i, found in enumerate(scored, 1)}
+
+
 RUNS = {
-    "epoch-0": {
-        "c1": [("p1", 2.0), ("p2", 1.0)],
-        "c2": [("p2", 1.0)],
-        "c3": [("p1", 1.0)],
-        "c4": [("p1", 2.0), ("p3", 1.0)],
-    },
-    "epoch-1": {
-        "c1": [("p2", 2.0)],
-        "c2": [("p2", 1.0)],
-        "c3": [("p1", 1.0)],
-        "c4": [("p3", 2.0), ("gone", 1.0)],
-    },
+    "epoch-0": ranked("p1 p2", "p2", "p1", "p1 p3"),
+    "epoch-1": ranked("p2", "p2", "p1", "p3 gone"),
 }
 
 
@@ -68,8 +64,8 @@ def save(root: Path) -> tuple[Path, Path]:
     dataset = data()
     write_beir([dataset], root / "data")
     reports = {}
-    for i, (name, ranked) in enumerate(RUNS.items()):
-        run = Run.from_lists(ranked)
+    for i, (name, lists) in enumerate(RUNS.items()):
+        run = Run.from_lists(lists)
         found = evaluate_result(run, dataset, repeats=0)
         reports[name] = {
             "model": NAME,
@@ -173,13 +169,8 @@ def test_links_lead_somewhere(read: Reader) -> None:
     assert len(set(ids)) == len(ids) and set(links) <= set(ids)
     # Every claim has a link, and the ranks link to their claims.
     assert {f"claim-{claim}" for claim in range(4)} <= set(links)
-    asked = [a["data-ranks"] for tag, a in read.tags if tag == "a" and "data-ranks" in a]
-    assert sorted(str(one) for one in asked) == [
-        "0:0:0 1:0:0",
-        "0:1:1 1:0:0",
-        "0:1:1 1:1:1",
-        "0:2:5 1:1:1",
-    ]
+    asked = [str(a["data-ranks"]) for tag, a in read.tags if tag == "a" and "data-ranks" in a]
+    assert sorted(asked) == ["0:0:0 1:0:0", "0:1:1 1:0:0", "0:1:1 1:1:1", "0:2:5 1:1:1"]
 
 
 def saved(folder: str, system: str = "BM25", form: str = "original") -> LoadedSystem:
@@ -210,16 +201,10 @@ def test_every_run_has_a_learning_curve_of_its_own(monkeypatch: pytest.MonkeyPat
     systems |= {f"stage {i}": row("r1", f"epoch-{i}+S.bilingual: first stage") for i in (0, 1)}
     macro = {name: i / 10 for i, name in enumerate(systems)}
     sections._learning_curve(compared_of(systems, macro))
-    assert drawn == [
-        {
-            "r1: epochs": [(0.0, 0.1), (1.0, 0.0)],
-            "r2: epochs": [(0.0, 0.3), (1.0, 0.2)],
-            "r1: epochs+H.bilingual": [(0.0, 0.5), (1.0, 0.6)],
-        }
-    ]
-    sections._learning_curve(
-        compared_of({name: systems[name] for name in list(systems)[:2]}, macro)
-    )
+    curves = {"r1: epochs": (0.1, 0.0), "r2: epochs": (0.3, 0.2)}
+    curves["r1: epochs+H.bilingual"] = (0.5, 0.6)
+    assert drawn == [{name: [*enumerate(line)] for name, line in curves.items()}]
+    sections._learning_curve(compared_of(dict([*systems.items()][:2]), macro))
     assert list(drawn[1]) == ["evaluation: epochs"]
 
 
@@ -228,16 +213,9 @@ def test_fewer_languages_and_a_metric_of_no_report_fill_every_section(
 ) -> None:
     logged: dict[str, Any] = {}
     monkeypatch.setattr(report, "log_tables", lambda mode, tables, **_: logged.update(tables))
-    main(
-        [
-            f"--reports={page.parent / 'run'}",
-            f"--dataset={page.parent / 'data'}",
-            f"--html={tmp_path / 'o.html'}",
-            "--repeats=20",
-            "--languages=en",
-            "--metric=mrr@7",
-        ]
-    )
+    words = [f"--reports={page.parent / 'run'}", f"--dataset={page.parent / 'data'}"]
+    words += [f"--html={tmp_path / 'o.html'}", "--repeats=20"]
+    main([*words, "--languages=en", "--metric=mrr@7"])
     # Of the two English claims epoch-0 has one at rank 1 and one at 2, epoch-1 one alone.
     cost = {row[0]: row[1] for row in logged["Cost against quality"].rows}
     assert cost == {"epoch-0": 0.75, "epoch-1": 0.5}
@@ -279,24 +257,18 @@ def test_languages_that_no_report_scored_are_not_counted(
 
 def test_the_table_of_forms_has_a_row_for_each_system() -> None:
     """Two systems of one model are two rows, one system over two forms is one."""
-    forms, systems = ("original", "bilingual"), {}
-    for system in ("BM25", "BM25-metadata"):
-        for form in forms:
-            name = f"{system}.{form}"
-            systems[name] = saved(name, system, form)
+    forms, names = ("original", "bilingual"), ("BM25", "BM25-metadata")
+    systems = {f"{n}.{form}": saved(f"{n}.{form}", n, form) for n in names for form in forms}
     macro = {name: i / 10 for i, name in enumerate(systems)}
     (shaded,) = sections._representations(compared_of(systems, macro)).shaded
     assert list(shaded.table.columns) == ["system", *forms]
-    assert [row[0] for row in shaded.table.rows] == ["BM25", "BM25-metadata"]
+    assert [row[0] for row in shaded.table.rows] == [*names]
     shown = [float(cell or 0) for row in shaded.table.rows for cell in row[1:]]
     assert shown == [i / 10 for i in range(4)]
     assert shaded.levels == [[0, 3], [6, 9]]
     # The same system of two folders, with other rewritings say, is not hidden behind the first.
-    again = {
-        f"{n}/BM25.{form}": replace(systems[f"BM25.{form}"], alias=f"{n}/BM25.{form}")
-        for n in "ab"
-        for form in forms
-    }
+    aliases = [f"{folder}/BM25.{form}" for folder in "ab" for form in forms]
+    again = {alias: replace(systems[alias[2:]], alias=alias) for alias in aliases}
     (shaded,) = sections._representations(compared_of(again, dict.fromkeys(again, 0.5))).shaded
     assert [row[0] for row in shaded.table.rows] == list(again)
     # With one form there is one number a system, which the scores say already.
@@ -315,16 +287,10 @@ def test_what_was_chosen_on_val_is_shown_with_what_was_compared(tmp_path: Path) 
         choice = replace(choice, rule="one_se", best={"epoch": 2}, error=0.0123, why=f"why {name}")
         fusion = replace(choice, what="scale", settings={"scale": 0.7}, compared=77, tried=())
         scores = evaluate_result(run, data(), repeats=0)
-        found = {
-            "languages": scores.languages,
-            "macro": scores.macro,
-            "val": {
-                f"val, {part} papers": {"macro": {"mrr@5": 0.1234 + j / 10}}
-                for j, part in enumerate(("seen", "unseen"))
-            },
-            "choices": (fusion,),
-            "runs": "runs",
-        }
+        parts = {"seen": 0.1234, "unseen": 0.2234}
+        val = {f"val, {part} papers": {"macro": {"mrr@5": v}} for part, v in parts.items()}
+        found = {"languages": scores.languages, "macro": scores.macro, "val": val}
+        found |= {"choices": (fusion,), "runs": "runs"}
         training = TrainingReport((), "best", 1, "checkpoints/epoch-1", choice=choice)
         folder = tmp_path / name
         write_report(folder, {f"epoch-{i}": found}, str(tmp_path / "data"), training=training)
@@ -370,15 +336,8 @@ def test_fewer_claims_and_one_system(tmp_path: Path) -> None:
     folder, reports = save(tmp_path)
     system = replace(Report.read(reports).systems["epoch-1"], runs="runs")
     Report("data", "dev", {"epoch-1": system}).write(reports / "epoch-1")
-    main(
-        [
-            f"--reports={reports / 'epoch-1'}",
-            f"--dataset={folder}",
-            f"--html={tmp_path / 'o.html'}",
-            "--claims=1",
-            "--repeats=20",
-        ]
-    )
+    words = [f"--dataset={folder}", f"--html={tmp_path / 'o.html'}", "--claims=1", "--repeats=20"]
+    main([f"--reports={reports / 'epoch-1'}", *words])
     reader = Reader()
     reader.feed((tmp_path / "o.html").read_text())
     assert len(claims_of(reader)) == 1

@@ -1,38 +1,22 @@
 """eval/score.py from the outside: what it prints, and how it says no."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from claim2source.core.errors import UserError
-from tests.shared_data import shared
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAM = REPOSITORY / "eval" / "score.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score_program", PROGRAM)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-score = load()
+from eval import score
+from tests.shared_data import REPOSITORY, shared
 
 
 def program(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The program as a user starts it, from another folder."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    command = [sys.executable, str(REPOSITORY / "eval" / "score.py"), *map(str, arguments)]
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -78,33 +62,16 @@ def test_names_of_files_and_claims_cannot_steer_the_terminal(folder, capsys):
 
 
 def test_the_published_figures(tmp_path):
-    data = shared("runs")
-    done = program(
-        "--qrels",
-        data / "subtask4b_query_tweets_dev.tsv",
-        "--run",
-        data / "predictions_BM25_dev_TOP10.tsv",
-        "--run",
-        data / "predictions_BM25_Pre_Processed_dev_TOP10.tsv",
-        "--metrics",
-        "mrr@1",
-        "mrr@5",
-        "mrr@10",
-        "--json",
-        cwd=tmp_path,
-    )
+    data, names = shared("runs"), [f"predictions_BM25_{x}dev_TOP10" for x in ("", "Pre_Processed_")]
+    words = f"--qrels={data}/subtask4b_query_tweets_dev.tsv --metrics mrr@1 mrr@5 mrr@10 --json"
+    runs = [word for name in names for word in ("--run", data / f"{name}.tsv")]
+    done = program(*words.split(), *runs, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
-    assert {
-        name: {metric: round(value, 6) for metric, value in means.items()}
-        for name, means in report["runs"].items()
-    } == {
-        "predictions_BM25_dev_TOP10": {"mrr@1": 0.505714, "mrr@5": 0.552274, "mrr@10": 0.557658},
-        "predictions_BM25_Pre_Processed_dev_TOP10": {
-            "mrr@1": 0.565,
-            "mrr@5": 0.615726,
-            "mrr@10": 0.622075,
-        },
+    found = report["runs"].items()
+    assert {name: {m: round(v, 6) for m, v in means.items()} for name, means in found} == {
+        names[0]: {"mrr@1": 0.505714, "mrr@5": 0.552274, "mrr@10": 0.557658},
+        names[1]: {"mrr@1": 0.565, "mrr@5": 0.615726, "mrr@10": 0.622075},
     }
     assert report["claims"] == 1400
     nothing = dict.fromkeys(report["runs"], 0)
@@ -139,10 +106,8 @@ def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
     short = as_json(capsys, *words)
     assert short["notes"] == [f"recall@100: {DEEPER.format('run, lab')}"]
     # The longest list counts, not the typical one; the same number comes of longer lists.
-    long = Path("run.trec").read_text() + "".join(
-        f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101)
-    )
-    Path("long.trec").write_text(long)
+    more = "".join(f"other Q0 d{i} 1 {-i} t\n" for i in range(1, 101))
+    Path("long.trec").write_text(Path("run.trec").read_text() + more)
     words[3:5] = ["long.trec"]
     found = as_json(capsys, *words)
     assert found["notes"] == []
@@ -150,21 +115,8 @@ def test_metrics_deeper_than_the_lists_are_said_and_stand(folder, capsys):
 
 
 def test_two_runs_are_tested_by_paper_three_are_not(folder, capsys):
-    report = as_json(
-        capsys,
-        "--qrels",
-        "q.tsv",
-        "--run",
-        "run.trec",
-        "lab.tsv",
-        "--metrics",
-        "mrr@5",
-        "mrr@1",
-        "--seed",
-        3,
-        "--repeats",
-        4_000,
-    )
+    words = "--qrels q.tsv --run run.trec lab.tsv --metrics mrr@5 mrr@1 --seed 3 --repeats 4000"
+    report = as_json(capsys, *words.split())
     assert report["runs"]["run"] == {"mrr@5": 3.5 / 4, "mrr@1": 0.75}
     test = report["paired_test"]
     assert test["runs"] == ["run", "lab"] and list(test["metrics"]) == ["mrr@5", "mrr@1"]

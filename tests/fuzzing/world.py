@@ -24,21 +24,11 @@ DATA = ("--dataset=data", "--split=dev")
 CPU = ("--device=cpu",)
 # As the runs of `fixtures_010` were made, but shorter.
 TRAINING = (
-    "--data.dataset=data",
-    "--data.val_share=0.2",
-    "--model.name=model",
-    "--model.pooling=mean",
-    "--model.max_length=24",
-    "--lora.r=2",
-    "--mining.hard=2",
-    "--mining.random=1",
-    "--optimisation.epochs=1",
-    "--optimisation.batch_size=16",
-    "--optimisation.negatives=2",
-    "--wandb.mode=off",
-    "--device=cpu",
-    "--threads=1",
-    "--out=out",
+    *("--data.dataset=data", "--data.val_share=0.2"),
+    *("--model.name=model", "--model.pooling=mean", "--model.max_length=24"),
+    *("--lora.r=2", "--mining.hard=2", "--mining.random=1", "--optimisation.epochs=1"),
+    *("--optimisation.batch_size=16", "--optimisation.negatives=2"),
+    *("--wandb.mode=off", "--device=cpu", "--threads=1", "--out=out"),
 )
 
 
@@ -62,25 +52,17 @@ class Program:
 
 _FILES = ("data/corpus.jsonl", "data/queries.jsonl", "data/qrels/dev.tsv", "data/qrels/train.tsv")
 _MODEL = (
-    "model/config.json",
-    "model/model.safetensors",
-    "model/tokenizer.json",
-    "model/tokenizer_config.json",
-    "model/1_Pooling/config.json",
-    "model/modules.json",
-    "model/sentence_bert_config.json",
-    "model/config_sentence_transformers.json",
+    *("model/config.json", "model/model.safetensors", "model/tokenizer.json"),
+    *("model/tokenizer_config.json", "model/1_Pooling/config.json", "model/modules.json"),
+    *("model/sentence_bert_config.json", "model/config_sentence_transformers.json"),
 )
 _EPOCH = "lora/checkpoints/epoch-2"
 _CHECKPOINT = (
-    f"{_EPOCH}/manifest.json",
-    f"{_EPOCH}/adapter_config.json",
-    f"{_EPOCH}/adapter_model.safetensors",
-    "lora/checkpoints/epoch-0/manifest.json",
-    "lora/run.json",
-    "model/config.json",
-    "model/model.safetensors",
+    *(f"{_EPOCH}/manifest.json", f"{_EPOCH}/adapter_config.json"),
+    *(f"{_EPOCH}/adapter_model.safetensors", "lora/checkpoints/epoch-0/manifest.json"),
+    *("lora/run.json", "model/config.json", "model/model.safetensors"),
 )
+_RUN = ("run/config.yaml", "run/run.json", "run/state.pt")
 _REPORTS = ("reports/report.json", "reports/Tuned.original/runs/0/en.trec", *_FILES[:3])
 
 PROGRAMS: dict[str, Program] = {
@@ -147,10 +129,7 @@ PROGRAMS: dict[str, Program] = {
             (*TRAINING, "--mined=lora/mined.jsonl", "--tuning=full", "--data.val_seen_share=0"),
             ("--config=run/config.yaml", "--resume"),
         ),
-        (
-            *(*_FILES, *_MODEL),
-            *("lora/mined.jsonl", "run/config.yaml", "run/run.json", "run/state.pt"),
-        ),
+        (*_FILES, *_MODEL, "lora/mined.jsonl", *_RUN),
         weight=2,
     ),
     "fusion": Program(
@@ -268,8 +247,7 @@ def _write_runs(folder: Path) -> None:
         ]
         (folder / f"{name}.trec").write_text("\n".join(ranked) + "\n", encoding="utf-8")
     (folder / "qrels.trec").write_text("".join(f"{c} 0 {s} 1\n" for c, s in golds))
-    (folder / "gold.tsv").write_text(
-        "post_id\tcord_uid\n" + "".join(f"{c}\t{s}\n" for c, s in golds)
-    )
+    lab = "".join(f"{c}\t{s}\n" for c, s in golds)
+    (folder / "gold.tsv").write_text(f"post_id\tcord_uid\n{lab}")
     preds = "".join(f"{c}\t['{s}', 's01x']\n" for c, s in golds)
     (folder / "lab.tsv").write_text(f"post_id\tpreds\n{preds}")

@@ -51,6 +51,3 @@ def names(row: MinedRow, origin: str | None = None) -> list[str]:
 
 def ladder(n: int) -> dict[str, float]:
     return {f"s{i:02d}": (n - i) / n for i in range(n)}
-
-
-GOLD_LAST = Claim("c", "text", golds=("s19",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,33 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets.grouping import golds_by_text
-from claim2source.mining import (
-    MinedRow,
-    Miner,
-    MiningConfig,
-    MiningCounts,
-    Negative,
-    mine,
-)
+from claim2source.mining import MinedRow, Miner, MiningConfig, MiningCounts, Negative, mine
 from claim2source.mining import candidates as candidates_module
-from claim2source.mining.mine import MiningBM25
 from claim2source.mining.near_duplicates import distinct_words, jaccard
 from claim2source.models import Encoder
 from claim2source.retrieve import BM25Index, FusionConfig, VectorIndex, bm25, fuse
-from tests.mining.tables import FREE, GOLD_LAST, PLAIN, Table, data_of, ladder, mined, names, scored
+from tests.mining.tables import FREE, PLAIN, Table, data_of, ladder, mined, names, scored
 
 
-def test_six_hard_and_two_random_by_default() -> None:
+def test_six_hard_and_two_other_random_ones_by_default() -> None:
     assert (MiningConfig().hard, MiningConfig().random) == (6, 2)
-    dataset, encoder = scored(ladder(20), GOLD_LAST)
-    (row,), _ = mined(dataset, encoder, FREE)
-    assert (row.claim, row.positive) == ("c", "s19")
+    scores = ladder(9)
+    (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("s08",))), FREE)
+    assert (row.claim, row.positive) == ("c", "s08")
     assert names(row, "dense") == [f"s{i:02d}" for i in range(6)]
-    assert len(names(row, "random")) == 2
+    assert set(names(row, "random")) == {"s06", "s07"}
     assert [n.origin for n in row.negatives] == ["dense"] * 6 + ["random"] * 2
+    assert [n.score for n in row.negatives] == pytest.approx([scores[s] for s in names(row)])
 
 
 def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
@@ -90,30 +83,17 @@ def test_more_random_ones_begin_with_the_same() -> None:
     assert many[:3] == few
     # The scores of hard negatives do not move the dice either.
     after_hard = draws(dataset, encoder, hard=6, random=40)["c"]
-    hard = {f"s{i:02d}" for i in range(1, 7)}
-    assert [s for s in many if s not in hard] == after_hard[
-        : len([s for s in many if s not in hard])
-    ]
+    others = [s for s in many if s not in {f"s{i:02d}" for i in range(1, 7)}]
+    assert others == after_hard[: len(others)]
 
 
 def test_random_ones_come_from_the_whole_pool() -> None:
     claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(300)]
     drawn = draws(*scored(ladder(40), *claims), hard=0, random=2)
-    counts = {f"s{i:02d}": 0 for i in range(1, 40)}
-    for sources in drawn.values():
-        assert len(set(sources)) == 2
-        for source in sources:
-            counts[source] += 1
+    assert all(len(set(sources)) == 2 for sources in drawn.values())
+    counts = Counter(source for sources in drawn.values() for source in sources)
+    assert counts.keys() == ladder(40).keys() - {"s00"}
     assert min(counts.values()) >= 3 and max(counts.values()) <= 40  # 15.4 expected
-
-
-def test_random_ones_are_no_hard_ones_again_and_say_their_dense_score() -> None:
-    dataset, encoder = scored(ladder(10), Claim("c", "text", golds=("s09",)))
-    (row,), _ = mined(dataset, encoder, replace(FREE, hard=4, random=5))
-    assert names(row)[:4] == ["s00", "s01", "s02", "s03"]
-    assert set(names(row, "random")) == {f"s{i:02d}" for i in range(4, 9)}
-    for negative in row.negatives[4:]:
-        assert negative.score == pytest.approx(ladder(10)[negative.source])
 
 
 def test_a_pool_with_few_that_may_be_taken_is_searched_to_its_end() -> None:
@@ -234,10 +214,8 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
         claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=bound))
     dataset = data_of(claims, sources)
     of_sources = draw.integers(-2, 3, (n, 3)).astype(np.float32)
-    by_text = {
-        text: draw.integers(-2, 3, 3).astype(np.float32)
-        for text in sorted({claim.text for claim in claims})
-    }
+    texts = sorted({claim.text for claim in claims})
+    by_text = {text: draw.integers(-2, 3, 3).astype(np.float32) for text in texts}
     of_claims = np.array([by_text[claim.text] for claim in claims])
     encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
     with pytest.MonkeyPatch.context() as patch:
@@ -276,26 +254,16 @@ def test_claims_of_one_text_share_what_is_kept_of_their_golds() -> None:
 
 
 def test_counts_add_up_and_what_is_missing_is_said() -> None:
-    claims = [
-        Claim("full", "a", golds=("s19",)),
-        Claim("low", "b", golds=("s17",)),
-        Claim("two", "c", golds=("s00", "s18")),
-        Claim("none", "d"),
-    ]
+    golds = {"full": ("s19",), "low": ("s17",), "two": ("s00", "s18"), "none": ()}
+    claims = [Claim(name, f"about {name}", golds=found) for name, found in golds.items()]
     dataset, encoder = scored(ladder(20), *claims)
     config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95, share_of="score")
     rows, miner = mined(dataset, encoder, config)
     # Below s19 (0.05) there is nothing; below s17 (0.15) two sources, too deep for the window;
     # s00 has all below it; of s18 the gold s00 is left out and only s19 is lower.
-    by_pair = {
-        (r.claim, r.positive): (len(names(r, "hard")), len(names(r, "random"))) for r in rows
-    }
-    assert by_pair == {
-        ("full", "s19"): (0, 0),
-        ("low", "s17"): (0, 2),
-        ("two", "s00"): (6, 2),
-        ("two", "s18"): (0, 1),
-    }
+    found = [(r.positive, len(names(r, "hard")), len(names(r, "random"))) for r in rows]
+    assert found == [("s19", 0, 0), ("s17", 0, 2), ("s00", 6, 2), ("s18", 0, 1)]
+    assert [row.claim for row in rows] == ["full", "low", "two", "two"]
     said = miner.counts.sentences()
     assert "6 hard and 5 random negatives for 4 pairs" in said[0]
     assert "2 golds, 0 outside the pool, 23 too close" in said[1]
@@ -303,8 +271,7 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
 
 
 def many_claims(n: int) -> tuple[Dataset, Encoder]:
-    claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(n)]
-    return scored(ladder(60), *claims)
+    return scored(ladder(60), *(Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(n)))
 
 
 def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +279,8 @@ def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.Monk
 
     def peak(n: int) -> int:
         dataset, encoder = many_claims(n)
-        config = replace(FREE, alpha=0.5, hard=1, random=0)
         tracemalloc.start()
+        config = replace(FREE, alpha=0.5, hard=1, random=0)
         for _ in Miner(dataset, encoder, PLAIN, config).mine():
             pass
         _, most = tracemalloc.get_traced_memory()
@@ -326,34 +293,5 @@ def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.Monk
 
 
 def test_rows_come_while_mining_goes_on() -> None:
-    dataset, encoder = many_claims(30)
-    miner = Miner(dataset, encoder, PLAIN, FREE)
-    rows = miner.mine()
-    assert next(rows).claim == "c0"
-    assert miner.counts.rows == 1
-
-
-def test_a_window_that_ends_before_it_begins() -> None:
-    with pytest.raises(ConfigError, match="last_rank"):
-        MiningConfig(first_rank=5, last_rank=4)
-
-
-TOPICS = "masks vaccines coffee sleep statins pollen yoga zinc noise tea".split()
-
-
-def test_a_real_model_mines_its_topic(minilm: Any) -> None:
-    sources = [
-        Source(f"{topic}-{i}", f"{what} of {topic}", f"We studied {topic} in {i + 2}00 adults.")
-        for topic in TOPICS
-        for i, what in enumerate(["Benefits", "Harms", "A review"])
-    ]
-    claims = [Claim(t, f"so {t} may be good for you!", golds=(f"{t}-0",)) for t in TOPICS]
-    dataset = data_of(claims, sources)
-    config = MiningConfig(hard=2, random=3, max_share=None, bm25=MiningBM25(title_weight=2))
-    rows, miner = mined(dataset, minilm.encoder, config)
-    for row in rows:
-        assert set(names(row)[:2]) == {f"{row.claim}-1", f"{row.claim}-2"}
-        assert len(set(names(row))) == 5
-    assert miner.counts.short_rows == 0
-    again, _ = mined(dataset, minilm.encoder, config)
-    assert again == rows
+    miner = Miner(*many_claims(30), PLAIN, FREE)
+    assert next(miner.mine()).claim == "c0" and miner.counts.rows == 1

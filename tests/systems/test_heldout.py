@@ -23,20 +23,9 @@ from claim2source.models import Base, EncoderSettings, Manifest, Resolved, Weigh
 from claim2source.models.manifest import DataRecord
 from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.fielded import FieldedConfig
-from claim2source.systems.choose import (
-    FIELDED_GRID,
-    Grid,
-    choose_bm25,
-    choose_fielded,
-    choose_fusion,
-)
-from claim2source.systems.heldout import (
-    ChoosingOn,
-    HeldOut,
-    NothingToChooseOn,
-    SelectionData,
-    known_to_none,
-)
+from claim2source.systems import choose, heldout
+from claim2source.systems.choose import choose_bm25, choose_fielded, choose_fusion
+from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, known_to_none
 from claim2source.systems.nodes import BM25Node, FieldedNode
 from claim2source.systems.read import make_system
 from claim2source.systems.runtime import SystemRuntime
@@ -50,49 +39,28 @@ def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
     return Dataset(tuple(claims), tuple(sources), qrels, "train")
 
 
-# --- BM25 ---------------------------------------------------------------------------------
-
-TITLES = data_of(
-    [Claim("c", "masks", golds=("title",)), Claim("no gold", "masks")],
-    [
-        Source("title", "masks", "aa bb cc dd"),
-        Source("z body", "aa", "masks masks bb cc"),
-        Source("x", "zz"),
-    ],
-)
-
-
-def test_the_title_weight_that_helps_is_chosen() -> None:
-    grid: Grid = (("title_weight", (1, 4)),)
-    base = BM25Config(language="en", metadata=True)
-    chosen, choice = choose_bm25(TITLES, base, grid, "best")
-    assert chosen == BM25Config(title_weight=4, metadata=True)
-    assert (choice.what, choice.score, choice.split, choice.claims) == ("bm25", 1.0, "train", 1)
-    assert choice.settings["title_weight"] == 4
-
-
 def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     """The mean is over languages: the ten German claims weigh as much as the thirty English."""
     rng = np.random.default_rng(1)
-    words = np.array([f"w{i}" for i in range(40)])
+    words = [f"w{i}" for i in range(40)]
+
+    def drawn(words: Sequence[str], count: int) -> str:
+        return " ".join(rng.choice(words, count))
+
     sources = [
-        Source(
-            f"s{i}",
-            " ".join(rng.choice(words, 2)),
-            " ".join(rng.choice(words, rng.integers(3, 30))),
-        )
-        for i in range(60)
+        Source(f"s{i}", drawn(words, 2), drawn(words, rng.integers(3, 30))) for i in range(60)
     ]
+    # Words of titles are drawn more often.
+    texts = [drawn([*s.title.split() * 6, *s.abstract.split()], 3) for s in sources[:40]]
     claims = [
-        Claim(
-            f"c{i}", " ".join(rng.choice(f"{s.title} {s.abstract}".split(), 3)), lang, golds=(s.id,)
-        )
-        for i, (s, lang) in enumerate(zip(sources[:40], ["en"] * 30 + ["de"] * 10, strict=True))
+        Claim(f"c{i}", text, "de" if i > 29 else "en", golds=(f"s{i}",))
+        for i, text in enumerate(texts)
     ]
-    data = data_of(claims, sources)
+    data = data_of([*claims, Claim("no gold", "w1")], sources)
     values = (0.1, 2.0), (0.0, 1.0), (1, 3)
     grid = tuple(zip(("k1", "b", "title_weight"), values, strict=True))
-    chosen, choice = choose_bm25(data, BM25Config(), grid, "best")
+    # Metadata, of which these sources have none: what is not chosen stays as it was.
+    chosen, choice = choose_bm25(data, BM25Config(metadata=True), grid, "best")
     table = {}
     for k1, b, weight in product(*values):
         run = BM25Index(sources, BM25Config(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
@@ -100,7 +68,11 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
         table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
     assert len(set(table.values())) > 4
     assert choice.score == pytest.approx(max(table.values()))
-    assert table[chosen.k1, chosen.b, chosen.title_weight] == max(table.values())
+    best = {"k1": chosen.k1, "b": chosen.b, "title_weight": chosen.title_weight}
+    assert table[*best.values()] == max(table.values()) and chosen.title_weight == 3
+    assert chosen == BM25Config(metadata=True, **best)
+    assert best.items() <= choice.settings.items()
+    assert (choice.what, choice.split, choice.claims) == ("bm25", "train", 40)
 
 
 def one_word_each(count: int, claims_of_first: int) -> Dataset:
@@ -112,7 +84,7 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 
 
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
-    grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
+    grid: choose.Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
     chosen, choice = choose_bm25(one_word_each(12, 50), BM25Config(), grid)
     assert chosen.stop_words and choice.compared == 4
     assert [one.verdict for one in choice.tried] == ["given", "too few papers differ"]
@@ -122,15 +94,11 @@ def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
 @pytest.mark.parametrize("rule", ["one_se", "best"])
 def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
     words = [f"{chr(97 + i)}ank" for i in range(20)]
-    sources = [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)]
     claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
-    data = data_of(claims, sources)
+    data = data_of(claims, [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)])
     for values, verdict in (((False, True), "better"), ((True, False), "worse")):
         chosen, choice = choose_bm25(data, BM25Config(), (("stemmer", values),), rule)
         assert chosen.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
-
-
-# --- the fusion ---------------------------------------------------------------------------
 
 
 def test_the_best_fusion_of_the_grid_is_chosen() -> None:
@@ -141,13 +109,10 @@ def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
     grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
     chosen, choice = choose_fusion(sparse, dense, data, grid, rule="best")
-    tried = {
-        (i, step): evaluate(
-            fuse(sparse, dense, replace(c, alpha=step / 20)), data.qrels, ["mrr@5"]
-        ).mean("mrr@5")
-        for i, c in enumerate(grid)
-        for step in range(1, 20)
-    }
+    tried = {}
+    for (i, config), step in product(enumerate(grid), range(1, 20)):
+        run = fuse(sparse, dense, replace(config, alpha=step / 20))
+        tried[i, step] = evaluate(run, data.qrels, ["mrr@5"]).mean("mrr@5")
     assert choice.score == max(tried.values()) == 1.0
     first = min(i for (i, _), value in tried.items() if value == 1.0)
     alphas = [step / 20 for (i, step), value in tried.items() if i == first and value == 1.0]
@@ -160,10 +125,8 @@ def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> Non
     data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gxyz"])
     sparse = Run.from_lists({"c": [("x", 9.0), ("y", 5.1)]})
     dense = Run.from_lists({"c": [("z", 0.9), ("g", 0.8)]})
-    scored = (
-        Run.from_lists({"c": [("g", 5.0), ("z", 0.5)]}),
-        Run.from_lists({"c": [("y", 0.1), ("x", 0.0)]}),
-    )
+    lacking = [("g", 5.0), ("z", 0.5)], [("y", 0.1), ("x", 0.0)]
+    scored = tuple(Run.from_lists({"c": found}) for found in lacking)
     grid = [FusionConfig(), FusionConfig(missing="scored")]
     chosen, choice = choose_fusion(sparse, dense, data, grid, scored=scored, rule="best")
     assert chosen.missing == "scored" and choice.score == 1.0
@@ -171,20 +134,12 @@ def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> Non
     assert chosen.missing == "lowest" and choice.score < 1.0
 
 
-# --- what is chosen on --------------------------------------------------------------------
-
-
 def resolved(kind: str | None = None, **data: Any) -> Resolved:
     base = Base("b", None, "0")
     if kind is None:
         return Resolved(None, base, Path())  # type: ignore[arg-type]
-    manifest = Manifest(
-        base=base,
-        weights=Weights(kind),
-        encoder=EncoderSettings(),
-        rendering=Rendering(),
-        data=DataRecord(**data),
-    )  # type: ignore[arg-type]
+    parts: dict[str, Any] = {"weights": Weights(kind), "encoder": EncoderSettings()}  # type: ignore[arg-type]
+    manifest = Manifest(base=base, rendering=Rendering(), data=DataRecord(**data), **parts)
     return Resolved(None, base, Path(), manifest)  # type: ignore[arg-type]
 
 
@@ -204,13 +159,8 @@ def selected(
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **more: Any) -> Resolved:
     whole = load(folder, "train", more.get("languages"))
     _, val = carve_val(whole, share, seed, seen_share=more.get("val_seen_share", 0.0))
-    data = {
-        "train_split": "train",
-        "val_share": share,
-        "val_seed": seed,
-        "val_sha256": val.fingerprint,
-    }
-    return resolved("full", **{**data, **more})
+    carved = {"val_share": share, "val_seed": seed, "val_sha256": val.fingerprint}
+    return resolved("full", **{"train_split": "train", **carved, **more})
 
 
 def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
@@ -229,14 +179,6 @@ def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
     assert other.val == carve_val(whole, 0.3, 2)[1]
 
 
-@pytest.mark.parametrize("val", ["auto", "carved"])
-def test_a_checkpoint_selects_on_what_its_training_held_out(folder: Path, val: str) -> None:
-    found = selected(folder, trained(folder), val=val)
-    assert found.val == carve_val(load(folder, "train"), 0.25, 5)[1]
-    assert not found.note
-    assert len(found.train.claims) == 48  # BM25 has no weights: all of train
-
-
 def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: Path) -> None:
     whole = load(folder, "train")
     model = trained(folder, val_seen_share=0.2, seen_share_expected=0.3)
@@ -247,23 +189,21 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
     assert found.seen == seen and 0 < len(seen) < len(val.claims)
     assert found.seen_share == found.weighing().seen_share == 0.3
     # A manifest of version 0.1.0 does not name the part: there is none, and no mix.
-    older = selected(folder, trained(folder))
-    assert older.seen == frozenset() and older.weighing().seen_share is None
-    assert older.val == carve_val(whole, 0.25, 5)[1] and not older.note
+    for asked in ("auto", "carved"):
+        older = selected(folder, trained(folder), val=asked)
+        assert older.seen == frozenset() and older.weighing().seen_share is None
+        assert older.val == carve_val(whole, 0.25, 5)[1] and not older.note
+        assert len(older.train.claims) == 48  # BM25 has no weights: all of train
     # What is not declared is what another claim of train can expect: here each paper has two.
     assert older.seen_share == 1.0
 
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
     found = selected(folder, trained(folder, languages=("de",)))
-    german = load(folder, "train", ["de"])
-    assert found.val == carve_val(german, 0.25, 5)[1]
-    assert not found.note
-
-
-def test_a_val_that_is_not_the_trainings_is_said(folder: Path) -> None:
-    found = selected(folder, trained(folder, val_sha256="other"))
-    assert "not the one training held out" in found.note
+    assert found.val == carve_val(load(folder, "train", ["de"]), 0.25, 5)[1] and not found.note
+    # A val that is not the training's is said.
+    other = selected(folder, trained(folder, val_sha256="other"))
+    assert "not the one training held out" in other.note
 
 
 def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -> None:
@@ -277,9 +217,7 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     held_out = {claim.text for claim in val.claims}
     found = selected(folder, model)
     assert 0 < len(found.val.claims) < len(found.train.claims) == 48
-    assert {c.id for c in found.val.claims} == {
-        c.id for c in found.train.claims if c.text in held_out
-    }
+    assert [*found.val.claims] == [c for c in found.train.claims if c.text in held_out]
     assert f"without the {48 - len(found.val.claims)} claims" in found.note
     # Claims of papers that training saw do not count where none are expected.
     papers = {gold.split("/", 1)[1] for gold in rest.golds}
@@ -299,11 +237,6 @@ def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -
     assert found.val == carve_val(apart, 0.25, 5)[1] and not found.note
 
 
-def test_a_trained_checkpoint_may_not_use_train(folder: Path) -> None:
-    with pytest.raises(UserError, match="trained on train"):
-        selected(folder, trained(folder), val="train")
-
-
 def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
     with pytest.raises(UserError, match="train_split: 'dev' .*train, as the checkpoint's manifest"):
         selected(folder, trained(folder), split="other", train_split="dev")
@@ -313,9 +246,11 @@ def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
     assert selected(folder, untrained, split="other", train_split="dev").train.split == "dev"
 
 
-def test_the_reported_split_is_never_chosen_on(folder: Path) -> None:
+def test_neither_the_reported_split_nor_what_was_trained_on_is_chosen_on(folder: Path) -> None:
     with pytest.raises(UserError, match="not reported on"):
         selected(folder, resolved(), split="train")
+    with pytest.raises(UserError, match="trained on train"):
+        selected(folder, trained(folder), val="train")
 
 
 def begun_from(place: Path, base: Resolved, kind: str = "base", sha256: str = "1") -> Resolved:
@@ -349,9 +284,7 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
     held_out = {claim.text for claim in val.claims}
     found = selected(folder, begun_from(place, base, "full"))
-    assert [claim.id for claim in found.val.claims] == [
-        claim.id for claim in own.claims if claim.text in held_out
-    ]
+    assert [*found.val.claims] == [claim for claim in own.claims if claim.text in held_out]
     assert 0 < len(found.val.claims) < len(own.claims)
     with pytest.raises(UserError, match="trained on train"):
         selected(folder, begun_from(place, trained(folder)), val="train")
@@ -376,11 +309,8 @@ def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> N
     assert known_to_none([untrained, one]) == one
     assert known_to_none([untrained, untrained]) == untrained
     nothing = replace(other, val=other.val.with_claims(()))
-    with pytest.raises(NothingToChooseOn, match="unknown to all of the models"):
+    with pytest.raises(heldout.NothingToChooseOn, match="unknown to all of the models"):
         known_to_none([one, nothing])
-
-
-# --- claims that are given, with verdicts -------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -416,10 +346,9 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     assert fitted(held_out.without({"b", "e"}))[0] == 0.4
     with pytest.raises(UserError, match="have no verdicts"):
         fitted(HeldOut("", "", given=data))
+    other = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
     with pytest.raises(UserError, match="no claim of 'train' has a gold"):
-        make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}}).fit(
-            SystemRuntime(progress=False), held_out
-        )
+        other.fit(SystemRuntime(progress=False), held_out)
 
 
 def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Path) -> None:
@@ -449,5 +378,5 @@ def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: 
         with pytest.raises(UserError, match=key):
             make_system("A", {"retrieve": {"bm25": given}})
     fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
-    assert isinstance(fielded, FieldedNode) and fielded.grid == FIELDED_GRID
+    assert isinstance(fielded, FieldedNode) and fielded.grid == choose.FIELDED_GRID
     assert fielded.fielded == FieldedConfig()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,7 @@ from claim2source.models import Encoder
 from claim2source.text import Rendering
 from claim2source.training.batches import BatchPlan
 from claim2source.training.data import BaseVectors, TrainingPairs
-from claim2source.training.losses import (
-    DistillationConfig,
-    KeepBaseConfig,
-    LossesConfig,
-)
+from claim2source.training.losses import DistillationConfig, KeepBaseConfig, LossesConfig
 from tests.training.small import dataset_of, mined_row
 
 NAN = float("nan")
@@ -31,21 +28,10 @@ CLAIMS = (
     Claim("3", "le sel et le sucre", "fr", golds=("c", "d")),
     Claim("4", "Kaffee weckt", "de", golds=("e",)),
 )
-SOURCES = tuple(
-    Source(name, f"{topic} and health", f"A study of {topic}.")
-    for name, topic in zip(
-        "abcdef", ["masks", "tea", "salt", "sugar", "coffee", "yoga"], strict=True
-    )
-)
-
-
-ROWS = [
-    mined_row("1", "a", "b"),
-    mined_row("2", "a", "f"),
-    mined_row("3", "c", "b"),
-    mined_row("3", "d"),
-    mined_row("4", "e", "d"),
-]
+TOPICS = {"a": "masks", "b": "tea", "c": "salt", "d": "sugar", "e": "coffee", "f": "yoga"}
+SOURCES = tuple(Source(name, f"{t} and health", f"A study of {t}.") for name, t in TOPICS.items())
+# Of each its claim, its gold, and its negatives.
+ROWS = [mined_row(*names) for names in ("1ab", "2af", "3cb", "3d", "4ed")]
 SHARES = ((0, 2), (1, 3, 4))
 # In order of appearance the sources are a, c, d, e, b, f: every second one is rank 1's.
 COLUMNS = "adbcef"
@@ -65,21 +51,10 @@ TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
 
 
 # By process: its claims, positives, its mask, the teacher's scores, and keep_base's weights.
+SCORES = [[NAN, NAN, -1.0, 2.0, NAN, NAN], [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]]
 EXPECTED: Any = (
-    (
-        "13",
-        [0, 3],
-        ["......", ".x...."],
-        [[NAN] * 6, [NAN, NAN, -1.0, 2.0, NAN, NAN]],
-        [0.75, 0.0],
-    ),
-    (
-        "234",
-        [0, 1, 4],
-        ["......", "...x..", "......"],
-        [[NAN] * 6, [NAN, 5.0, -1.0, NAN, NAN, NAN], [NAN] * 5 + [0.25]],
-        [0.5, 0.0, 0.5],
-    ),
+    ("13", [0, 3], ["......", ".x...."], [[NAN] * 6, SCORES[0]], [0.75, 0.0]),
+    ("234", [0, 1, 4], ["......", "...x..", "......"], [[NAN] * 6, *SCORES[1:]], [0.5, 0.0, 0.5]),
 )
 
 
@@ -125,11 +100,7 @@ def same(found: Tensor | None, expected: object) -> None:
 
 
 # g is a under another id, h is d under another id.
-TWINS = (
-    *SOURCES,
-    Source("g", SOURCES[0].title, SOURCES[0].abstract),
-    Source("h", SOURCES[3].title, SOURCES[3].abstract),
-)
+TWINS = (*SOURCES, replace(SOURCES[0], id="g"), replace(SOURCES[3], id="h"))
 
 
 @pytest.mark.parametrize("query_only", [False, True])
@@ -138,12 +109,7 @@ def test_a_gold_under_another_id_is_masked(
 ) -> None:
     """It has the gold's own vector: as a negative it would push the gold away."""
     claims = (*CLAIMS, Claim("5", "masks? no", "en", golds=("g",)))
-    rows = [
-        mined_row("1", "a", "b"),
-        mined_row("3", "c", "h"),
-        mined_row("5", "g"),
-        mined_row("4", "e", "g"),
-    ]
+    rows = [mined_row(*names) for names in ("1ab", "3ch", "5g", "4eg")]
     base = BaseVectors(encoder, Rendering(), claims, TWINS, Store(tmp_path))
     teacher = {"1": {"a": 1.0, "g": 1.0, "b": 0.0}}
     more: Any = {"base": base, "query_only": query_only, "teacher": teacher}
@@ -168,18 +134,9 @@ VERSIONS = (
 
 def test_near_duplicates_of_a_gold_are_no_negatives(encoder: Encoder) -> None:
     """By title, by abstract or through a third, from any row and process."""
-    claims = (
-        Claim("1", "masks work", "en", golds=("a",)),
-        Claim("2", "masks do not", "en", golds=("b",)),
-        Claim("3", "tea wakes", "en", golds=("d",)),
-        Claim("4", "coffee wakes", "en", golds=("e",)),
-    )
-    rows = [
-        mined_row("1", "a"),
-        mined_row("2", "b", "e"),
-        mined_row("3", "d", "c"),
-        mined_row("4", "e"),
-    ]
+    golds = {"masks work": "a", "masks do not": "b", "tea wakes": "d", "coffee wakes": "e"}
+    claims = [Claim(f"{i}", text, golds=(golds[text],)) for i, text in enumerate(golds, 1)]
+    rows = [mined_row(*names) for names in ("1a", "2be", "3dc", "4e")]
     mining = MiningConfig(max_title_similarity=0.9, max_text_similarity=0.8)
 
     def masked(mining: MiningConfig | None, *plans: BatchPlan) -> list[Tensor]:
