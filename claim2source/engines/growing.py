@@ -90,15 +90,18 @@ class PaperEncoder:
         self.sentences = sentences
 
     @cached_property
-    def _encoders(self) -> tuple[Encoder, Encoder] | None:
-        """The encoder of sources and its copy in bfloat16; None where there is no such copy."""
+    def _source_encoder(self) -> Encoder | None:
         from claim2source.models import Encoder
 
-        if not isinstance(self.encoder, Encoder):
-            return None
-        exact = self.encoder.source_encoder or self.encoder
-        fast = exact.in_bfloat16()
-        return None if fast is exact else (exact, fast)
+        encoder = self.encoder
+        return encoder.source_encoder or encoder if isinstance(encoder, Encoder) else None
+
+    @cached_property
+    def _fast_encoder(self) -> Encoder | None:
+        """The copy in bfloat16; None where there is none."""
+        exact = self._source_encoder
+        fast = None if exact is None else exact.in_bfloat16()
+        return None if fast is exact else fast
 
     def encode(
         self, papers: Sequence[Paper], bar: Progress
@@ -123,11 +126,13 @@ class PaperEncoder:
     def _vectors(self, texts: Sequence[str], bar: Progress, share: int) -> tuple[np.ndarray, int]:
         """Return vectors [texts, d] float16, and how many distinct texts the store held."""
         parts: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
-        if self._encoders is not None and texts:
-            exact, fast = self._encoders
-            # Another machine, or an evaluation, may have stored some in float32.
+        if texts and (exact := self._source_encoder) is not None:
+            # Another machine, or an evaluation, may have stored some in float32. Where it stored
+            # all of them no model is loaded.
             missing = exact.missing(texts, "source", self.store)
-            parts = [(exact, sorted({*range(len(texts))}.difference(missing))), (fast, missing)]
+            if missing and (fast := self._fast_encoder) is not None:
+                stored = sorted({*range(len(texts))}.difference(missing))
+                parts = [(exact, stored), (fast, missing)]
         with bar.part(share, len(set(texts))) as progress:
             made = [
                 encoder.encode(

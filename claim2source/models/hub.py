@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash, real_path, why_not_file
@@ -148,7 +149,7 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
     # It warns of every retry twice; the error after the last one says it all.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        with waiting(f"model {config.name!r}: waiting for the hub, {ENDPOINT}"):
+        with waiting(f"model {config.name!r}: waiting for the hub, {urlsplit(ENDPOINT).hostname}"):
             folder = snapshot_download(
                 config.name,
                 revision=config.revision,

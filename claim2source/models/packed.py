@@ -171,11 +171,12 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     Each row's gradient is then added to the table's, instead of a whole table for every pass. A
     GPU adds a table faster than it sorts rows.
     """
+    if ids.device.type != "cpu" or not torch.is_grad_enabled():
+        return {"input_ids": ids}
     table = model.get_input_embeddings()
-    is_plain = type(table) is torch.nn.Embedding and not table.scale_grad_by_freq
     # A sharded table is whole in the forward pass alone.
-    is_plain = is_plain and ids.device.type == "cpu" and type(table.weight) is torch.nn.Parameter
-    if not (is_plain and torch.is_grad_enabled() and table.weight.requires_grad):
+    is_plain = type(table) is torch.nn.Embedding and type(table.weight) is torch.nn.Parameter
+    if not (is_plain and table.weight.requires_grad and not table.scale_grad_by_freq):
         return {"input_ids": ids}
     if table.weight.grad is None:
         table.weight.grad = torch.zeros_like(table.weight)

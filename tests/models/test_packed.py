@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
 from claim2source.models.bfloat16 import computes_fast
@@ -24,6 +25,7 @@ from claim2source.models.packed import (
     flash_varlen,
     pack,
 )
+from claim2source.models.query_only import base_encoder
 from claim2source.models.tokens import TokenBatch
 
 LENGTHS = [3, 7, 1, 5, 7, 2, 5, 6]
@@ -127,6 +129,18 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
             assert isinstance(batch, PackedBatch) and {one.mask for one in batch.groups} == {None}
             found = torch.nn.functional.normalize(fast.vectors(batch))
             assert (found * expected[rows]).sum(dim=1).min() > 0.999
+
+
+@pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
+@torch.inference_mode()
+def test_the_base_beneath_an_adapter_is_copied_to_bfloat16_too() -> None:
+    lora, tokens = LoraConfig(target_modules=["query"], init_lora_weights=False), tokens_of()
+    base = base_encoder(encoder_of(get_peft_model(model_of("bert"), lora).eval()), None)
+    fast = base.in_bfloat16()
+    expected = torch.nn.functional.normalize(base.vectors(base.collate(tokens)))
+    for rows, batch in fast._forward_batches(tokens):
+        found = torch.nn.functional.normalize(fast.vectors(batch))
+        assert isinstance(batch, PackedBatch) and (found * expected[rows]).sum(1).min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ["bert", "gritlm"])
