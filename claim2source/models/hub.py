@@ -148,8 +148,10 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
 
     # It warns of every retry twice; the error after the last one says it all.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    address = urlsplit(ENDPOINT).netloc
+    host = address.rpartition("@")[2]  # a password may stand before it
     try:
-        with waiting(f"model {config.name!r}: waiting for the hub, {urlsplit(ENDPOINT).hostname}"):
+        with waiting(f"model {config.name!r}: waiting for the hub, {host}"):
             folder = snapshot_download(
                 config.name,
                 revision=config.revision,
@@ -167,7 +169,7 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
                 "model"
             )
         else:
-            why = f"and the hub did not give it: {one_line(error)}"
+            why = f"and the hub did not give it: {one_line(error).replace(address, host)}"
         hint = _did_you_mean(config.name)
         raise _NotGivenError(
             f"model {config.name!r}: {hint}no such folder, not packaged, {why}"

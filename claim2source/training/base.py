@@ -60,8 +60,10 @@ class LoadedBase:
         if world.is_first:
             identity = Manifest.read(folder).weights.identity(self.untrained)
         before, self.encoder.weights = self.encoder.weights, gather_values(identity, world)[0]
-        yield
-        self.encoder.weights = before
+        try:
+            yield
+        finally:
+            self.encoder.weights = before
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
         """Describe the model before training, with the fields that all its checkpoints share."""

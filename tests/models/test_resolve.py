@@ -213,6 +213,23 @@ def test_a_line_says_that_the_hub_is_waited_for_and_none_where_it_answers(monkey
         assert len(lines) == seconds and all("'nobody/nothing': waiting" in one for one in lines)
 
 
+def test_a_password_in_the_hubs_address_is_not_printed(monkeypatch, capsys):
+    address = "https://me:secret@hub.example:8443"
+
+    def refuse(*_, **__):
+        sleep(0.1)
+        raise OSError(f"403 Client Error: Forbidden for url: {address}/api/models/nobody/nothing")
+
+    monkeypatch.setattr("claim2source.core.progress.PATIENCE", 0.01)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(UserError, match="https://hub.example:8443/api") as caught:
+        resolve("nobody/nothing")
+    line = capsys.readouterr().err
+    assert "waiting for the hub, hub.example:8443" in line
+    assert "secret" not in f"{caught.value}{line}"
+
+
 def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
     from transformers import AutoModel
 
