@@ -163,14 +163,14 @@ def to_yaml(value: Any) -> str:
     return yaml.safe_dump(as_plain(value), sort_keys=False, allow_unicode=True)
 
 
-def require(condition: bool, key: str, value: Any, allowed: str) -> None:
+def require(condition: bool, key: str, value: Any, allowed: str | Sequence[str]) -> None:
     """Raise `ConfigError` unless `condition` holds."""
     if not condition:
-        raise ConfigError(key, value, allowed)
+        raise ConfigError(key, value, allowed if isinstance(allowed, str) else ", ".join(allowed))
 
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
-    require(value in allowed, key, value, ", ".join(allowed))
+    require(value in allowed, key, value, allowed)
 
 
 @dataclass(frozen=True)
