@@ -163,12 +163,12 @@ def plan(
 ) -> Plan:
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     from claim2source.mining.baseline import SAMPLED
-    from claim2source.training.memory_plan import ModelShape, plan_memory
+    from claim2source.training.memory_plan import ModelShape, plan_memory, trained_length
     from claim2source.training.negatives import mines_after
 
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    longest = config.trained_length(config.model.max_length or positions)
+    longest = trained_length(config.optimisation, config.model.max_length or positions)
     planned = plan_memory(config, model, longest, device)
     config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
