@@ -325,7 +325,7 @@ def evaluate_systems(
     systems: Mapping[str, System] | str | Path,
     dataset: Dataset,
     forms: Sequence[ClaimForm] = ("original",),
-    settings: RunSettings = RunSettings(),
+    settings: RunSettings | None = None,
     *,
     repeats: int = 10_000,
     seed: int = 0,
@@ -345,7 +345,8 @@ def evaluate_systems(
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
     planned = (Planned(replace(system, name=name)) for name, system in by_name.items())
-    runner, scoring = SystemRunner(dataset, settings), Scoring(repeats=repeats, seed=seed)
+    runner = SystemRunner(dataset, settings or RunSettings())
+    scoring = Scoring(repeats=repeats, seed=seed)
     evaluation = Evaluation(over_forms(planned, distinct), runner, scoring, notes)
     return evaluation.report(*evaluation.rows())
 

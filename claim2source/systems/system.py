@@ -369,7 +369,7 @@ def run_system(
     system: System,
     dataset: Dataset,
     form: ClaimForm | None = None,
-    settings: RunSettings = RunSettings(),
+    settings: RunSettings | None = None,
 ) -> SystemResult:
     """Run one system on a split.
 
@@ -380,7 +380,7 @@ def run_system(
         >>> [stage.name for stage in c2s.run_system(system, dev).stages]
         ['retrieve']
     """
-    return SystemRunner(dataset, settings).run(system, form)
+    return SystemRunner(dataset, settings or RunSettings()).run(system, form)
 
 
 def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:
