@@ -89,6 +89,11 @@ class Planned:
     varied: str | None = None
 
     @property
+    def name(self) -> str:
+        """Name the row; without the form where that is the system's own."""
+        return row_name(self.system.name, self.form) if self.form else self.system.name
+
+    @property
     def is_chosen(self) -> bool:
         """Tell whether it stands on the checkpoint that a training chose."""
         return self.checkpoint is not None and self.checkpoint.chosen
@@ -107,11 +112,10 @@ def row_name(system: str, form: ClaimForm) -> str:
 
 def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
-    forms_of: Sequence[ClaimForm | None] = forms or [None]
     return [
         replace(item, form=form)
         for item in planned
-        for form in (forms_of if item.system.claims is None else [item.system.claims])
+        for form in ((forms or [None]) if item.system.claims is None else [item.system.claims])
     ]
 
 

@@ -229,6 +229,18 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
         raise InputError(path, why="does not say how styles were made") from None
 
 
+def require_texts(folder: Path | None, names: Iterable[str]) -> None:
+    """Raise `InputError` where a folder of texts, if there is one, lacks a style."""
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise InputError(folder, why="no such folder")
+    there = read_origin(folder)
+    for name in names:
+        if name not in there:
+            raise InputError(folder, why=f"holds no texts of style {name}")
+
+
 def refuse_other_folder(folder: Path) -> None:
     """Raise `UserError` unless a folder is absent, empty or one of styles."""
     if not folder.exists() or not folder.is_dir() or not any(folder.iterdir()):
