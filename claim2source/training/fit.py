@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError
@@ -29,11 +30,11 @@ from claim2source.training.callbacks import (
 )
 from claim2source.training.config import BatchesConfig, RunConfig
 from claim2source.training.data import TrainingData, TrainingPairs
-from claim2source.training.distributed import Sharded, World
+from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
 from claim2source.training.module import TrainingModule
 from claim2source.training.resume import random_state
 from claim2source.training.session import Session
-from claim2source.training.trainer import make_trainer
+from claim2source.training.trainer import trainer_arguments
 
 if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs
@@ -91,7 +92,7 @@ def lightning_trainer(
     # Lightning calls these two last, after those of the config.
     callbacks.append(KeepState(session, optimisation.save_every))
     callbacks.append(DropCheckpoints(session, config, data.weighing, file))
-    ours = {
+    ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
         "accelerator": "gpu" if device.type == "cuda" else "cpu",
         "devices": world.local_size,
@@ -100,15 +101,27 @@ def lightning_trainer(
         "accumulate_grad_batches": optimisation.accumulation,
         "gradient_clip_val": optimisation.max_grad_norm or None,
         "logger": False,
-        "callbacks": callbacks,
-        "plugins": [file],
         "default_root_dir": session.run.path,
         "enable_progress_bar": False,
         "use_distributed_sampler": False,
         "num_sanity_val_steps": 0,
         "log_every_n_steps": 1,
     }
-    return make_trainer(config.trainer, world, ours, config.unsharded)
+    arguments: dict[str, Any] = {"enable_model_summary": False}
+    arguments |= trainer_arguments(config.trainer) | ours
+    for name, parts in {"callbacks": callbacks, "plugins": [file]}.items():
+        others = arguments.get(name) or []
+        arguments[name] = [*parts, *(others if isinstance(others, list) else [others])]
+    arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
+    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
+        raise ConfigError("trainer.strategy", "fsdp2", allowed)
+    try:
+        trainer = pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
+    check_same_world(world, trainer.world_size)
+    return trainer
 
 
 def fit(

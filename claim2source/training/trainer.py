@@ -1,18 +1,13 @@
-"""Make Lightning's trainer of the `trainer:` settings of a config."""
+"""Make the arguments of Lightning's trainer of the `trainer:` settings of a config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.imports import import_named
 from claim2source.core.keys import did_you_mean
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
-
-    from claim2source.training.distributed import World
 
 # What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
@@ -131,33 +126,3 @@ def _check_part(name: str, part: object) -> None:
         if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
             allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
             raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
-
-
-def make_trainer(
-    settings: Mapping[str, _Value], world: World, ours: Mapping[str, Any], unsharded: str | None
-) -> pl.Trainer:
-    """Make the trainer of these settings, with the run's own arguments.
-
-    Callbacks and plugins of both are used. `unsharded` names the strategies to take where this
-    training cannot be sharded. Raises `ConfigError` for settings that Lightning, or the run,
-    refuses.
-    """
-    import pytorch_lightning as pl
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-
-    from claim2source.training.distributed import Sharded, check_same_world, chosen_strategy
-
-    arguments = trainer_arguments(settings)
-    for name in ("callbacks", "plugins"):
-        parts = arguments.get(name) or []
-        arguments[name] = [*ours[name], *(parts if isinstance(parts, list) else [parts])]
-    arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
-    if isinstance(strategy, Sharded) and unsharded is not None:
-        raise ConfigError("trainer.strategy", "fsdp2", unsharded)
-    try:
-        trainer = pl.Trainer(**{"enable_model_summary": False} | {**ours} | arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
-    check_same_world(world, trainer.world_size)
-    return trainer
