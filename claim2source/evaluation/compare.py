@@ -262,11 +262,8 @@ class Leaderboard:
         costs: list[list[Cell]] = []
         order = sorted(self.systems, key=lambda name: -self.bounds[MACRO][name].value)
         for rank, name in enumerate(order, start=1):
-            system, pair, overall = (
-                self.systems[name].report,
-                pairs.get(name),
-                self.bounds[MACRO][name],
-            )
+            system, pair = self.systems[name].report, pairs.get(name)
+            overall = self.bounds[MACRO][name]
             tested: list[Cell] = [None, None, "baseline"]
             if pair is not None:
                 tested = [pair.difference, pair.p_holm, pair.verdict]
@@ -294,10 +291,8 @@ class Leaderboard:
 
     def text(self, rest: str) -> str:
         """Write the scores with the first family's tests; `rest` says where the others are."""
-        board, short = (
-            self.tables()[0],
-            {f"- {self.scored.baseline}": "difference", "p (Holm)": "p"},
-        )
+        board, _ = self.tables()
+        short = {f"- {self.scored.baseline}": "difference", "p (Holm)": "p"}
         board = board._replace(columns=[short.get(name, name) for name in board.columns])
         last = f"costs, and every test by language: {rest}"
         return render([self.title, board, *self.scored.notes, last])
