@@ -318,9 +318,8 @@ def unjudged(dataset: Dataset) -> list[str]:
     """Note the claims of a split that cannot be scored, since they have no gold."""
     if not dataset.golds:
         return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
-    golds = {*judged_claims(dataset.qrels)}
-    without = Counter(claim.lang for claim in dataset.claims if claim.id not in golds)
-    judged = {claim.lang for claim in dataset.claims if claim.id in golds}
+    without = Counter(claim.lang for claim in dataset.claims if not claim.golds)
+    judged = {claim.lang for claim in dataset.claims if claim.golds}
     blind = [lang for lang in dataset.languages if lang not in judged]
     notes = []
     if blind:

@@ -89,6 +89,11 @@ class Planned:
     varied: str | None = None
 
     @property
+    def name(self) -> str:
+        """Name the row; without the form where that is the system's own."""
+        return row_name(self.system.name, self.form) if self.form else self.system.name
+
+    @property
     def is_chosen(self) -> bool:
         """Tell whether it stands on the checkpoint that a training chose."""
         return self.checkpoint is not None and self.checkpoint.chosen

@@ -14,7 +14,6 @@ import numpy as np
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import content_hash, file_hash
-from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, SystemReport
 from claim2source.core.run import Result, Run
@@ -85,33 +84,6 @@ class Row:
     def tested(self) -> list[str]:
         """Name the stages that are not simulated and follow no simulated one."""
         return [name for name, stage in self.stages.items() if not stage.report.simulated]
-
-
-def run_rows(
-    planned: Sequence[Planned],
-    runner: SystemRunner,
-    scoring: Scoring,
-    out: Path | None = None,
-    program: str = "",
-) -> tuple[list[Row], list[NotRun]]:
-    """Run and score planned systems; list those that fail as not run.
-
-    With `out` each row is written to a folder there, and read from it where it was made alike.
-    """
-    rows: dict[int, Row] = {}
-    failed: dict[int, NotRun] = {}
-    for number in watched(by_model(planned), "systems", len(planned)):
-        item = planned[number]
-        try:
-            if out is None:
-                rows[number] = run_row(item, runner, scoring)
-            else:
-                rows[number] = _read_or_run(out, item, runner, scoring, program)
-        except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-            form = form_of_failed(item.system, runner.runtime, item.form)
-            failed[number] = not_run_row(item.system, form, error)
-    return [rows[number] for number in sorted(rows)], [failed[number] for number in sorted(failed)]
 
 
 def by_model(planned: Sequence[Planned]) -> list[int]:
@@ -291,7 +263,7 @@ def _versions(
     return [head, TextTable([*columns, *numbers], rows)]
 
 
-def _read_or_run(
+def read_or_run(
     out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
     """Read a row from its folder in `out` if its key is the same, else make and write it."""

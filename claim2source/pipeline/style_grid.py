@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require_one_of
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import UserError
 from claim2source.core.progress import watched
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import NotRun, Report, SystemCost
@@ -44,7 +44,6 @@ from claim2source.text.styles import (
     STYLES,
     ClaimText,
     StyleTexts,
-    read_origin,
     style_texts,
 )
 from claim2source.text.views import why_same_forms, with_claim_texts, with_source_texts
@@ -94,16 +93,6 @@ class StyleOptions(Settings):
         """List the styles that need rewritten texts."""
         styles = dict.fromkeys(style for cell in self.cells() for style in cell)
         return tuple(style for style in STYLES if style in styles and STYLES[style].prompt)
-
-    def require_texts(self) -> None:
-        """Raise `InputError` where the folder of texts lacks a style."""
-        if self.texts is not None:
-            if not self.texts.is_dir():
-                raise InputError(self.texts, why="no such folder")
-            made = read_origin(self.texts)
-            for name in self.rewritten:
-                if name not in made:
-                    raise InputError(self.texts, why=f"holds no texts of style {name}")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, get_args
 from claim2source.core.config import Between, as_plain, list_field, require, require_one_of
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.folders import RUN_FILE, require_output
+from claim2source.core.progress import watched
 from claim2source.core.records import Dataset
 from claim2source.core.report import MAIN_METRIC, NotRun, Report, TrainingReport
 from claim2source.core.tables import render
-from claim2source.io.wandb import log_tables, require_tracking
+from claim2source.io.wandb import Tracking, log_tables, require_tracking
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
@@ -31,7 +32,14 @@ from claim2source.pipeline.families import declared_families
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
 from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
-from claim2source.pipeline.rows import Row, run_rows
+from claim2source.pipeline.rows import (
+    Row,
+    by_model,
+    form_of_failed,
+    not_run_row,
+    read_or_run,
+    run_row,
+)
 from claim2source.pipeline.style_grid import StyleOptions, add_styles
 from claim2source.pipeline.summary import summary_parts
 from claim2source.pipeline.views import report_parts, report_tables, write_markdown
@@ -39,6 +47,7 @@ from claim2source.systems.nodes import DenseNode
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm, Rendering
+from claim2source.text.styles import require_texts
 from claim2source.text.views import distinct_forms, read_rewrites
 
 PROGRAM = "eval/evaluate.py"
@@ -160,27 +169,26 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
     # Plan, and refuse what cannot be done before anything is run.
-    out, scoring = config.out, config.scoring
-    planned = config.planned()
+    training, planned = _training(config.checkpoint), config.planned()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
     if config.styles is not None:
-        config.styles.require_texts()
+        require_texts(config.styles.texts, config.styles.rewritten)
     require_tracking(config.wandb)
-    require_output(out)
+    require_output(config.out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     rewrites = read_rewrites(config.rewrites) if config.rewrites else {}
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     forms, notes = distinct_forms(config.claims, dataset.claims)
     planned = over_forms(planned, forms)
-    names = [item.system.name + (f".{item.form}" if item.form else "") for item in planned]
+    names = [item.name for item in planned]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     if config.submit and any(item.system.is_simulated for item in planned):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
 
-    # Run and score.
+    # Run, score, test and write.
     settings = RunSettings(
         config.dataset,
         replace(config.choosing(config.val), split=train_split),
@@ -190,37 +198,12 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         config.deepest,
         rewrites_file=str(config.rewrites) if config.rewrites else None,
     )
-    runner = SystemRunner(dataset, settings)
-    rows, not_run = run_rows(planned, runner, scoring, out, PROGRAM)
-    if deeper := [metric for metric in config.metrics if metric not in scoring.metrics]:
+    if deeper := [metric for metric in config.metrics if metric not in config.scoring.metrics]:
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
-    report = rows_report(rows, not_run, dataset, name=config.dataset, program=PROGRAM, notes=notes)
-    report = replace(report, training=_training(config.checkpoint))
-
-    # Test, with the published numbers beside ours.
-    if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
-        families, untested = declared_families(rows)
-        scored = scored_rows(rows)
-        report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
-        report = replace(report, notes=(*report.notes, *untested))
-    parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
-    details = list(rows[0].parts) if len(rows) == 1 else []
-    if config.styles is not None:
-        report, more, grids = add_styles(report, rows, runner, config.styles, scoring, out)
-        details, tables = details + more, tables | grids
-
-    # Write.
-    if rows:
-        details += submit(config.submit, rows[0].stages[rows[0].name].run, dataset)
-    title = f"{config.dataset}, {config.split}"
-    write_markdown(out, title, parts + details)
-    # Last: when it lies there, all that it names does too.
-    report.write(out)
-    program = Path(PROGRAM).stem
-    log_tables(config.wandb, tables, folder=out, program=program, config=as_plain(config))
-    if config.submit is not None and report.not_run:
-        raise UserError(f"submit: {names[0]} did not run: {report.not_run[0].reason}")
-    return f"{title}\n{render(summary_parts(report, out, details))}"
+    output = Output(config.out, config.submit, config.wandb, as_plain(config))
+    runner, scoring = SystemRunner(dataset, settings), config.scoring
+    evaluation = Evaluation(planned, runner, scoring, notes, config.styles, output, training)
+    return evaluation.write()
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
@@ -232,6 +215,110 @@ def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
         return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
     except InputError:
         return None  # it has not ended, or an older version wrote it
+
+
+@dataclass(frozen=True)
+class Output:
+    """Name the folder of an evaluation, its zipped submission, and the settings that it logs."""
+
+    folder: Path
+    submit: Path | None
+    wandb: Tracking
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Run planned systems on one split, score and test their rows, and report them.
+
+    With an `output` each row is written to a folder there, and read from it where it was made
+    alike; `styles` adds their cells; `training` is that of the checkpoints.
+    """
+
+    planned: Sequence[Planned]
+    runner: SystemRunner
+    scoring: Scoring
+    notes: Sequence[str] = ()
+    styles: StyleOptions | None = None
+    output: Output | None = None
+    training: TrainingReport | None = None
+
+    def rows(self) -> tuple[list[Row], list[NotRun]]:
+        """Run and score the planned systems; list those that fail as not run."""
+        rows: dict[int, Row] = {}
+        failed: dict[int, NotRun] = {}
+        for number in watched(by_model(self.planned), "systems", len(self.planned)):
+            item = self.planned[number]
+            try:
+                if self.output is None:
+                    rows[number] = run_row(item, self.runner, self.scoring)
+                else:
+                    rows[number] = read_or_run(
+                        self.output.folder, item, self.runner, self.scoring, PROGRAM
+                    )
+            except (UserError, MemoryError, RuntimeError) as error:
+                # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+                form = form_of_failed(item.system, self.runner.runtime, item.form)
+                failed[number] = not_run_row(item.system, form, error)
+        return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
+
+    def report(self, rows: Sequence[Row], not_run: Sequence[NotRun]) -> Report:
+        """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
+        dataset, scored = self.runner.reported, scored_rows(rows)
+        on_chosen = [row for row in rows if row.planned.is_chosen]
+        alone = [row.name for row in on_chosen if not row.planned.suffix]
+        alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
+        reports = {name: system.report for name, system in scored.items()}
+        main = alone[0] if len(alone) == 1 else None
+        name, program = (self.runner.settings.dataset, PROGRAM) if self.output else (None, "")
+        report = make_report(dataset, reports, main, name=name, program=program)
+        # First stages are asked for more than any metric needs; later ones may cut the lists.
+        cut = scored_rows([row for row in rows if row.planned.system.stages])
+        report = with_depth_notes(report, cut, dataset)
+        chosen = {one.name for row in on_chosen if (one := row.planned.checkpoint)}
+        of_rows = [
+            f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
+        ]
+        return replace(
+            report,
+            chosen=chosen.pop() if len(chosen) == 1 else None,
+            not_run=tuple(not_run),
+            notes=(*report.notes, *self.notes, *of_rows),
+            training=self.training,
+        )
+
+    def write(self) -> str:
+        """Run, score and test everything, write the output's files, return the tables as text."""
+        output, scoring, dataset = self.output, self.scoring, self.runner.reported
+        assert output is not None
+        rows, not_run = self.rows()
+        report = self.report(rows, not_run)
+        if scoring.repeats and dataset.golds and MAIN_METRIC in scoring.metrics:
+            families, untested = declared_families(rows)
+            scored = scored_rows(rows)
+            report = add_tests(report, scored, families, dataset, scoring.repeats, scoring.seed)
+            report = replace(report, notes=(*report.notes, *untested))
+        parts, tables = report_parts(report, wide=True), report_tables(report, wide=True)
+        details = list(rows[0].parts) if len(rows) == 1 else []
+        if self.styles is not None:
+            report, more, grids = add_styles(
+                report, rows, self.runner, self.styles, scoring, output.folder
+            )
+            details, tables = details + more, tables | grids
+        if rows:
+            details += submit(output.submit, rows[0].stages[rows[0].name].run, dataset)
+        title = f"{report.dataset}, {report.split}"
+        write_markdown(output.folder, title, parts + details)
+        # Last: when it lies there, all that it names does too.
+        report.write(output.folder)
+        program = Path(PROGRAM).stem
+        log_tables(
+            output.wandb, tables, folder=output.folder, program=program, config=output.settings
+        )
+        if output.submit is not None and report.not_run:
+            name, why = self.planned[0].name, report.not_run[0].reason
+            raise UserError(f"submit: {name} did not run: {why}")
+        return f"{title}\n{render(summary_parts(report, output.folder, details))}"
 
 
 def evaluate_systems(
@@ -258,44 +345,12 @@ def evaluate_systems(
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
     planned = (Planned(replace(system, name=name)) for name, system in by_name.items())
-    runner = SystemRunner(dataset, settings)
+    runner = SystemRunner(dataset, settings or RunSettings())
     scoring = Scoring(repeats=repeats, seed=seed)
-    rows, not_run = run_rows(over_forms(planned, distinct), runner, scoring)
-    return rows_report(rows, not_run, dataset, notes=notes)
+    evaluation = Evaluation(over_forms(planned, distinct), runner, scoring, notes)
+    return evaluation.report(*evaluation.rows())
 
 
 def scored_rows(rows: Sequence[Row]) -> dict[str, ScoredSystem]:
     """List the stages of all rows by their names."""
     return {name: stage for row in rows for name, stage in row.stages.items()}
-
-
-def rows_report(
-    rows: Sequence[Row],
-    not_run: Sequence[NotRun],
-    dataset: Dataset,
-    *,
-    name: str | None = None,
-    program: str = "",
-    notes: Sequence[str] = (),
-) -> Report:
-    """Collect rows in a report; at its top are the scores of the only one, or of the chosen one."""
-    scored = scored_rows(rows)
-    on_chosen = [row for row in rows if row.planned.is_chosen]
-    alone = [row.name for row in on_chosen if not row.planned.suffix]
-    alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
-    reports = {name: system.report for name, system in scored.items()}
-    main = alone[0] if len(alone) == 1 else None
-    report = make_report(dataset, reports, main, name=name, program=program)
-    # First stages are asked for more than any metric needs; later ones may cut the lists.
-    cut = scored_rows([row for row in rows if row.planned.system.stages])
-    report = with_depth_notes(report, cut, dataset)
-    chosen = {one.name for row in on_chosen if (one := row.planned.checkpoint)}
-    of_rows = [
-        f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
-    ]
-    return replace(
-        report,
-        chosen=chosen.pop() if len(chosen) == 1 else None,
-        not_run=tuple(not_run),
-        notes=(*report.notes, *notes, *of_rows),
-    )

@@ -141,6 +141,7 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
     return selection
 
 
+@dataclass(eq=False)
 class HeldOut:
     """Answer which claims of a data set something may be chosen on, for one reported split.
 
@@ -149,18 +150,13 @@ class HeldOut:
     themselves, in place of a data set's train, with `labels`, their verdicts.
     """
 
-    def __init__(
-        self,
-        dataset: str,
-        reported: str,
-        choosing: ChoosingOn | None = None,
-        given: Dataset | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        self.dataset, self.reported, self.given = dataset, reported, given
-        self.choosing, self.labels = choosing or ChoosingOn(), labels or {}
-        self._made: dict[str, Any] = {}
-        self._shared: dict[str, dict[str, np.ndarray]] = {}
+    dataset: str
+    reported: str
+    choosing: ChoosingOn = ChoosingOn()
+    given: Dataset | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    _made: dict[str, Any] = field(default_factory=dict, init=False)
+    _shared: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, init=False)
 
     def without(self, claims: Collection[str]) -> HeldOut:
         """Remove some of the given claims, which are reported: a fold of a cross-validation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -312,19 +313,29 @@ class RunSettings:
     rewrites_file: str | None = None
 
 
+@dataclass(eq=False)
 class SystemRunner:
-    """Run systems on one split: each is fitted once for a claim form.
+    """Run systems on one split, `reported`: each is fitted once for a claim form.
 
     The last system's index is held: other texts of the claims are searched in it.
     """
 
-    def __init__(self, dataset: Dataset, settings: RunSettings | None = None) -> None:
-        self.reported, self.settings = dataset, settings or RunSettings()
-        given = self.settings
-        self.runtime = SystemRuntime(given.store, given.device, given.progress)
-        self.held_out = HeldOut(given.dataset, dataset.split, given.choosing)
-        self._fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = {}
-        self._last: SystemIndex | None = None
+    reported: Dataset
+    settings: RunSettings = RunSettings()
+    _fitted: dict[tuple[str, ClaimForm | None], FittedSystem] = field(
+        default_factory=dict, init=False
+    )
+    _last: SystemIndex | None = field(default=None, init=False)
+
+    @cached_property
+    def runtime(self) -> SystemRuntime:
+        """Return the store, the device and the models that all systems share."""
+        return SystemRuntime(self.settings.store, self.settings.device, self.settings.progress)
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """Return the claims that something may be chosen on."""
+        return HeldOut(self.settings.dataset, self.reported.split, self.settings.choosing)
 
     def fitted(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
         """Choose all that is to be chosen of a system for a claim form, off the reported split."""
@@ -369,7 +380,7 @@ def run_system(
         >>> [stage.name for stage in c2s.run_system(system, dev).stages]
         ['retrieve']
     """
-    return SystemRunner(dataset, settings).run(system, form)
+    return SystemRunner(dataset, settings or RunSettings()).run(system, form)
 
 
 def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:

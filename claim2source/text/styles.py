@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, Problems, UserError
@@ -21,12 +21,15 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text import style_rules
 from claim2source.text.language import detect, why_bad_reply
+from claim2source.text.prompts import Prompt
+from claim2source.text.quality import Quality, WrittenText, judged, listed
 
 Side = Literal["claims", "sources"]
 # Which text of a claim in another language than English is rewritten, and is its C0.
 ClaimText = Literal["original", "translation"]
 INFO = "styles.json"
 RULES = "rules"  # what made rule-made texts
+LISTED = 5  # of the texts that failed
 _FORMAT = 1
 # Words of an abstract of C3: "about 150".
 _FEWEST, _MOST = 100, 200
@@ -61,6 +64,11 @@ class Style:
             longest=self.longest or max(400, _TIMES * len(original.text)),
             may_repeat=self.same,
         )
+
+    def judge(self, original: Original, reply: str) -> WrittenText:
+        """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
+        bad = self.why_bad(reply, original)
+        return judged(reply, bad, bad or self.form(reply))
 
 
 def _form_of_abstract(text: str) -> str | None:
@@ -177,6 +185,27 @@ class StyleOrigin:
     texts: int = 0
     failures: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        style: Style,
+        data: Dataset,
+        claims: ClaimText,
+        versions: int,
+        model: str,
+        prompt: Prompt | None,
+    ) -> Self:
+        """Describe texts that a model writes by a prompt; without one, rules do."""
+        of_claims = style.side == "claims"
+        return cls(
+            by=RULES if prompt is None else model,
+            dataset=data.name,
+            split=data.split if of_claims else None,
+            versions=versions,
+            prompt=None if prompt is None else f"{prompt.name} {prompt.version}",
+            claims=claims if of_claims else None,
+        )
+
 
 def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""
@@ -212,6 +241,20 @@ def write_style(
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
 
 
+def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewrite]) -> list[str]:
+    """Count a style's rewritings, measure their quality, and list some that failed."""
+    by_id = {text.id: text.text for text in texts}
+    good = [rewrite for rewrite in rewrites if rewrite.text]
+    quality = Quality.of([(by_id[rewrite.id], rewrite.text) for rewrite in good])
+    ending = f"; {quality.sentence()}" if quality is not None else ""
+    lines = [f"{style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}"]
+    failed = [f"{r.id} version {r.version}: {r.failure}" for r in rewrites if r.failure is not None]
+    if failed:
+        unused = len(rewrites) - len(good)
+        lines.append(f"  {len(failed)} failed, of which {unused} have no text:")
+    return lines + listed(failed, LISTED, f", in {style.name}.jsonl")
+
+
 def read_origin(folder: Path) -> dict[str, StyleOrigin]:
     """Read the origin of a folder's texts, by style; empty where it holds none.
 
@@ -229,6 +272,32 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
         return {STYLES[name].name: StyleOrigin(**entry) for name, entry in values["styles"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise InputError(path, why="does not say how styles were made") from None
+
+
+def require_texts(folder: Path | None, names: Iterable[str]) -> None:
+    """Raise `InputError` where a folder of texts, if there is one, lacks a style."""
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise InputError(folder, why="no such folder")
+    there = read_origin(folder)
+    for name in names:
+        if name not in there:
+            raise InputError(folder, why=f"holds no texts of style {name}")
+
+
+def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
+    """Raise `UserError` where a folder has a style's texts that were made in another way."""
+    there = read_origin(folder)
+    for name, new in styles.items():
+        before = there.get(name, new)
+        for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
+            old, now = getattr(before, key), getattr(new, key)
+            if old != now:
+                raise UserError(
+                    f"{folder}: {name} is there, made with {key} {old}, not {now}; "
+                    "add --overwrite or choose another --out"
+                )
 
 
 def refuse_other_folder(folder: Path) -> None:

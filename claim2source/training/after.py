@@ -18,6 +18,7 @@ from claim2source.evaluation.html.page import html_report
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.plan import CHOSEN, STEP_0
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
+from claim2source.text.styles import require_texts
 from claim2source.training.config import FinetuneConfig
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def check_after(config: FinetuneConfig, file: Path) -> None:
     try:
         replace(evaluation, only=only, checkpoint=[step_0]).planned()
         if evaluation.styles is not None:
-            evaluation.styles.require_texts()
+            require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
         raise InputError(str(file), None, error.key, error.why) from None
 

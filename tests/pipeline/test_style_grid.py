@@ -27,7 +27,7 @@ from claim2source.retrieve import BM25Config
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import ClaimForm
-from claim2source.text.styles import STYLES, StyleOrigin, originals, write_style
+from claim2source.text.styles import STYLES, StyleOrigin, originals, require_texts, write_style
 from tests.counting import counted
 
 # Every claim finds at most one source, by the one word that they share. `d` is German.
@@ -241,7 +241,7 @@ def test_a_folder_must_hold_the_styles_and_the_texts_as_they_were(
     options = StyleOptions(claim_styles=("C1",), source_styles=("S1",), texts=tmp_path)
     for name, texts in (("C1", C1), ("S1", S1)):
         with pytest.raises(InputError, match=f"holds no texts of style {name}"):
-            options.require_texts()
+            require_texts(tmp_path, options.rewritten)
         write_texts(dataset, tmp_path, {name: [texts]})
     found = StyleViews.read(dataset, options, "translated")
     assert [one.by for one in found.texts.values()] == ["some-model"] * 2
