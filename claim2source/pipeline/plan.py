@@ -112,10 +112,11 @@ def row_name(system: str, form: ClaimForm) -> str:
 
 def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
     """List every system with every claim form; one with claims of its own has those alone."""
+    forms_of: Sequence[ClaimForm | None] = forms or [None]
     return [
         replace(item, form=form)
         for item in planned
-        for form in ((forms or [None]) if item.system.claims is None else [item.system.claims])
+        for form in (forms_of if item.system.claims is None else [item.system.claims])
     ]
 
 
