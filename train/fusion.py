@@ -153,13 +153,13 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         require(name in gathered.columns, "views", name, "first two that tell candidates apart")
     views = {name: views[name] for name in gathered.columns}
     fitting = Fitting(gathered, views, base, config.folds, rule=config.rule)
-    rows = compare_rankers(fitting, others(config, against, gathered, reported, settings))
+    rows = compare_rankers(fitting, other_rankers(config, against, gathered, reported, settings))
     fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)
     result = candidates.run(reported, reported, settings)
     runner = SystemRunner(reported, settings)
     results = {FIRST_STAGE: result}
-    results |= {name: runner.run(one, config.claims) for name, one in against.items()}
+    results |= {name: runner.run(system, config.claims) for name, system in against.items()}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
     ranked = apply_stage(
         stage,
@@ -188,8 +188,8 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         families = [Family("The learned fusion against the others", pairs)]
         report = add_tests(report, scored, families, reported, config.repeats, config.seed)
     report.write(config.out)
-    for one in scored.values():
-        write_runs(one.run, reported, config.out / one.report.runs)
+    for ranker in scored.values():
+        write_runs(ranker.run, reported, config.out / ranker.report.runs)
     write_submissions(scored[LEARNED].run, reported, config.out)
     table = rows_table(config, fitting, rows, speed)
     parts: list[Part] = [
@@ -218,7 +218,7 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     }
 
 
-def others(
+def other_rankers(
     config: LearnedFusionConfig,
     against: Systems,
     gathered: Gathered,
@@ -277,9 +277,9 @@ def score_all(
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {}
     for name, result in results.items():
-        one = score_system(name, result, reported, scoring)
+        system = score_system(name, result, reported, scoring)
         folder = f"runs/{name.replace(' ', '-')}"
-        scored[name] = replace(one, report=replace(one.report, runs=folder))
+        scored[name] = replace(system, report=replace(system.report, runs=folder))
     return scored
 
 
@@ -301,7 +301,7 @@ def rows_table(
     names = list(rows)
     two = next(name for name in names if name.startswith("raw two"))
     means = values @ claim_weights(strata, len(weighing.claim_ids))
-    mixed = weighing.seen_share is not None
+    has_share = weighing.seen_share is not None
     tested = {}
     for baseline in (FIRST_STAGE, two):
         differences = values - rows[baseline].values
@@ -326,7 +326,7 @@ def rows_table(
             [
                 name,
                 float(means[number]),
-                *([weighing.score(values[number])] if mixed else []),
+                *([weighing.score(values[number])] if has_share else []),
                 f"{low:.4f} to {high:.4f}",
                 *(tested[baseline][number] for baseline in tested),
                 f"{hours / 3600:.3f}" if fitted else None,
@@ -336,7 +336,7 @@ def rows_table(
     columns = [
         "ranker",
         "MRR@5",
-        *([TO_CHOOSE_BY] if mixed else []),
+        *([TO_CHOOSE_BY] if has_share else []),
         "95 %",
         f"against the {FIRST_STAGE}",
         "against the raw two",

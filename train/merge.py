@@ -170,15 +170,17 @@ def _merged(config: MergeConfig) -> list[str]:
                 write_markdown(folder, "Merge", compared.parts)
     if compared is not None:
         tables = [part for part in compared.parts if isinstance(part, TextTable)]
-        named = {table.columns[0]: table for table in tables}
-        log_tables(config.wandb, named, folder=config.out, program="merge", config=as_plain(config))
+        table_of = {table.columns[0]: table for table in tables}
+        log_tables(
+            config.wandb, table_of, folder=config.out, program="merge", config=as_plain(config)
+        )
         lines = [render(compared.parts), "", *lines]
     return [*lines, f"In {config.out}."]
 
 
 def _merge_reranker(config: MergeConfig) -> list[str]:
-    alone = "one, where one is a re-ranker: these are exported as trained, not summed"
-    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
+    allowed = "one, where one is a re-ranker: these are exported as trained, not summed"
+    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, allowed)
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
@@ -194,8 +196,8 @@ def _card(
     title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
     if compared is not None:
         return Card(title, compared.report, compared.report.chosen or "")
-    chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
-    if scale is not None or not chosen or not (run / REPORT_FILE).is_file():
+    is_chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
+    if scale is not None or not is_chosen or not (run / REPORT_FILE).is_file():
         return Card(title)
     report = Report.read(run)
     return Card(title, report, report.chosen or "")
@@ -253,13 +255,15 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
 
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
-    chosen, choice = _choose(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
-    named = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
-    reports = {scale: scored(scale, reported).report for scale in sorted({*named.values()})}
-    systems = {name: replace(reports[scale], name=name) for name, scale in named.items()}
+    picked, choice = _choose(
+        config, selection, "scale", on_val, lambda scale: abs(1 - scale), floor
+    )
+    scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: picked}
+    reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
+    systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
     report = _report(config, manifest, reported, systems, PICKED, (choice,))
-    titles = {PICKED: f"{PICKED} ({chosen:.12g})"}
-    return Compared(report, _report_parts(report, titles)), chosen
+    titles = {PICKED: f"{PICKED} ({picked:.12g})"}
+    return Compared(report, _report_parts(report, titles)), picked
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
@@ -280,12 +284,12 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
         settings = {"checkpoint": _formula(config) if name == SUM else str(folder)}
         if selection is not None:
             on_val[name] = _score(config, encoder, manifest, selection.val, settings)
-        one = _score(config, encoder, manifest, reported, settings)
-        systems[name] = replace(one.report, name=name)
+        scored = _score(config, encoder, manifest, reported, settings)
+        systems[name] = replace(scored.report, name=name)
     choices: tuple[Choice, ...] = ()
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
-        _, choice = _choose(config, selection, "checkpoint", on_val, lambda one: one != SUM)
+        _, choice = _choose(config, selection, "checkpoint", on_val, lambda part: part != SUM)
         choices = (choice,)
     report = _report(config, manifest, reported, systems, SUM, choices)
     return Compared(report, [*filter(None, [note]), *_report_parts(report, {})])
@@ -326,29 +330,29 @@ def _score(
 ) -> ScoredSystem:
     rendering, store = manifest.rendering, config.open_store()
     scoring = Scoring(repeats=0)
-    one = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
-    forms = replace(one.report, claims=rendering.claims, sources=rendering.sources)
-    return replace(one, report=replace(forms, settings=settings))
+    scored = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
+    forms = replace(scored.report, claims=rendering.claims, sources=rendering.sources)
+    return replace(scored, report=replace(forms, settings=settings))
 
 
 def _choose(
     config: MergeConfig,
     selection: SelectionData,
-    what: str,
+    key: str,
     on_val: Mapping[Option, ScoredSystem],
     distance: Callable[[Option], float],
     floor: Option | None = None,
 ) -> tuple[Option, Choice]:
     weighing = selection.weighing()
     return choose(
-        what,
-        {option: weighing.of(one.run) for option, one in on_val.items()},
+        key,
+        {option: weighing.of(scored.run) for option, scored in on_val.items()},
         weighing,
-        settings=lambda option: {what: option},
+        settings=lambda option: {key: option},
         distance=distance,
         rule=config.rule,
         floor=floor,
-        tables={option: one.report.table for option, one in on_val.items()},
+        tables={option: scored.report.table for option, scored in on_val.items()},
         trials=True,
         note=selection.note,
     )

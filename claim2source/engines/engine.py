@@ -204,7 +204,7 @@ class Engine(PaperTable):
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
         while seal is not None:
-            why = why_damaged(self.files, seal, self._folder, known=self._seal)
+            why = why_damaged(self.files, seal, self._folder, verified=self._seal)
             if not why:
                 self._seal = seal
                 return

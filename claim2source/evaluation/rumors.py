@@ -64,19 +64,18 @@ def score_rumors(
     repeats: int = 0,
     seed: int = 0,
     *,
-    named: Run | None = None,
+    evidence: Run | None = None,
 ) -> RumorScores:
     """Score the first five tweets of every rumour, and the verdicts, where there are any.
 
-    `named` is the evidence that the verdicts name, where it is not that of `run`. `repeats` is the
-    number of draws of the intervals, 0 for none. Raises ValueError where the rumours have no
-    labels.
+    `evidence` is named by the verdicts, where it is not that of `run`. `repeats` is the number of
+    draws of the intervals, 0 for none. Raises ValueError where the rumours have no labels.
     """
     if not rumors.is_labelled:
         raise ValueError("no labels to score by")
     ids = [rumor.id for rumor in rumors.rumors]
     qrels, top = rumors.dataset.qrels, run.top(MOST)
-    said_by = top if named is None else named.top(MOST)
+    said_by = top if evidence is None else evidence.top(MOST)
     judged = [claim for claim in ids if qrels.golds(claim)]
     # NaN: not in the mean.
     by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}
@@ -99,8 +98,8 @@ def score_rumors(
         ]
         measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))
         measures[STRICT] = partial(_macro_f1, actual, labels, evidenced)
-    once = np.ones((1, len(ids)))
-    means = {name: float(measure(once)[0]) for name, measure in measures.items()}
+    weights = np.ones((1, len(ids)))
+    means = {name: float(measure(weights)[0]) for name, measure in measures.items()}
     values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
     ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
     return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
@@ -118,8 +117,8 @@ def macro_f1(
 
     A right label that is not `evidenced` is a false positive of it, and not counted as missed.
     """
-    every = [True] * len(actual) if evidenced is None else evidenced
-    return float(_macro_f1(actual, predicted, every, np.ones((1, len(actual))))[0])
+    mask = [True] * len(actual) if evidenced is None else evidenced
+    return float(_macro_f1(actual, predicted, mask, np.ones((1, len(actual))))[0])
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:

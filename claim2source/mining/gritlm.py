@@ -49,13 +49,13 @@ def write_gritlm(
     sources = {source.id: source for source in dataset.sources}
     encoder = json.JSONEncoder(ensure_ascii=False)
 
-    def shown(kind: str, name: str, texts: list[str]) -> str:
+    def example(kind: str, name: str, texts: list[str]) -> str:
         if not texts[0].strip():
             raise InputError(path, field=kind, why=f"{name!r} has no text to embed")
         return texts[0]
 
     def source(name: str) -> list[str]:
-        return ["", shown("source", name, rendering.source_texts([sources[name]]))]
+        return ["", example("source", name, rendering.source_texts([sources[name]]))]
 
     count = left_out = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def write_gritlm(
             if not row.negatives:
                 left_out += 1
                 continue
-            text = shown("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
+            text = example("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
             line = {
                 "query": [instruction, text],
                 "pos": [source(row.positive)],

@@ -308,7 +308,9 @@ class _Picker:
             missed = int((~listed).sum())
             self.counts.missed_golds += missed
             self.counts.rows_left_out += missed
-            pairs = [pair for pair, kept in zip(pairs, listed.tolist(), strict=True) if kept]
+            pairs = [
+                pair for pair, is_listed in zip(pairs, listed.tolist(), strict=True) if is_listed
+            ]
             rows, golds = rows[listed], golds[listed]
         limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
         hard = self._hard_negatives(pairs, window, rows, limits)
@@ -321,8 +323,8 @@ class _Picker:
         # Claims with the same text have the same golds, whose words take memory.
         duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
-            known = (gold for gold in self.golds[claim.id] if gold in self.position)
-            golds = frozenset(self.position[gold] for gold in known)
+            ids = (gold for gold in self.golds[claim.id] if gold in self.position)
+            golds = frozenset(self.position[gold] for gold in ids)
             if golds not in duplicates:
                 duplicates[golds] = self.near_duplicates.of(golds)
             for gold in claim.golds:
@@ -340,7 +342,7 @@ class _Picker:
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
         random = self.config.pick == "random"
-        most = self.config.last_rank if random else self.config.hard
+        limit = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
@@ -357,27 +359,27 @@ class _Picker:
         checked[[not pair.duplicates for pair in pairs]] = True
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
-            taken = free & ~close & ~duplicate
+            mask = free & ~close & ~duplicate
             # The list counts as read up to its last source that is taken.
-            read = np.cumsum(taken, axis=1) - taken < most
+            read = np.cumsum(mask, axis=1) - mask < limit
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
             for i, column in zip(*map(np.ndarray.tolist, np.nonzero(unchecked)), strict=True):
                 duplicate[i, column] = int(positions[i, column]) in pairs[i].duplicates
             checked |= unchecked
-        taken &= read
+        mask &= read
         self.counts.left_out_gold += int((gold & read).sum())
         self.counts.left_out_pool += int((outside & read).sum())
         self.counts.left_out_duplicate += int((duplicate & read).sum())
         self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
-        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][taken].tolist()
-        scores = window.scores[rows, columns][taken].tolist()
-        names = map(self.ids.__getitem__, positions[taken].tolist())
+        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][mask].tolist()
+        scores = window.scores[rows, columns][mask].tolist()
+        names = map(self.ids.__getitem__, positions[mask].tolist())
         origins = map(_ORIGINS.__getitem__, found_by)
         negatives = map(Negative._make, zip(names, scores, origins, strict=True))
         # One list at a time: many objects at once would set off the garbage collector.
-        lists = (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
+        lists = (list(islice(negatives, count)) for count in mask.sum(axis=1).tolist())
         if not random:
             return lists
         return (self._draw_hard(pair, listed) for pair, listed in zip(pairs, lists, strict=True))
@@ -390,19 +392,19 @@ class _Picker:
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
     ) -> list[Negative]:
         """Draw random negatives, seeded by the claim, so that no other claim changes the draw."""
-        drawn: list[Negative] = []
+        negatives: list[Negative] = []
         if not self.config.random:
-            return drawn
+            return negatives
         excluded = {self.position[negative.source] for negative in hard} | pair.golds
         for position in self._shuffled_pool(pair.claim):
             if position in excluded or position in pair.duplicates:
                 continue
             score = float(similarities[position])
             if score <= limit:
-                drawn.append(Negative(self.ids[position], score, "random"))
-                if len(drawn) == self.config.random:
+                negatives.append(Negative(self.ids[position], score, "random"))
+                if len(negatives) == self.config.random:
                     break
-        return drawn
+        return negatives
 
     def _shuffled_pool(self, claim: Claim) -> Iterator[int]:
         draw = np.random.default_rng([self.config.seed, _number(claim.id)])

@@ -294,7 +294,7 @@ def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
 
 def _scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
     scores = score_rumors(
-        rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
+        rumors, row.run, row.verdicts, config.repeats, config.seed, evidence=row.named
     )
     table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
     report = replace(

@@ -226,8 +226,8 @@ class DropCheckpoints(Checkpoint):
         run, config = self.session.run, self.config
         if self.session.world.is_first and config.keep == "best":
             self.file.wait()
-            chosen, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
-            run.prune(chosen)
+            epoch, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
+            run.prune(epoch)
 
 
 class EvaluateOnVal(pl.Callback, ABC):
@@ -286,12 +286,12 @@ class EvaluateOnVal(pl.Callback, ABC):
                 module.log_dict(values, logger=False)
 
     def _save_and_score(self, epoch: int) -> ValScores | None:
-        folder, written = self.run.checkpoint(epoch), self.manifest
+        folder, manifest = self.run.checkpoint(epoch), self.manifest
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-            written = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
+            manifest = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
         if (scores := self.score(epoch)) is not None:
-            replace(written, scores=scores.by_split()).write(folder)
+            replace(manifest, scores=scores.by_split()).write(folder)
         return scores
 
     def _record(self, scores: ValScores, module: TrainingModule) -> Epoch:
@@ -301,11 +301,11 @@ class EvaluateOnVal(pl.Callback, ABC):
         mean = sum(finite) / len(finite) if finite else None
         text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
         skipped = len(losses) - len(finite)
-        more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
         self.run.record(entry)
         self.session.logs.scores(entry, module.steps_done)
-        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{more}", flush=True)
+        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
         return entry
 
 
@@ -396,8 +396,8 @@ class KeepState(Checkpoint):
     state to begin with.
     """
 
-    def __init__(self, session: Session, every: int) -> None:
-        self.run, self.world, self.every = session.run, session.world, every
+    def __init__(self, session: Session, interval: int) -> None:
+        self.run, self.world, self.every = session.run, session.world, interval
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False

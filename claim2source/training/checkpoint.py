@@ -54,9 +54,11 @@ def save_checkpoint(
                 save_adapter(encoder.model, temporary, manifest.base.name)
             else:
                 state = encoder.model.state_dict()
-                plain = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-                more: dict[str, Any] = {} if encoder.dense is None else {"state_dict": plain}
-                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
+                encoder_state = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+                options: dict[str, Any] = (
+                    {} if encoder.dense is None else {"state_dict": encoder_state}
+                )
+                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **options)
                 for file in tokenizer_files(base_folder):
                     shutil.copyfile(file, temporary / file.name)
             weights = replace(written_weights(temporary, kind), trained=trained)
@@ -64,21 +66,21 @@ def save_checkpoint(
             from claim2source.models.projection import save_projection
 
             weights = replace(weights, projection=save_projection(encoder.dense, temporary))
-        written = replace(manifest, weights=weights)
-        written.write(temporary)
-    return written
+        manifest_of_weights = replace(manifest, weights=weights)
+        manifest_of_weights.write(temporary)
+    return manifest_of_weights
 
 
 def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict[str, torch.Tensor]:
     """Select the weights that a checkpoint holds: those of the adapter, or all."""
-    every = model.named_parameters()
-    return {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+    parameters = model.named_parameters()
+    return {name: p.detach() for name, p in parameters if kind == "full" or p.requires_grad}
 
 
 def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
     """Hash the files of weights and of their config."""
-    adapter, whole = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
-    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else whole))
+    adapter, full = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
+    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else full))
     return Weights(kind, content, config_sha256=settings)
 
 
@@ -212,9 +214,9 @@ def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     return max(lists, key=len, default=torch.nn.ModuleList())
 
 
-def _freeze_below(model: torch.nn.Module, kept: int) -> None:
-    """Freeze all weights before the last `kept` layers; no gradient goes through them."""
-    first = next(layers_of(model)[-kept].parameters())
+def _freeze_below(model: torch.nn.Module, count: int) -> None:
+    """Freeze all weights before the last `count` layers; no gradient goes through them."""
+    first = next(layers_of(model)[-count].parameters())
     for parameter in model.parameters():
         if parameter is first:
             return

@@ -169,7 +169,7 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
 
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
-    found = report_run(session, setup.config, setup.data, epoch, choice)
+    result = report_run(session, setup.config, setup.data, epoch, choice)
     # The folder is still locked: the evaluation reads its checkpoints.
     evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
-    return found
+    return result

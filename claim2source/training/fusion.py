@@ -217,13 +217,13 @@ def try_recipes(
 
     The first penalty is the one by which the path is made.
     """
-    tried = {}
+    results = {}
     for views in forward_path(lists, folds, signed, base, penalties[0]):
         visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            tried[recipe] = held_out(visible, folds, penalty, signed[list(views)])
-    return tried
+            results[recipe] = held_out(visible, folds, penalty, signed[list(views)])
+    return results
 
 
 PENALTIES = (0.001, 0.01, 0.1)
@@ -245,7 +245,7 @@ class Candidates:
 
     def __post_init__(self) -> None:
         stages = self.system.stages
-        learned = [one.name == f"rerank {Learned.__name__.lower()}" for one in stages]
+        learned = [stage.name == f"rerank {Learned.__name__.lower()}" for stage in stages]
         if any(learned):
             before = replace(self.system, stages=stages[: learned.index(True)])
             object.__setattr__(self, "system", before)
@@ -411,12 +411,12 @@ class Fitting:
 
     def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
-        tried = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
-        none: dict[Recipe, Table] = dict.fromkeys(tried, {})
+        scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
+        none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
             "learned fusion",
-            tried,
+            scores,
             weighing,
             settings=self._settings,
             # Fewer views are nearer to the base; a penalty is less than a view.
@@ -439,9 +439,9 @@ class Fitting:
             mine = folds == fold
             train, test = self.lists.of(~mine), self.lists.of(mine)
             recipe, _ = self.chosen(train, weighing.among(~mine), inner=1)
-            both = train.seeing(recipe.views), test.seeing(recipe.views)
+            halves = train.seeing(recipe.views), test.seeing(recipe.views)
             signed = self.signed[list(recipe.views)]
-            values[mine] = rank_others(*both, recipe.penalty, signed)
+            values[mine] = rank_others(*halves, recipe.penalty, signed)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:

@@ -104,14 +104,14 @@ def distillation(
     count 0; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
-    counted = taught(teacher)
+    mask = taught(teacher)
     target = teacher.nan_to_num() / teacher_temperature
     # A row without candidates keeps all columns: an empty softmax would be NaN.
-    open_ = counted | ~counted.any(dim=1, keepdim=True)
+    open_ = mask | ~mask.any(dim=1, keepdim=True)
     expected = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     predicted = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     # -inf minus -inf would be NaN, and so would its gradient.
-    terms = expected.exp() * (expected - predicted).masked_fill(~counted, 0.0)
+    terms = expected.exp() * (expected - predicted).masked_fill(~mask, 0.0)
     return terms.sum() / len(claims)
 
 
@@ -253,10 +253,10 @@ class LossesConfig(Settings):
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
-        named = (self.distillation, self.keep_base, self.consistency, self.alignment)
-        others = (term.weight for term in named)
+        losses = (self.distillation, self.keep_base, self.consistency, self.alignment)
+        weights = (term.weight for term in losses)
         require(
-            any((self.info_nce.weight, self.matryoshka.dimensions, *others)),
+            any((self.info_nce.weight, self.matryoshka.dimensions, *weights)),
             "losses.info_nce.weight",
             self.info_nce.weight,
             "above 0 where no other loss is on",
@@ -307,8 +307,8 @@ def combined(
     weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
     if sizes:
-        cut = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
-        parts = [info_nce(*vectors, *columns, temperature) for vectors in cut]
+        prefixes = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
+        parts = [info_nce(*vectors, *columns, temperature) for vectors in prefixes]
         terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
         weights["matryoshka"] = 1.0
     if inputs.teacher is not None:

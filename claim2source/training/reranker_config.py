@@ -87,10 +87,10 @@ class FirstStageConfig(Settings):
     models: Path | None = None
 
     def check(self) -> None:
-        both = bool(self.run) and self.system is not None
-        require(not both, "first.system", self.system, "none beside first.run")
-        alone = self.checkpoint is None or self.system is not None
-        require(alone, "first.checkpoint", self.checkpoint, "none without first.system")
+        has_both = bool(self.run) and self.system is not None
+        require(not has_both, "first.system", self.system, "none beside first.run")
+        has_system = self.checkpoint is None or self.system is not None
+        require(has_system, "first.checkpoint", self.checkpoint, "none without first.system")
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,10 @@ class RerankerConfig(RunConfig):
         allowed = "float32 with tuning: full; 16 bits lose small steps"
         require(not full or model.dtype == "float32", "model.dtype", model.dtype, allowed)
         two = model.labels == 2
-        wanted = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
-        require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
+        allowed_kinds = (
+            "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
+        )
+        require(two == (loss == "cross_entropy"), "loss.kind", loss, allowed_kinds)
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 

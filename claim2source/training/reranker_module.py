@@ -103,24 +103,24 @@ class GroupLoss:
         self.given.logits, kind = logits, self.config.kind
         ends = torch.tensor(sizes).cumsum(0).tolist()
         rows = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
-        found: Tensor
+        loss: Tensor
         if kind in ("bce", "cross_entropy"):
             target = golds.float() if kind == "bce" else golds.long()
-            found = self.loss([[""] * len(logits), sum(rows, [])], target)
+            loss = self.loss([[""] * len(logits), sum(rows, [])], target)
         elif kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
             single = [
                 self.loss([[""], *([row] for row in part)], teacher[None, part]) for part in rows
             ]
-            found = torch.stack(single).mean()
+            loss = torch.stack(single).mean()
         else:
             targets = [part.float() for part in golds.split(list(sizes))]
             if kind == "listwise":
                 # Its targets are a softmax: these give the golds all of it.
                 targets = [part.log() for part in targets]
-            found = self.loss([[""] * len(rows), rows], targets)
-        return found
+            loss = self.loss([[""] * len(rows), rows], targets)
+        return loss
 
 
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
@@ -217,13 +217,13 @@ class RerankerModule(TrainingModule):
                 loss = self.loss_of_groups[0](logits.float(), ready.sizes, golds, teacher)
             values = logits.detach().float()
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
-            alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
-            share = torch.tensor(sum(alike) / len(alike), device=loss.device)
+            uniform = [are_alike(group) for group in scores.split(list(ready.sizes))]
+            share = torch.tensor(sum(uniform) / len(uniform), device=loss.device)
             terms.update({"loss": loss.detach(), ALIKE: share})
             return loss
 
         with without_copies(self.model):
-            passed = self.run_chunks(chunks, encode, loss_of, whole=self.chunk_size is None)
+            passed = self.run_chunks(chunks, encode, loss_of, one_chunk=self.chunk_size is None)
         self.window.terms.append(terms)
         self.window.claims += len(ready.sizes)
         for part in ready.parts:
@@ -232,16 +232,16 @@ class RerankerModule(TrainingModule):
             self.window.padded += sum(mask.numel() for mask in masks)
         return self.share_of_step(passed, ready.plan)
 
-    def configure_gradient_clipping(self, *arguments: Any, **more: Any) -> None:
+    def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
         """Clip the gradients, and stop where the scores have been alike for many steps.
 
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
-        super().configure_gradient_clipping(*arguments, **more)
+        super().configure_gradient_clipping(*arguments, **options)
         self._alike = self._alike + 1 if self.step.terms[ALIKE] == 1 else 0
         if self._alike == MOST_ALIKE:
-            where = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
-            self.give_up(COLLAPSED.format(where=where))
+            reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
+            self.give_up(COLLAPSED.format(where=reason))
 
     def summary(
         self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
@@ -324,13 +324,13 @@ class PipelineOnVal(EvaluateOnVal):
             claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
         }
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
-        alike = (claim in failed or are_alike(row) for claim, row in several.items())
-        return bool(several) and all(alike)
+        uniform = (claim in failed or are_alike(row) for claim, row in several.items())
+        return bool(several) and all(uniform)
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
     """Score a ranking of val; `choose_by` is the metric of the choice."""
-    one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
+    scored = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
     weighing, metric = data.weighing, config.choose_by
     values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
-    return val_scores(one.report, values, weighing)
+    return val_scores(scored.report, values, weighing)
