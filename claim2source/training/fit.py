@@ -109,9 +109,10 @@ def lightning_trainer(
     }
     arguments: dict[str, Any] = {"enable_model_summary": False}
     arguments |= trainer_arguments(config.trainer) | ours
-    for name, parts in {"callbacks": callbacks, "plugins": [file]}.items():
+    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
+    for name, part in parts.items():
         others = arguments.get(name) or []
-        arguments[name] = [*parts, *(others if isinstance(others, list) else [others])]
+        arguments[name] = part + (others if isinstance(others, list) else [others])
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := config.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
