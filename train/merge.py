@@ -289,7 +289,7 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
     choices: tuple[Choice, ...] = ()
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
-        _, choice = _choose(config, selection, "checkpoint", on_val, lambda part: part != SUM)
+        _, choice = _choose(config, selection, "checkpoint", on_val, lambda name: name != SUM)
         choices = (choice,)
     report = _report(config, manifest, reported, systems, SUM, choices)
     return Compared(report, [*filter(None, [note]), *_report_parts(report, {})])

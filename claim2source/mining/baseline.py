@@ -77,11 +77,11 @@ def random_baseline(
     else:
         positions = pool[draw.integers(len(pool), size=(len(sample), SOURCES))]
     scores = np.einsum("cd,csd->cs", np.asarray(encoded(sample), np.float64), sources[positions])
-    own = [
+    is_gold = [
         [ids[position] in golds[claim.id] for position in row]
         for claim, row in zip(sample, positions.tolist(), strict=True)
     ]
-    non_golds = np.ma.masked_array(scores, own)
+    non_golds = np.ma.masked_array(scores, is_gold)
     if not non_golds.count():
         return RandomBaseline(0.0, 0.0, 0)
     # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.

@@ -304,14 +304,14 @@ class _Picker:
         rows = np.array([pair.row for pair in pairs])
         golds = np.array([self.position[pair.gold] for pair in pairs])
         if not self.config.missed_golds:
-            listed = (window.positions[rows] == golds[:, None]).any(axis=1)
-            missed = int((~listed).sum())
+            is_listed = (window.positions[rows] == golds[:, None]).any(axis=1)
+            missed = int((~is_listed).sum())
             self.counts.missed_golds += missed
             self.counts.rows_left_out += missed
             pairs = [
-                pair for pair, is_listed in zip(pairs, listed.tolist(), strict=True) if is_listed
+                pair for pair, is_kept in zip(pairs, is_listed.tolist(), strict=True) if is_kept
             ]
-            rows, golds = rows[listed], golds[listed]
+            rows, golds = rows[is_listed], golds[is_listed]
         limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
         hard = self._hard_negatives(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
@@ -323,8 +323,9 @@ class _Picker:
         # Claims with the same text have the same golds, whose words take memory.
         duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
-            ids = (gold for gold in self.golds[claim.id] if gold in self.position)
-            golds = frozenset(self.position[gold] for gold in ids)
+            golds = frozenset(
+                self.position[gold] for gold in self.golds[claim.id] if gold in self.position
+            )
             if golds not in duplicates:
                 duplicates[golds] = self.near_duplicates.of(golds)
             for gold in claim.golds:
@@ -334,8 +335,8 @@ class _Picker:
         if self.config.share_of != "above_last":
             return limits_of(self.config, gold_scores, baseline=self.counts.baseline)
         scores = window.similarities[rows[:, None], window.positions[rows]]
-        listed = window.positions[rows] >= 0
-        last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
+        is_listed = window.positions[rows] >= 0
+        last = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
         return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
     def _hard_negatives(

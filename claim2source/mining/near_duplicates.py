@@ -21,10 +21,10 @@ def distinct_words(text: str) -> frozenset[str]:
     return frozenset(_WORDS(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+def jaccard(words: frozenset[str], others: frozenset[str]) -> float:
     """Compute the share of two texts' words that both have; 0 where one has none."""
-    shared = len(a & b)
-    return shared / (len(a) + len(b) - shared) if shared else 0.0
+    shared = len(words & others)
+    return shared / (len(words) + len(others) - shared) if shared else 0.0
 
 
 def same_papers(
@@ -42,7 +42,7 @@ def same_papers(
     ):
         if threshold is not None:
             matches = _similar_pairs([distinct_words(text) for text in texts], threshold)
-            pairs += [(sources[i].id, sources[j].id) for i, j in matches]
+            pairs += [(sources[first].id, sources[second].id) for first, second in matches]
     return pairs
 
 

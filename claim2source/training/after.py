@@ -85,16 +85,16 @@ def evaluate_after(config: FinetuneConfig, checkpoint: Path, *, trained: bool) -
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    folders: list[Path] = []
+    outputs: list[Path] = []
     if config.after is not None:
         folder = config.out / FOLDER
         with _logged_failure("the evaluation"):
             evaluation = read_after(config, config.after)
             tables = evaluate_table(evaluation, config.data.train_split)
             say(f"\n{tables}")
-            folders.append(folder)
+            outputs.append(folder)
         with _logged_failure("the page"):
-            if folders:
+            if outputs:
                 page = html_report(
                     [folder],
                     folder / PAGE,
@@ -105,8 +105,8 @@ def evaluate_after(config: FinetuneConfig, checkpoint: Path, *, trained: bool) -
                     wandb=wandb_mode(config.wandb.mode),
                 )
                 say(f"\n{page}")
-                folders.append(folder / PAGE)
-    say(next_steps(config, checkpoint, trained, folders))
+                outputs.append(folder / PAGE)
+    say(next_steps(config, checkpoint, trained, outputs))
 
 
 @contextmanager

@@ -253,8 +253,8 @@ class LossesConfig(Settings):
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
-        losses = (self.distillation, self.keep_base, self.consistency, self.alignment)
-        weights = (term.weight for term in losses)
+        weighted = (self.distillation, self.keep_base, self.consistency, self.alignment)
+        weights = (term.weight for term in weighted)
         require(
             any((self.info_nce.weight, self.matryoshka.dimensions, *weights)),
             "losses.info_nce.weight",

@@ -62,8 +62,8 @@ class ModelShape:
         targets, adapters = config.lora.targets, 0
         for name, module in model.named_modules():
             last = name.rsplit(".", 1)[-1]
-            is_target = last in targets if targets else "pooler" not in name.split(".")
-            if isinstance(module, torch.nn.Linear) and is_target:
+            has_adapter = last in targets if targets else "pooler" not in name.split(".")
+            if isinstance(module, torch.nn.Linear) and has_adapter:
                 adapters += config.lora.r * (module.in_features + module.out_features)
         return cls(base.linear, adapters, base.layers, base.width)
 
@@ -162,8 +162,8 @@ class Memory:
         a_layer = bytes_per_token(model, config)
         checkpointed = bool(config.optimisation.gradient_checkpointing)
         width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
-        stored = model.config.hidden_size * width if checkpointed else a_layer
-        a_token = stored * shape.layers + (a_layer if checkpointed else 0.0)
+        of_layer = model.config.hidden_size * width if checkpointed else a_layer
+        a_token = of_layer * shape.layers + (a_layer if checkpointed else 0.0)
         return cls(weights, trained * TRAINED, a_token, tokens)
 
 

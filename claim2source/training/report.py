@@ -258,8 +258,8 @@ def report_pipeline(
     for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
         checkpoint = run.checkpoint(number)
         if number not in results:
-            reads = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
-            stage = reads(
+            stage_class = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
+            stage = stage_class(
                 model=str(checkpoint),
                 depth=config.first.depth,
                 dtype=config.model.dtype,
@@ -309,10 +309,10 @@ def pipeline_table(report: Report) -> TextTable:
     languages = list(on_val)
 
     def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
-        score_of_report = None if system is None else report.systems[system].macro[MAIN_METRIC]
+        reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         values = [entry.val[language][MAIN_METRIC] for language in languages]
         score = None if entry.score is None else score_to_choose_by(entry)
-        return [name, *values, score, entry.loss, score_of_report]
+        return [name, *values, score, entry.loss, reported]
 
     first_entry = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
     rows = [row(f"{FIRST_STAGE}: {first.model}", first_entry, FIRST_STAGE)]

@@ -110,13 +110,13 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}
     if world.is_first:
-        splits, data_config = {VAL: data.val, REPORTED: data.report}, config.data
+        splits, settings = {VAL: data.val, REPORTED: data.report}, config.data
         rankings = first.rank(
             splits,
             data.report,
-            data_config.dataset,
+            settings.dataset,
             session.store,
-            lenient=data_config.lenient,
+            lenient=settings.lenient,
             device=config.device,
         )
     return Setup(config, data, first, reranker, rankings, trainer, evaluation)

@@ -44,13 +44,15 @@ def system_hash(system: System, folder: Path | None = None) -> str:
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
         names_in_stages = list(_texts_in([stage.entry for stage in system.stages]))
         files = [file_hash(value) for value in names_in_stages if Path(value).is_file()]
-        stage_hashes = [x for x in map(_weights_hash, names_in_stages) if x is not None]
+        stage_models = [
+            sha256 for sha256 in map(_weights_hash, names_in_stages) if sha256 is not None
+        ]
         # Of a checkpoint the weights say more than its place.
-        names = dict.fromkeys(m.name for m, weight in zip(models, weights, strict=True) if weight)
+        names = dict.fromkeys(m.name for m, sha256 in zip(models, weights, strict=True) if sha256)
         settings = repr(system.settings)
         for name in names:
             settings = settings.replace(repr(name), "")
-        return content_hash([settings, weights, files, stage_hashes])
+        return content_hash([settings, weights, files, stage_models])
 
 
 def _weights_hash(name: str) -> str | None:
@@ -173,10 +175,10 @@ class RerankerPairs:
         claims: Mapping[str, Claim] = {claim.id: claim for claim in train.claims}
         self.rows = [row for row in rows if len(self._ids(row, 0)) > 1]
         self.untaught = len(rows) - len(self.rows)
-        claims_of_rows = [claims[row.claim] for row in self.rows]
-        self.golds = [claim.golds for claim in claims_of_rows]
-        self.languages = [claim.lang for claim in claims_of_rows]
-        self._claims = rendering.claim_texts(claims_of_rows)
+        row_claims = [claims[row.claim] for row in self.rows]
+        self.golds = [claim.golds for claim in row_claims]
+        self.languages = [claim.lang for claim in row_claims]
+        self._claims = rendering.claim_texts(row_claims)
         source_ids = {n.source for row in self.rows for n in row.negatives}
         source_ids |= {row.positive for row in self.rows}
         sources = [source for source in train.sources if source.id in source_ids]
@@ -193,13 +195,13 @@ class RerankerPairs:
 
     def _ids(self, row: MinedRow, epoch: int) -> list[str]:
         scored = None if self.teacher is None else self.teacher.get(row.claim, {})
-        listed = [n for n in row.negatives if scored is None or n.source in scored]
+        negatives = [n for n in row.negatives if scored is None or n.source in scored]
         gold = [row.positive] if scored is None or row.positive in scored else []
         # Without the gold, one more is there to compare with.
         count = self.negatives + 1 - len(gold)
-        negatives = in_turn(listed, count, epoch) if len(listed) > count else listed
-        negatives.sort(key=lambda negative: negative.origin == "random")
-        return [*gold, *(negative.source for negative in negatives)]
+        group = in_turn(negatives, count, epoch) if len(negatives) > count else negatives
+        group.sort(key=lambda negative: negative.origin == "random")
+        return [*gold, *(negative.source for negative in group)]
 
     def pairs(self, number: int, ids: Sequence[str]) -> list[Pair]:
         """Write the texts of a pair's claim and of sources."""

@@ -145,16 +145,16 @@ class TrainedReranker(ABC):
     def _empty_stage(self, depth: int) -> Any:
         config = self.config.model
         texts = {"max_length": config.max_length, "instruction": config.instruction}
-        values: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
+        options: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
         if self.reads is YesNo:
-            values["template"] = config.template
+            options["template"] = config.template
         return self.reads(
             model=config.name,
             revision=config.revision,
             dtype=config.dtype,
             allow_remote_code=config.allow_remote_code,
             depth=depth,
-            **values,
+            **options,
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
@@ -174,9 +174,9 @@ class TrainedReranker(ABC):
                 else:
                     save_adapter(self.model, temporary, manifest.base.name)
                 weights = written_weights(temporary, kind)
-            saved = replace(manifest, weights=weights)
-            saved.write(temporary)
-        return saved
+            manifest = replace(manifest, weights=weights)
+            manifest.write(temporary)
+        return manifest
 
 
 class CrossEncoderToTrain(TrainedReranker):

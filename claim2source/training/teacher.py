@@ -146,12 +146,12 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     for claim in train.claims:
         scored = teacher.scores.get(claim.id, {})
         non_golds = [pair for pair in scored.items() if pair[0] not in claim.golds]
-        listed = [
+        negatives = [
             Negative(source, score, "teacher")
             for source, score in non_golds[config.first_rank - 1 : config.last_rank]
             if config.pool == "all" or source in golds
         ]
-        rows += [MinedRow(claim.id, gold, tuple(listed[: config.hard])) for gold in claim.golds]
+        rows += [MinedRow(claim.id, gold, tuple(negatives[: config.hard])) for gold in claim.golds]
     return rows
 
 
@@ -287,8 +287,8 @@ class SourceTeacher:
         """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():
-            earlier = load_projection(folder, projection.in_features)
-            projection.load_state_dict(earlier.state_dict())
+            initial = load_projection(folder, projection.in_features)
+            projection.load_state_dict(initial.state_dict())
         else:
             student = Encoder(
                 self.student.model, self.student.tokenizer, self.student.settings, untrained
