@@ -102,10 +102,10 @@ def abstain(config: AbstainConfig) -> str:
 
     # Fit on train, and write the richest model of the target that was asked for.
     train = runner.choosing_claims(system).val
-    known = paired_results(runner, system, config.claims, train)
+    fitting = paired_results(runner, system, config.claims, train)
     paired = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
     on = f" of {train.name or config.dataset}, {train.split}"
-    fitted = fit_all(known, paired, config.risk, on)
+    fitted = fit_all(fitting, paired, config.risk, on)
     [model for model in fitted.values() if model.target == config.target][-1].model.write(
         config.out / "abstain.json"
     )

@@ -109,7 +109,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(paired, seed=seed, said=summary)
+    chosen = fit_abstention(paired, seed=seed, on=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
     groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]

@@ -40,14 +40,14 @@ def _tests_of(
         yield "Each stage against the one before", (row.tested[-1], row.tested[0])
     if row.name not in row.tested:
         return
-    same = [one for one in rows if one.form == row.form and one.name in one.tested]
+    same = [other for other in rows if other.form == row.form and other.name in other.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
         return next((row.name for row in same if fits(row)), None)
 
     planned, first = row.planned, row.planned.system.first
     if planned.varied is not None:
-        if base := among(lambda one: one.planned.system.name == planned.varied):
+        if base := among(lambda other: other.planned.system.name == planned.varied):
             yield "One setting at a time", (row.name, base)
         return
     own = [row for row in rows if row.planned.system.name == planned.system.name]
@@ -56,12 +56,12 @@ def _tests_of(
         yield "Other claim forms against original claims", (row.name, base_form.name)
     if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
         zero = among(
-            lambda one: (
-                (other := one.planned.checkpoint) is not None
-                and other.is_step_0
-                and other.run == checkpoint.run
-                and one.planned.suffix == planned.suffix
-                and one.planned.varied is None
+            lambda other: (
+                (candidate := other.planned.checkpoint) is not None
+                and candidate.is_step_0
+                and candidate.run == checkpoint.run
+                and other.planned.suffix == planned.suffix
+                and other.planned.varied is None
             )
         )
         if zero:
@@ -70,14 +70,14 @@ def _tests_of(
     if planned.system.stages:
         return
     if isinstance(first, HybridNode):
-        if part := among(lambda one: one.planned.system.name == first.dense.name):
+        if part := among(lambda other: other.planned.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
             untested.append(f"{planned.system.name} ({first.dense.display_name})")
-        if part := among(lambda one: one.planned.system.name == first.sparse.name):
+        if part := among(lambda other: other.planned.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):
-        if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
+        if papers := among(lambda other: other.planned.system.label_of() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
     elif base := _nearest_bm25(same, row):
         yield "Dense systems against BM25", (row.name, base)

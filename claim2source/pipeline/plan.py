@@ -212,8 +212,8 @@ def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            known = dict.fromkeys(item.system.name for item in planned)
-            allowed = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
+            all_names = dict.fromkeys(item.system.name for item in planned)
+            allowed = f"{did_you_mean(name, all_names)}allowed: {', '.join(all_names)}"
             raise ConfigError("only", name, "", f"{name!r} is not allowed; {allowed}")
     if not only:
         return list(planned)
@@ -221,7 +221,7 @@ def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
-    return any(name == given or fnmatchcase(name, given) for name in names for given in only)
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in only)
 
 
 def _varied(system: System, key: str, value: Any) -> System:

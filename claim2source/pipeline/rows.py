@@ -106,7 +106,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         pass  # its training's claims are not here
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
-    stages = [one.stage for one in system.stages]
+    stages = [stage.stage for stage in system.stages]
     scored = {}
     for number, (stage_name, stage) in enumerate(zip(stage_names, [None, *stages], strict=True)):
         name = row if number == last else f"{row}: {stage_name}"
@@ -245,8 +245,8 @@ def _versions(
         ):
             continue
         for version in stage.stage.each_version():
-            one = replace(stage, stage=version)
-            result = one.apply(data.claims, data.sources, results[:position], runtime)
+            version_stage = replace(stage, stage=version)
+            result = version_stage.apply(data.claims, data.sources, results[:position], runtime)
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
                 scores.setdefault((name, language), []).append(row[MAIN_METRIC])

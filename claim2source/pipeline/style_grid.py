@@ -174,10 +174,10 @@ def add_styles(
             failed = not_run_row(row.planned.system, row.form, error)
             not_run.append(replace(failed, system=f"{failed.system}: styles"))
             continue
-        for one in own.values():
-            if one.report.runs:
-                write_runs(one.run.top(WRITTEN), dataset, out / one.report.runs)
-                write_submissions(one.run, dataset, out / one.report.runs)
+        for cell in own.values():
+            if cell.report.runs:
+                write_runs(cell.run.top(WRITTEN), dataset, out / cell.report.runs)
+                write_submissions(cell.run, dataset, out / cell.report.runs)
         cells |= own
         if own:
             title = f"{row.name}: every cell against S0C0"

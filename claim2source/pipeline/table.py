@@ -275,7 +275,7 @@ class Evaluation:
         # First stages are asked for more than any metric needs; later ones may cut the lists.
         cut = scored_rows([row for row in rows if row.planned.system.stages])
         report = with_depth_notes(report, cut, dataset)
-        chosen = {one.name for row in on_chosen if (one := row.planned.checkpoint)}
+        chosen = {checkpoint.name for row in on_chosen if (checkpoint := row.planned.checkpoint)}
         of_rows = [
             f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
         ]

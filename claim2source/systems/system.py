@@ -125,10 +125,10 @@ class System:
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        named = self.stages[:stages]
-        if self.label is not None and named == self.stages:
+        first_stages = self.stages[:stages]
+        if self.label is not None and first_stages == self.stages:
             return self.label
-        return " + ".join([self.first.label_of(), *(stage.label for stage in named)])
+        return " + ".join([self.first.label_of(), *(stage.label for stage in first_stages)])
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
@@ -140,7 +140,7 @@ class System:
 
     def models(self) -> list[str]:
         """Name the models of its stages, any of which may have been trained on claims."""
-        return [model for one in self.stages for model in models_of(one.stage)]
+        return [model for stage in self.stages for model in models_of(stage.stage)]
 
     def on_checkpoint(
         self,
@@ -279,8 +279,8 @@ class SystemIndex:
         stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
-        for _, one in after:
-            cost = cost.over_same(one.cost)
+        for _, stage_result in after:
+            cost = cost.over_same(stage_result.cost)
         models = _dense_models(system.first, dict.fromkeys(claim.lang for claim in claims))
         main = system.first.main_model
         return SystemResult(

@@ -337,7 +337,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
         found = system.fit(SystemRuntime(progress=False), held_out)
         return found.system.stages[0].stage.threshold, found.choices[0]
 
-    held_out = HeldOut("", "", given=data, labels=labels)
+    held_out = HeldOut("", "", own_train=data, labels=labels)
     threshold, choice = fitted(held_out)
     # All right from 0.75 to 1.1: of these, the nearest to 0.4.
     assert threshold == 0.75 and choice.metric == "macro_f1"
@@ -345,7 +345,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     # Without the claims that are open the default will do, and what they say changes nothing.
     assert fitted(held_out.without({"b", "e"}))[0] == 0.4
     with pytest.raises(UserError, match="have no verdicts"):
-        fitted(HeldOut("", "", given=data))
+        fitted(HeldOut("", "", own_train=data))
     other = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
     with pytest.raises(UserError, match="no claim of 'train' has a gold"):
         other.fit(SystemRuntime(progress=False), held_out)
