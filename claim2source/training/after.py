@@ -15,6 +15,7 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
+from claim2source.evaluation.options import ReportConfig
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.plan import CHOSEN, STEP_0
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
@@ -92,16 +93,16 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
             written.append(folder)
         with _logged_failure("the page"):
             if written:
-                page = html_report(
-                    [folder],
-                    folder / PAGE,
+                config_of_page = ReportConfig(
+                    reports=[folder],
+                    html=folder / PAGE,
                     dataset=config.data.dataset,
                     split=config.data.report_split,
                     languages=config.languages,
                     lenient=config.data.lenient,
                     wandb=wandb_mode(config.wandb.mode),
                 )
-                say(f"\n{page}")
+                say(f"\n{html_report(config_of_page)}")
                 written.append(folder / PAGE)
     say(next_steps(config, chosen, trained, written))
 
