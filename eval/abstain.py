@@ -90,7 +90,7 @@ def abstain(config: AbstainConfig) -> str:
     """
     require_output(config.out)
     if config.index is not None:
-        return measured_index(config, config.index)
+        return measure_index(config, config.index)
     assert config.system is not None
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
@@ -136,7 +136,7 @@ def abstain(config: AbstainConfig) -> str:
     return render(parts)
 
 
-def measured_index(config: AbstainConfig, index: str) -> str:
+def measure_index(config: AbstainConfig, index: str) -> str:
     """Measure an index's abstention, write it to `config.out`, and return the tables."""
     engine = open_index(index)
     model = abstention_of(engine, index)

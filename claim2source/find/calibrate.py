@@ -155,7 +155,7 @@ def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) 
     return parts
 
 
-def measured_line(model: AbstainModel) -> str:
+def reliability_line(model: AbstainModel) -> str:
     """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")

@@ -151,7 +151,7 @@ def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedModel:
     """Hold a model that was fitted to a target, and how its settings were chosen.
 
     `safe` is the probability from which answers were wrong at most as often as `risk` allows, at
@@ -185,7 +185,7 @@ def fit_abstention(
     risk: float = 0.1,
     seed: int = 13,
     on: str = "",
-) -> Fitted:
+) -> FittedModel:
     """Choose the number of scores and the penalty on held-out papers, and fit on all claims.
 
     The papers are dealt to five folds; of all settings the one with the smallest log loss on
@@ -222,12 +222,12 @@ def fit_abstention(
     safe = safe_threshold(risk_coverage(held_out[best], ~outcomes.right), risk)
     about = f"{len(paired.claim_ids)} claims of {len(papers)} papers{on}"
     about += " (is the first source right?)" * (target == "right")
-    return Fitted(replace(model, fitted=about), safe, best, tried, held_out[best], target)
+    return FittedModel(replace(model, fitted=about), safe, best, tried, held_out[best], target)
 
 
 def fit_all(
     train: PairedResults, paired: PairedResults | None, risk: float, on: str
-) -> dict[str, Fitted]:
+) -> dict[str, FittedModel]:
     """Fit both targets, also with a verifier's "none" where both results have it, the richest last.
 
     `on` names the claims of `known`, on which they are fitted.
@@ -244,7 +244,7 @@ def fit_all(
 
 def write_measures(
     paired: PairedResults,
-    fitted: Mapping[str, Fitted],
+    fitted: Mapping[str, FittedModel],
     out: Path,
     title: str,
     *,
@@ -290,7 +290,7 @@ def write_measures(
     return parts, table
 
 
-def thresholds_table(fitted: Mapping[str, Fitted], curves: Mapping[str, Curve]) -> TextTable:
+def thresholds_table(fitted: Mapping[str, FittedModel], curves: Mapping[str, Curve]) -> TextTable:
     """Tabulate models at their own threshold, and at the one that was safe on train."""
     columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
     rows: list[list[Cell]] = []

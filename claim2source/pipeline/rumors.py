@@ -134,7 +134,7 @@ def verify_rumors(config: RumorsConfig) -> str:
     if outputs:
         rows.append(_read_outputs(config, rumors))
     if rumors.is_labelled:
-        rows = [_scored(row, rumors, config) for row in rows]
+        rows = [_with_scores(row, rumors, config) for row in rows]
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
 
     # Write.
@@ -185,7 +185,7 @@ def _run(
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
             continue
-        rows.append(_described(system, result, rumors))
+        rows.append(_row_of(system, result, rumors))
     return rows, not_run
 
 
@@ -260,7 +260,7 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _described(system: System, result: SystemResult, rumors: Rumors) -> Row:
+def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
     """Describe a system's result; a verdict is the last stage's note."""
     label = system.label_of()
     failures = {
@@ -292,7 +292,7 @@ def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
     return Row(report, evidence if run is None else run, verdicts, evidence)
 
 
-def _scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
+def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
     scores = score_rumors(
         rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
     )

@@ -95,7 +95,7 @@ def carve(
     return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
-def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
+def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:
     """Return the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
@@ -220,7 +220,7 @@ class HeldOut:
             return SelectionData(self.own_train, self.own_train, labels=self.labels)
         models = list(manifests) or [None]
         return self.once(
-            models, lambda: known_to_none([self._unknown_to(model) for model in models])
+            models, lambda: unknown_to_all([self._unknown_to(model) for model in models])
         )
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
@@ -238,7 +238,7 @@ class HeldOut:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([selection, of_base])
+        return unknown_to_all([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model's last training held out; all of train without one."""

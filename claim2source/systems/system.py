@@ -337,7 +337,7 @@ class SystemRunner:
         """Return the claims that something may be chosen on."""
         return HeldOut(self.settings.dataset, self.reported.split, self.settings.choosing)
 
-    def fitted(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
+    def fit(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
         """Choose all that is to be chosen of a system for a claim form, off the reported split."""
         key = repr(system), form
         if key not in self._fitted:
@@ -353,7 +353,7 @@ class SystemRunner:
         `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
         """
         data = self.reported if dataset is None else dataset
-        fitted, last = self.fitted(system, form), self._last
+        fitted, last = self.fit(system, form), self._last
         if last is None or last.fitted != fitted or last.sources != data.sources:
             self._last = None  # before the next one is built
             self._last = fitted.index(data.sources)

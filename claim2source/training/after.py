@@ -70,7 +70,7 @@ def check_after(config: FinetuneConfig, file: Path) -> None:
     only = [name for name in evaluation.only if not name.startswith(of_run)]
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
-        replace(evaluation, only=only, checkpoint=[step_0]).planned()
+        replace(evaluation, only=only, checkpoint=[step_0]).plans()
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:

@@ -246,7 +246,7 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
     words = ["--config", str(path), "--out", "o"]
     config = read_config(EvaluateConfig, words, program="t", description="t")
-    planned = {one.system.name: one.system for one in config.planned()}
+    planned = {one.system.name: one.system for one in config.plans()}
     assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
     stages = {
         name: [{**asdict(s.stage), **({"when": s.when} if s.when else {})} for s in one.stages]
