@@ -22,7 +22,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.verifiers import VerifierWork, verified, verified_table
+from claim2source.evaluation.verifiers import VerifierWork, verifier_table, verifier_work
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.pipeline.evaluate import (
@@ -193,14 +193,14 @@ def _stage_details(
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
         notes += _stage_notes(name, depth, before.run, after)
-        if work := verified(after, moved.get(MACRO)):
+        if work := verifier_work(after, moved.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
     if any(moved for _, moved in moves.values()):
         parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
-        parts += ["Verifiers' requests and their cost:", verified_table(verifiers)]
+        parts += ["Verifiers' requests and their cost:", verifier_table(verifiers)]
     return notes, parts
 
 

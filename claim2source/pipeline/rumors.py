@@ -99,13 +99,13 @@ class RumorsConfig(ModelOptions):
 class Row:
     """Hold a system's evidence, verdicts and report.
 
-    `named` is the evidence that the verdicts name, where that is another file's.
+    `verdict_run` is the evidence that the verdicts name, where that is another file's.
     """
 
     report: SystemReport
     run: Run
     verdicts: Verdicts
-    named: Run | None = None
+    verdict_run: Run | None = None
     scores: RumorScores | None = None
 
 
@@ -294,7 +294,7 @@ def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
 
 def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
     scores = score_rumors(
-        rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
+        rumors, row.run, row.verdicts, config.repeats, config.seed, verdict_run=row.verdict_run
     )
     table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
     report = replace(

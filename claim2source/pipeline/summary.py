@@ -23,10 +23,10 @@ def summary_parts(report: Report, folder: Path, more: Sequence[Part] = ()) -> li
     """
     scores = _scores(report)
     parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(more)]
-    parts += _listed("Chosen on claims that nothing is reported on:", _choices(report))
-    parts += ["\n".join(_wrapped(note) for note in report.notes)] if report.notes else []
+    parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
+    parts += ["\n".join(_wrap(note) for note in report.notes)] if report.notes else []
     not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
-    parts += _listed(f"Not run ({len(report.not_run)}):", not_run)
+    parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
     if (tests := _tests(report)) is not None:
         parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first(tests)]
     if (published := _published(report)) is not None:
@@ -124,15 +124,15 @@ def _first(table: TextTable) -> list[Part]:
     return [table._replace(rows=table.rows[:_ROWS]), *more]
 
 
-def _listed(head: str, lines: Sequence[str]) -> list[Part]:
+def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
     if not lines:
         return []
     items = [f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}" for line in lines]
     more = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
-    return ["\n".join([head, *map(_wrapped, items[:_LINES]), *more])]
+    return ["\n".join([head, *map(_wrap, items[:_LINES]), *more])]
 
 
-def _wrapped(line: str) -> str:
+def _wrap(line: str) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False)
 
 

@@ -281,7 +281,7 @@ class RunNode(Node):
         return SavedRun(self.run).index(sources)
 
 
-class Unwritten:
+class SearchOnly:
     """Refuse to be written: a system is not an index in a folder."""
 
     def save(self, folder: str | Path) -> None:
@@ -380,7 +380,7 @@ class HybridNode(Node):
         return f"{kind}:{self.dense.label_of()}"
 
 
-class HybridNodeIndex(Unwritten):
+class HybridNodeIndex(SearchOnly):
     """Search the indexes of a hybrid's parts and fuse their rankings."""
 
     def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
@@ -499,7 +499,7 @@ class RouteNode(Node):
 
 
 @dataclass(frozen=True)
-class _RouteIndex(Unwritten):
+class _RouteIndex(SearchOnly):
     node: RouteNode
     sources: Sequence[Source]
     runtime: SystemRuntime
