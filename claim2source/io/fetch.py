@@ -104,10 +104,10 @@ class Fetcher:
         import httpx2
 
         host, _, rest = url.partition("/")
-        place = f"{self.places.get(host, f'https://{host}')}/{rest}"
+        endpoint = f"{self.places.get(host, f'https://{host}')}/{rest}"
         data, end = b"", time.monotonic() + self.timeout
         try:
-            with httpx2.stream("GET", place, headers=_HEADERS, timeout=self.timeout) as answer:
+            with httpx2.stream("GET", endpoint, headers=_HEADERS, timeout=self.timeout) as answer:
                 if answer.has_redirect_location:
                     code = answer.status_code
                     raise UserError(
@@ -145,9 +145,9 @@ def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, plain = parts.date, parts.lang.partition("-")[0].lower()
+    date, language = parts.date, parts.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    lang = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
+    lang = language if re.fullmatch("[a-z]{2,3}", language) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
     return Post(id, parts.text, lang, day, links=tuple(links))
 

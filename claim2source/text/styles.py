@@ -84,8 +84,8 @@ def _form_of_question(text: str) -> str | None:
 
 
 def _form_of_tweet(text: str) -> str | None:
-    most = style_rules.TWEET
-    return None if len(text) <= most else f"{len(text)} characters, more than {most}"
+    limit = style_rules.TWEET
+    return None if len(text) <= limit else f"{len(text)} characters, more than {limit}"
 
 
 STYLES: dict[str, Style] = {
@@ -218,7 +218,9 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     ]
 
 
-def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: StyleOrigin) -> None:
+def write_style(
+    folder: Path, style: Style, rewrites: Sequence[Rewrite], origin: StyleOrigin
+) -> None:
     """Write a style's texts into a folder, beside those that are there, with their origin."""
     made_before = read_origin(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
@@ -234,7 +236,7 @@ def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: S
                         row[key] = value
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     failures = sum(rewrite.failure is not None for rewrite in rewrites)
-    made_before[style.name] = replace(made, texts=len(rewrites), failures=failures)
+    made_before[style.name] = replace(origin, texts=len(rewrites), failures=failures)
     entries = {name: asdict(made_before[name]) for name in STYLES if name in made_before}
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
 
@@ -319,14 +321,14 @@ def read_style(
     be made of this very text. Raises `InputError` that names file, line and field.
     """
     path = folder / f"{style.name}.jsonl"
-    made = read_origin(folder).get(style.name)
-    if made is None or (why_not_file(path) is not None):
+    origin = read_origin(folder).get(style.name)
+    if origin is None or (why_not_file(path) is not None):
         raise InputError(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
     rewrites: dict[tuple[str, int], Rewrite] = {}
     lines: dict[tuple[str, int], int] = {}
     for row in JsonLines(path, problems).records():
-        rewrite = _rewrite(row, made.versions, style)
+        rewrite = _rewrite(row, origin.versions, style)
         if rewrite is None:
             continue
         key = (rewrite.id, rewrite.version)
@@ -341,7 +343,7 @@ def read_style(
         return list(rewrites.values())
     versions = []
     for original in texts:
-        for version in range(1, made.versions + 1):
+        for version in range(1, origin.versions + 1):
             rewrite = rewrites.get((original.id, version))
             if rewrite is None:
                 problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")

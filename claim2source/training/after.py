@@ -11,7 +11,7 @@ from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, said_once
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
@@ -62,9 +62,12 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     )
 
 
-def check_after(config: FinetuneConfig, file: Path) -> None:
-    """Raise `UserError` before training for systems or files of FILE that do not exist."""
-    evaluation = read_after(config, file)
+@said_once()
+def check_after(config: FinetuneConfig) -> None:
+    """Raise `UserError` before training for systems or files of `after` that do not exist."""
+    if config.after is None:
+        return
+    evaluation = read_after(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
@@ -74,7 +77,7 @@ def check_after(config: FinetuneConfig, file: Path) -> None:
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
-        raise InputError(str(file), None, error.key, error.why) from None
+        raise InputError(str(config.after), None, error.key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
@@ -103,10 +102,10 @@ def check_model(
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
-    width = encoder.dimensions
-    for size in config.losses.matryoshka.dimensions:
-        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, the vectors' length"
-        require(size <= width, key, size, allowed)
+    longest = max(config.losses.matryoshka.dimensions, default=0)
+    if longest > (width := encoder.dimensions):
+        allowed = f"at most {width}, the vectors' length"
+        raise ConfigError("losses.matryoshka.dimensions", longest, allowed)
 
 
 def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
@@ -114,11 +113,13 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
     import torch
 
     if config.tuning == "full":
-        allowed = "lora: a full checkpoint does not carry the code that this model ships"
-        require(not own_code, "tuning", config.tuning, allowed)
-        count, there = config.optimisation.train_layers, len(layers_of(model))
-        allowed = f"at most {there}, the layers of this model"
-        require(count is None or count <= there, "optimisation.train_layers", count, allowed)
+        if own_code:
+            allowed = "lora: a full checkpoint does not carry the code that this model ships"
+            raise ConfigError("tuning", config.tuning, allowed)
+        count, most = config.optimisation.train_layers, len(layers_of(model))
+        if count is not None and count > most:
+            allowed = f"at most {most}, the layers of this model"
+            raise ConfigError("optimisation.train_layers", count, allowed)
         return
     layers = dict(model.named_modules())
     for name in config.lora.targets:

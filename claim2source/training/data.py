@@ -10,7 +10,6 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import load
@@ -130,8 +129,8 @@ def check_losses(losses: LossesConfig, train: Dataset) -> None:
         raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
     if losses.keep_base.weight:
         allowed = f"languages of the training claims: {', '.join(train.languages)}"
-        for language in losses.keep_base.languages:
-            require(language in train.languages, "losses.keep_base.languages", language, allowed)
+        for language in sorted(losses.keep_base.languages.keys() - set(train.languages)):
+            raise ConfigError("losses.keep_base.languages", language, allowed)
 
 
 def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:

@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
@@ -242,7 +242,7 @@ class MemoryPlan:
         Returns the config and, where there is a GPU, what was predicted and measured in a line.
         """
         config = self.config
-        longest = config.trained_length(encoder.settings.max_length)
+        longest = trained_length(config.optimisation, encoder.settings.max_length)
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
         measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
@@ -271,6 +271,18 @@ class MemoryPlan:
             f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB a token, {how}, "
             f"{again}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
+
+
+def trained_length(config: OptimisationConfig, longest: int) -> int:
+    """Return the tokens per text while training, of a model that reads `longest`.
+
+    Raises `ConfigError` where the config wants more.
+    """
+    length = config.max_length
+    if length is not None and length > longest:
+        allowed = f"at most model.max_length ({longest})"
+        raise ConfigError("optimisation.max_length", length, allowed)
+    return length or longest
 
 
 def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
@@ -371,7 +383,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are.
     """
-    model, longest = encoder.model, config.trained_length(encoder.settings.max_length)
+    model, longest = encoder.model, trained_length(config.optimisation, encoder.settings.max_length)
     device, state = encoder.device, random_state()
     half = config.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())

@@ -115,6 +115,10 @@ class RunFolder:
         if lock:
             run.lock = FolderLock(folder)
         try:
+            if run.replaces:
+                _refuse_inputs_within(folder, config)
+                if not _is_thrown_away(path):
+                    check_aside(folder, why_run_is_kept)
             if run.resumes:
                 refuse_changes(path / CONFIG_FILE, config)
                 found = _read(path)
@@ -124,10 +128,6 @@ class RunFolder:
                     run.saved_steps, run.skipped_steps = found.steps, found.skipped_steps
                 if run.is_finished or run.state.is_file():
                     run.check_history(0)
-            if run.replaces:
-                _refuse_inputs_within(folder, config)
-                if not _is_thrown_away(path):
-                    check_aside(folder, why_run_is_kept)
         except BaseException:
             run.release()
             raise

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
-from claim2source.core.errors import InputError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.io.store import Store
@@ -84,9 +83,8 @@ def run_files(path: Path, key: str = _KEY) -> list[Path]:
 
 def run_hash(path: Path, key: str = _KEY) -> str:
     """Hash a run: of a file its own, of a folder that of all its files."""
-    if path.is_file():
-        return file_hash(path)
-    return content_hash([file_hash(file) for file in run_files(path, key)])
+    hashes = [file_hash(file) for file in run_files(path, key)]
+    return hashes[0] if path.is_file() else content_hash(hashes)
 
 
 def read_teacher(
@@ -313,8 +311,9 @@ def load_teacher(config: FinetuneConfig, student: Encoder) -> SourceTeacher:
     teacher cannot be loaded, or reads sources otherwise.
     """
     assert config.teacher is not None
-    allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
-    require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
+    if student.settings.truncate_dim is not None:
+        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
+        raise ConfigError("model.name", config.model.name, allowed)
     resolved = resolve(ModelConfig(config.teacher.name), config.device)
     resolved.rendering_for(config.rendering)
     sources = resolved.encoder.source_encoder or resolved.encoder

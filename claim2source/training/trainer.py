@@ -1,16 +1,13 @@
-"""Make Lightning's trainer of the `trainer:` settings of a config."""
+"""Make the arguments of Lightning's trainer of the `trainer:` settings of a config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.imports import import_named
 from claim2source.core.keys import did_you_mean
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
 
 # What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
@@ -129,15 +126,3 @@ def _check_part(name: str, part: object) -> None:
         if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
             allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
             raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
-
-
-def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
-    """Make the trainer. Raises `ConfigError` for arguments that Lightning refuses."""
-    import pytorch_lightning as pl
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-
-    try:
-        return pl.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
