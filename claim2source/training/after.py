@@ -86,17 +86,17 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    written: list[Path] = []
+    outputs: list[Path] = []
     if config.after is not None:
         folder = config.out / FOLDER
         with _logged_failure("the evaluation"):
             evaluation = read_after(config, config.after)
             tables = evaluate_table(evaluation, config.data.train_split)
             say(f"\n{tables}")
-            written.append(folder)
+            outputs.append(folder)
         with _logged_failure("the page"):
-            if written:
-                config_of_page = ReportConfig(
+            if outputs:
+                page = ReportConfig(
                     reports=[folder],
                     html=folder / PAGE,
                     dataset=config.data.dataset,
@@ -105,9 +105,9 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
                     lenient=config.data.lenient,
                     wandb=wandb_mode(config.wandb.mode),
                 )
-                say(f"\n{html_report(config_of_page)}")
-                written.append(folder / PAGE)
-    say(next_steps(config, chosen, trained, written))
+                say(f"\n{html_report(page)}")
+                outputs.append(folder / PAGE)
+    say(next_steps(config, chosen, trained, outputs))
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class LoadedBase:
         return "full" if self.config.tuning == "full" else "lora"
 
     @contextmanager
-    def named(self, folder: Path, world: World) -> Iterator[None]:
+    def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
         """Name the weights in the store as the checkpoint in `folder`, while the body runs.
 
         All processes name them as the first one reads its manifest.

@@ -64,15 +64,15 @@ def save_checkpoint(
             from claim2source.models.projection import save_projection
 
             weights = replace(weights, projection=save_projection(encoder.dense, temporary))
-        written = replace(manifest, weights=weights)
-        written.write(temporary)
-    return written
+        manifest = replace(manifest, weights=weights)
+        manifest.write(temporary)
+    return manifest
 
 
 def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict[str, torch.Tensor]:
     """Select the weights that a checkpoint holds: those of the adapter, or all."""
-    every = model.named_parameters()
-    return {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+    parameters = model.named_parameters()
+    return {name: p.detach() for name, p in parameters if kind == "full" or p.requires_grad}
 
 
 def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
@@ -87,8 +87,8 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     model.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
     (folder / "README.md").unlink(missing_ok=True)
     file = folder / ADAPTER_CONFIG_FILE
-    stated = json.loads(file.read_text(encoding="utf-8"))
-    write_json(file, stated | {"base_model_name_or_path": base_record(base)})
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    write_json(file, settings | {"base_model_name_or_path": base_record(base)})
 
 
 def check_model(
@@ -212,9 +212,9 @@ def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     return max(lists, key=len, default=torch.nn.ModuleList())
 
 
-def _freeze_below(model: torch.nn.Module, kept: int) -> None:
+def _freeze_below(model: torch.nn.Module, layers: int) -> None:
     """Freeze all weights before the last `kept` layers; no gradient goes through them."""
-    first = next(layers_of(model)[-kept].parameters())
+    first = next(layers_of(model)[-layers].parameters())
     for parameter in model.parameters():
         if parameter is first:
             return

@@ -91,8 +91,8 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(config, data, session))
     evaluation = RetrieverOnVal(session, manifest, data, base)
-    own = [Remine(session, config, base, data.train), evaluation]
-    trainer = lightning_trainer(config, session, data, base.encoder.device, own)
+    callbacks = [Remine(session, config, base, data.train), evaluation]
+    trainer = lightning_trainer(config, session, data, base.encoder.device, callbacks)
     return Setup(config, data, base, evaluation, trainer)
 
 
@@ -169,7 +169,7 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
 
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
-    found = report_run(session, setup.config, setup.data, epoch, choice)
+    run_report = report_run(session, setup.config, setup.data, epoch, choice)
     # The folder is still locked: the evaluation reads its checkpoints.
     evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
-    return found
+    return run_report

@@ -70,7 +70,7 @@ def lightning_trainer(
     session: Session,
     data: TrainingData,
     device: torch.device,
-    own: Sequence[pl.Callback],
+    first: Sequence[pl.Callback],
 ) -> pl.Trainer:
     """Make Lightning's trainer, with `own` callbacks before those that all trainings have.
 
@@ -85,7 +85,7 @@ def lightning_trainer(
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     world, optimisation, file = session.world, config.optimisation, StateFile()
-    callbacks: list[pl.Callback] = [*own, Throughput()]
+    callbacks: list[pl.Callback] = [*first, Throughput()]
     if world.is_first:
         callbacks.append(WandbTables(session, data.train, optimisation.seed))
         callbacks.append(TrainingProgress())
@@ -109,9 +109,10 @@ def lightning_trainer(
     }
     arguments: dict[str, Any] = {"enable_model_summary": False}
     arguments |= trainer_arguments(config.trainer) | ours
-    for name, parts in {"callbacks": callbacks, "plugins": [file]}.items():
+    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
+    for name, part in parts.items():
         others = arguments.get(name) or []
-        arguments[name] = [*parts, *(others if isinstance(others, list) else [others])]
+        arguments[name] = part + (others if isinstance(others, list) else [others])
     arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
     if isinstance(strategy, Sharded) and (allowed := config.unsharded):
         raise ConfigError("trainer.strategy", "fsdp2", allowed)
@@ -133,16 +134,16 @@ def fit(
 ) -> None:
     """Train all remaining epochs, and score one that was left open."""
     run, first, sampler, state = session.run, session.world.is_first, loader.plans, session.state
-    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    (keep_state,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
-    keep.random = random_state()
+    keep_state.random = random_state()
     done = 0 if state is None else state.batches_done
     if first:
         say("\n".join([*summary, *([f"resuming after batch {done}"] if done else [])]))
     if state is not None:
-        begun = -(-done // sampler.batches)
-        run.check_history(begun - (state.epoch_open or done % sampler.batches > 0))
+        first_epoch = -(-done // sampler.batches)
+        run.check_history(first_epoch - (state.epoch_open or done % sampler.batches > 0))
         if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
             return
     if first:
@@ -155,7 +156,7 @@ def fit(
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
         # Where it was the last epoch, Lightning trained nothing.
-        keep.close_epoch(trainer)
+        keep_state.close_epoch(trainer)
         trainer.strategy.checkpoint_io.teardown()
     if module.epochs_done < sampler.epochs and first:
         log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)

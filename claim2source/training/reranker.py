@@ -110,13 +110,13 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}
     if world.is_first:
-        splits, named = {VAL: data.val, REPORTED: data.report}, config.data
+        splits, settings = {VAL: data.val, REPORTED: data.report}, config.data
         rankings = first.rank(
             splits,
             data.report,
-            named.dataset,
+            settings.dataset,
             session.store,
-            lenient=named.lenient,
+            lenient=settings.lenient,
             device=config.device,
         )
     return Setup(config, data, first, reranker, rankings, trainer, evaluation)

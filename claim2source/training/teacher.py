@@ -107,7 +107,7 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
     Raises `InputError` when they have none of the claims, name a source that the data set does
     not have, or score a claim in two files.
     """
-    known = {source.id for source in data.sources}
+    source_ids = {source.id for source in data.sources}
     golds = {claim.id: claim.golds for claim in data.claims}
     scores: dict[str, Mapping[str, float]] = {}
     for file in [file for path in paths for file in run_files(path, key)]:
@@ -117,7 +117,7 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
                 continue
             if claim.id in scores:
                 raise InputError(file, field="claim", why=f"{claim.id} is in another file too")
-            if wrong := next((source for source in scored if source not in known), None):
+            if wrong := next((source for source in scored if source not in source_ids), None):
                 raise InputError(file, field="source", why=f"{wrong} is not in the data set")
             scores[claim.id] = scored
     if not scores:
@@ -146,12 +146,12 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     for claim in train.claims:
         scored = teacher.scores.get(claim.id, {})
         others = [pair for pair in scored.items() if pair[0] not in claim.golds]
-        listed = [
+        negatives = [
             Negative(source, score, "teacher")
             for source, score in others[config.first_rank - 1 : config.last_rank]
             if config.pool == "all" or source in golds
         ]
-        rows += [MinedRow(claim.id, gold, tuple(listed[: config.hard])) for gold in claim.golds]
+        rows += [MinedRow(claim.id, gold, tuple(negatives[: config.hard])) for gold in claim.golds]
     return rows
 
 
@@ -287,8 +287,8 @@ class SourceTeacher:
         """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():
-            known = load_projection(folder, projection.in_features)
-            projection.load_state_dict(known.state_dict())
+            initial = load_projection(folder, projection.in_features)
+            projection.load_state_dict(initial.state_dict())
         else:
             plain = Encoder(
                 self.student.model, self.student.tokenizer, self.student.settings, untrained

@@ -80,31 +80,31 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
 
     check_names(settings)
     hints = get_type_hints(pl.Trainer.__init__)
-    known = hints.keys() - REFUSED.keys() - {"return"}
+    names = hints.keys() - REFUSED.keys() - {"return"}
     loose = ConfigDict(arbitrary_types_allowed=True)
-    made: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in known:
-            meant = did_you_mean(name, sorted(known))
+        if name not in names:
+            meant = did_you_mean(name, sorted(names))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
         try:
-            made[name] = _instances(value)
-            TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
+            arguments[name] = _instances(value)
+            TypeAdapter(hints[name], config=loose).validate_python(arguments[name], strict=True)
         except (AttributeError, ImportError, TypeError, ValueError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
             reason = " ".join((first["msg"] if first else str(error)).split())
             raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {reason}") from None
     for name in ("callbacks", "plugins"):
-        parts = made.get(name) or []
+        parts = arguments.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
             _check_part(name, part)
     # A strategy may bring such parts along.
-    strategy = made.get("strategy")
+    strategy = arguments.get("strategy")
     for part in ("_precision_plugin", "_checkpoint_io"):
         _check_part("strategy", getattr(strategy, part, None))
     if getattr(strategy, "_model_averaging_period", None):
         raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
-    return made
+    return arguments
 
 
 def _instances(value: Any) -> Any:
