@@ -27,7 +27,7 @@ from claim2source.engines import open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT, findings_of, split, stamp_of
+from claim2source.engines.rows import SPLIT, findings_of, split
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
@@ -223,13 +223,13 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 ) -> None:
     engine = open_index(index)
     encoded: list[str] = []
-    whole = type(engine.encoder)._encode_chunk
+    encode = engine.encoder.encode
 
-    def watched(self: object, texts: list[str], *rest: object) -> object:
+    def watched(texts: list[str], *rest: object, **more: object) -> object:
         encoded.extend(texts)
-        return whole(self, texts, *rest)  # type: ignore[arg-type]
+        return encode(texts, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(engine.encoder), "_encode_chunk", watched)
+    monkeypatch.setattr(engine.encoder, "encode", watched)
 
     def sentences() -> dict[str, str]:
         encoded.clear()
@@ -251,12 +251,12 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
         Source("p1", "", "Methods. A vaccine works. Masks cut outbreaks. So? Query: a b.")
     )
     assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
-    monkeypatch.setattr(engine, "fetch", lambda ids: dict.fromkeys(ids, paper))
-    encoder, stamp = engine.encoder, stamp_of(paper)
+    encoder = engine.encoder
 
     def answer(texts: list[str]) -> tuple[list[str], list[str]]:
         stored = encoder.encode(texts, "source", store=None, progress=None)[0]
-        monkeypatch.setattr(engine, "sentences", lambda ids: dict.fromkeys(ids, (stamp, stored)))
+        read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, stored))  # noqa: E731
+        monkeypatch.setattr(engine, "fetch_with_sentences", read)
         encoded: list[str] = []
         encode = encoder.encode
 
