@@ -335,7 +335,7 @@ class Finder:
         if not self.sentences:
             return {}
         ids = dict.fromkeys(key for those in listed.values() for key in those)
-        findings = self._findings([papers[key] for key in ids], stored)
+        findings = self._findings({key: papers[key] for key in ids}, stored)
         nearest = {}
         for claim in claims:
             own = np.array([results.texts[text] for text in sentences[claim.id]])
@@ -351,15 +351,14 @@ class Finder:
         return nearest
 
     def _findings(
-        self, papers: Sequence[Paper], stored: Mapping[str, np.ndarray]
+        self, papers: Mapping[str, Paper], stored: Mapping[str, np.ndarray]
     ) -> dict[str, tuple[list[str], np.ndarray]]:
         """List papers' findings with their vectors [findings, d]; encode those not stored."""
         if self.engine.manifest.sentences != SPLIT:
             stored = {}
         findings: dict[str, tuple[list[str], np.ndarray]] = {}
         missing: dict[str, list[str]] = {}
-        for paper in papers:
-            key = paper.source.id
+        for key, paper in papers.items():
             texts, vectors = findings_with_vectors(paper, stored.get(key))
             if vectors is not None:
                 findings[key] = texts, vectors.astype(np.float32)

@@ -155,7 +155,7 @@ def _load(
     if device in PLAIN_BERT:
         from claim2source.models.numpy_encoder import NumpyEncoder, load_numpy
 
-        kind = NumpyEncoder
+        kind: type[NumpyEncoder] = NumpyEncoder
         if device == PREPACKED:
             from claim2source.models.prepacked import PrepackedEncoder
 

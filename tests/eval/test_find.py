@@ -278,9 +278,8 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
 def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:
     engine = open_index(index)
     abstract = "Background. Masks may cut outbreaks. We asked 12 schools. Vaccines. Conclusion."
-    engine.fetch = lambda ids: {  # type: ignore[method-assign]
-        one: Paper(Source(one, "", abstract if one == "p1" else "")) for one in ids
-    }
+    papers = {f"p{i}": Paper(Source(f"p{i}", "", abstract if i == 1 else "")) for i in range(13)}
+    engine.fetch_with_sentences = lambda ids: (papers, {})  # type: ignore[method-assign]
     posts = ("Masks may cut outbreaks", "Masks may cut outbreaks. Good morning. Vaccines work!")
     for post in posts:
         (answer,) = Finder(engine).find([Post("0", post)], 13)
@@ -610,8 +609,8 @@ def test_standard_input_is_a_post_of_any_bytes(
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine = open_index(index)
-    whole: Callable[..., dict[str, Paper]] = engine.fetch
-    engine.fetch = lambda ids: {k: v for k, v in whole(ids).items() if k != "p1"}  # type: ignore[method-assign]
+    whole = engine.fetch_with_sentences
+    engine.fetch_with_sentences = lambda ids: whole([k for k in ids if k != "p1"])  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
 
