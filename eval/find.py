@@ -8,7 +8,7 @@ probably none of these.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,13 +21,12 @@ from claim2source.core.config import (
     read_config,
     require,
 )
-from claim2source.core.errors import ConfigError, InputError, UserError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.program import with_places
 from claim2source.core.terminal import say
 from claim2source.engines import Where, open_index
 from claim2source.find.options import FinderOptions, with_index
-from claim2source.io.fetch import Fetcher, is_address
-from claim2source.io.posts import MOST, Post, read_posts
+from claim2source.io.fetch import Fetcher, posts_of
 from claim2source.io.store import Store
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
@@ -93,7 +92,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def find(config: FindConfig) -> None:
     """Search an index for posts, and print the answers."""
-    posts = in_language(posts_of(config), config.lang)
+    fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
+    posts = posts_of(config.post, config.input, fetcher)
+    if config.lang != AUTO:
+        posts = (replace(post, lang=config.lang) for post in posts)
     # A post or file that cannot be read is known before index and model are.
     posts = chain([next(posts)], posts)
     if config.model is not None:
@@ -102,60 +104,15 @@ def find(config: FindConfig) -> None:
         load_detector()
     engine = open_index(config.index or "", config.at)
 
-    from claim2source.find.answers import as_bibtex, as_csv, as_json, as_json_line, as_text
+    from claim2source.find.answers import blocks
 
     one_post = config.post is not None
     finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
-    if config.bibtex:
-        say(as_bibtex(answers))
-    elif config.csv:
-        header = True
-        for answer in answers:
-            print(as_csv([answer], header), end="", flush=True)
-            header = False
-    elif config.json:
-        for answer in answers:
-            say(as_json(answer) if config.input is None else as_json_line(answer))
-    else:
-        for number, answer in enumerate(answers):
-            say(("\n" if number else "") + as_text(answer, several=config.input is not None))
-
-
-def posts_of(config: FindConfig) -> Iterator[Post]:
-    """Read the posts that are asked about; addresses are fetched."""
-    if config.input is not None:
-        posts = read_posts(config.input)
-    elif config.post == "-":
-        posts = iter([Post("0", standard_input())])
-    else:
-        posts = iter([Post("0", config.post or "")])
-    fetcher = Fetcher(tuple(config.instances))
-    for post in posts:
-        if not is_address(post.text):
-            yield post
-        elif config.fetch:
-            fetched = fetcher.post(post.text, post.id)
-            yield replace(fetched, date=post.date or fetched.date, lang=post.lang or fetched.lang)
-        else:
-            raise UserError(f"{post.text.strip()}: is an address; --fetch reads the post there")
-
-
-def in_language(posts: Iterator[Post], lang: str) -> Iterator[Post]:
-    """Set the posts' language; with `auto` they keep their own, if any."""
-    return posts if lang == AUTO else (replace(post, lang=lang) for post in posts)
-
-
-def standard_input() -> str:
-    """Read a post from standard input. Raises `InputError` where it is none."""
-    data = sys.stdin.buffer.read(4 * MOST + 1)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError("standard input", why="is not UTF-8") from None
-    if not text.strip():
-        raise ConfigError("post", text[:40], "a text; standard input holds none")
-    return text
+    forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
+    form = next((name for name, wanted in forms.items() if wanted), "text")
+    for block in blocks(answers, form, several=config.input is not None):
+        say(block)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -19,27 +19,15 @@ from claim2source.core.config import (
     require,
     require_one_of,
 )
-from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.errors import ConfigError, run_program
 from claim2source.core.files import require_writable
-from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
 from claim2source.datasets import LENIENT, load
-from claim2source.llm import (
-    LLM,
-    Answer,
-    AnswerStore,
-    LLMConfig,
-    Request,
-    default_answers,
-    require_answers,
-)
+from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, default_answers, require_answers
+from claim2source.llm.texts import style_prompt, style_tasks, write_texts
 from claim2source.models.local import ModelOptions, with_local_models
-from claim2source.text.language import detect, language_name
-from claim2source.text.prompts import Prompt, read_prompt
-from claim2source.text.quality import Quality
 from claim2source.text.styles import (
     REWRITTEN,
-    RULES,
     STYLES,
     ClaimText,
     Original,
@@ -47,14 +35,14 @@ from claim2source.text.styles import (
     Style,
     StyleOrigin,
     originals,
-    read_origin,
     refuse_other_folder,
+    refuse_other_origins,
     rewrite_by_rules,
+    style_lines,
     write_style,
 )
 
 MOST_VERSIONS = 100
-SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -119,133 +107,53 @@ def rewrite(config: RewriteConfig) -> None:
         require_writable(config.out, "folder")
     refuse_other_folder(config.out)
     data = load(config.dataset, config.split, config.languages, lenient=config.lenient)
-    prompts = {} if config.rules else _prompts(config)
-    _refuse_others(config, data, prompts)
+    styles = [] if config.rules else config.chosen
+    prompts = {style.name: style_prompt(style, config.prompt) for style in styles}
+    claims, versions, model = config.claims, config.versions, config.llm.model
+    origins = {
+        style.name: StyleOrigin.of(style, data, claims, versions, model, prompts.get(style.name))
+        for style in config.chosen
+    }
+    if not config.overwrite:
+        refuse_other_origins(config.out, origins)
     if config.rules:
         for style in config.chosen:
             texts = originals(data, style.side, config.claims)
-            rewrites = [] if config.dry_run else rewrite_by_rules(style, texts)
-            _write_texts(config, data, style, texts, rewrites, None)
+            if config.dry_run:
+                say(f"{style.name}: {len(texts)} texts to rewrite by rules")
+            else:
+                write(config.out, style, origins, texts, rewrite_by_rules(style, texts))
         return
     every: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
         llm = LLM(config.llm, store)
         for style in config.chosen:
             texts = originals(data, style.side, config.claims)
-            prompt = prompts[style.name]
-            requests = _requests(style, texts, prompt, config.versions)
+            tasks = style_tasks(style, texts, prompts[style.name], versions)
             if config.dry_run:
-                say(f"{style.name}: {llm.plan(requests)}")
+                say(f"{style.name}: {llm.plan([task.request for task in tasks])}")
                 continue
-            answers = _ask(llm, style, texts, requests)
+            written, answers = write_texts(llm, tasks, f"{style.name} ({style.what})")
             rewrites = [
-                _record_of(style, texts[number // config.versions], request, answer)
-                for number, (request, answer) in enumerate(zip(requests, answers, strict=True))
+                texts[number // versions].rewritten(text.text, number % versions + 1, text.why)
+                for number, text in enumerate(written)
             ]
-            _write_texts(config, data, style, texts, rewrites, prompt)
+            write(config.out, style, origins, texts, rewrites)
             every += answers
     require_answers(every, "texts")
 
 
-def _prompts(config: RewriteConfig) -> dict[str, Prompt]:
-    prompts = {}
-    for style in config.chosen:
-        prompt = read_prompt(config.prompt or str(style.prompt))
-        prompt.check_variables(_variable_values(style, Original("", "")))
-        prompts[style.name] = prompt
-    return prompts
-
-
-def _variable_values(style: Style, text: Original) -> dict[str, str]:
-    language = language_name(text.language or detect(text.text) or "en")
-    return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
-
-
-def _requests(
-    style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
-) -> list[Request]:
-    requests = []
-    for text in texts:
-        messages = prompt.messages(_variable_values(style, text))
-        made = f"{prompt.name} {prompt.version}"
-        requests += [Request(text.id, messages, made, sample=n) for n in range(versions)]
-    return requests
-
-
-def _ask(
-    llm: LLM, style: Style, texts: Sequence[Original], requests: Sequence[Request]
-) -> list[Answer]:
-    by_id = {text.id: text for text in texts}
-
-    def check(request: Request, answer: Answer) -> str | None:
-        return style.why_bad(answer.text, by_id[request.id]) or style.form(answer.text)
-
-    return llm.answer(requests, check, f"{style.name} ({style.what})")
-
-
-def _record_of(style: Style, text: Original, request: Request, answer: Answer) -> Rewrite:
-    """Make an answer's record: a text that only misses the style's form stays, with the reason."""
-    reply = answer.text
-    if answer.failure is not None:
-        formless = bool(reply) and answer.failure == style.form(reply)
-        reply = reply if formless and style.why_bad(reply, text) is None else ""
-    return text.rewritten(reply, request.sample + 1, answer.failure)
-
-
-def _made_by(
-    config: RewriteConfig, data: Dataset, style: Style, prompt: Prompt | None
-) -> StyleOrigin:
-    claims = style.side == "claims"
-    return StyleOrigin(
-        by=RULES if prompt is None else config.llm.model,
-        dataset=data.name,
-        split=config.split if claims else None,
-        versions=config.versions,
-        prompt=None if prompt is None else f"{prompt.name} {prompt.version}",
-        claims=config.claims if claims else None,
-    )
-
-
-def _refuse_others(config: RewriteConfig, data: Dataset, prompts: dict[str, Prompt]) -> None:
-    there = read_origin(config.out)
-    for style in config.chosen:
-        new, old = _made_by(config, data, style, prompts.get(style.name)), there.get(style.name)
-        if old is None or config.overwrite:
-            continue
-        for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
-            before, now = getattr(old, key), getattr(new, key)
-            if before != now:
-                raise UserError(
-                    f"{config.out}: {style.name} is there, made with {key} {before}, not {now}; "
-                    "add --overwrite or choose another --out"
-                )
-
-
-def _write_texts(
-    config: RewriteConfig,
-    data: Dataset,
+def write(
+    out: Path,
     style: Style,
+    origins: Mapping[str, StyleOrigin],
     texts: Sequence[Original],
     rewrites: Sequence[Rewrite],
-    prompt: Prompt | None,
 ) -> None:
-    if config.dry_run:
-        say(f"{style.name}: {len(texts)} texts to rewrite by rules")
-        return
-    write_style(config.out, style, rewrites, _made_by(config, data, style, prompt))
-    by_id = {text.id: text.text for text in texts}
-    good = [rewrite for rewrite in rewrites if rewrite.text]
-    quality = Quality.of([(by_id[rewrite.id], rewrite.text) for rewrite in good])
-    ending = f"; {quality.sentence()}" if quality is not None else ""
-    say(f"{config.out}: {style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}")
-    failed = [rewrite for rewrite in rewrites if rewrite.failure is not None]
-    if failed:
-        unused = len(rewrites) - len(good)
-        say(f"  {len(failed)} failed, of which {unused} have no text:")
-    for rewrite in failed[:SHOWN]:
-        say(f"  {rewrite.id} version {rewrite.version}: {rewrite.failure}")
-    if len(failed) > SHOWN:
-        say(f"  and {len(failed) - SHOWN} more, in {style.name}.jsonl")
+    """Write a style's texts, and say how many there are, and how good."""
+    write_style(out, style, rewrites, origins[style.name])
+    first, *others = style_lines(style, texts, rewrites)
+    say("\n".join([f"{out}: {first}", *others]))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from claim2source.core.config import (
@@ -18,15 +17,13 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.run import Run
-from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.datasets.grouping import gold_groups
+from claim2source.evaluation.score import RunScores, scores_as_json, scores_as_text
 from claim2source.io.released import RankedBy, read_selections, with_selected
 from claim2source.io.trec import named_as, read_qrels, read_run, run_names
 from claim2source.metrics.metrics import (
     ALLOWED,
-    Coverage,
-    Scores,
     coverage,
     cutoff,
     depth_notes,
@@ -69,15 +66,6 @@ class Config(Settings):
             cutoff(metric)
 
 
-@dataclass(frozen=True)
-class RunScores:
-    """Hold a run's scores, their coverage by judgements, and the count of repeated rows."""
-
-    scores: Scores
-    coverage: Coverage
-    repeated: int
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the files, score every run, print a table or JSON."""
     config = read_config(Config, argv, program="eval/score.py", description=__doc__ or "")
@@ -110,50 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 first[metric], second[metric], groups, config.repeats, config.seed
             )
     notes = [*depth_notes(lists, config.metrics), *left_out]
-    say(as_json(runs, tests, notes) if config.json else as_text(runs, tests, notes))
-
-
-def as_json(runs: dict[str, RunScores], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
-    """Write the report as JSON."""
-    report: dict[str, object] = {
-        "runs": {name: run.scores.means() for name, run in runs.items()},
-        "claims": next(iter(runs.values())).coverage.claims,
-        "missing": {name: run.coverage.missing for name, run in runs.items()},
-        "repeated": {name: run.repeated for name, run in runs.items()},
-        "ignored": {name: run.coverage.ignored for name, run in runs.items()},
-        "notes": list(notes),
-    }
-    if tests:
-        metrics = {metric: asdict(test) for metric, test in tests.items()}
-        report["paired_test"] = {"runs": list(runs), "metrics": metrics}
-    # JSON escapes every control character but DEL.
-    return json_format.dumps(report, indent=2).replace("\x7f", "\\u007f")
-
-
-def as_text(runs: dict[str, RunScores], tests: dict[str, PairedTest], notes: Sequence[str]) -> str:
-    """Write the report as a table, a legend and, for two runs, the test."""
-    first = next(iter(runs.values()))
-    columns = ["run", *first.scores.values, "missing", "repeated", "ignored"]
-    rows: list[list[Cell]] = [
-        [name, *run.scores.means().values(), met.missing, run.repeated, met.ignored]
-        for name, run in runs.items()
-        for met in [run.coverage]
-    ]
-    legend = (
-        f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
-        "count as 0); repeated:\nsources listed again for a claim (dropped); ignored: claims of "
-        "the run without a gold."
-    )
-    parts: list[Part] = [TextTable(columns, rows, digits=6), "\n".join([legend, *notes])]
-    if tests:
-        test = next(iter(tests.values()))
-        head = (
-            f"{' - '.join(runs)}: paired randomisation test, {test.repeats} repeats, "
-            f"by gold paper ({test.groups} of them)"
-        )
-        rows = [[metric, test.difference, test.p_value] for metric, test in tests.items()]
-        parts += [head, TextTable(["metric", "difference", "p"], rows, digits=6)]
-    return render(parts)
+    as_text = scores_as_json if config.json else scores_as_text
+    say(as_text(runs, tests, notes))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,8 @@ a tool for agents at /mcp. It stops at Ctrl+C or SIGTERM, after what is being an
 from __future__ import annotations
 
 import ipaddress
-import os
-import socket
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,17 +20,13 @@ from claim2source.core.config import (
     read_config,
     require,
 )
-from claim2source.core.errors import InputError, Stopped, UserError, run_program
+from claim2source.core.errors import UserError, run_program
 from claim2source.core.terminal import say
 from claim2source.engines import open_index
 from claim2source.find.options import FinderOptions, with_index
 from claim2source.io.store import Store
-from claim2source.io.text_files import read_lines
 from claim2source.models.local import with_local_models
-
-TOKEN = "CLAIM2SOURCE_TOKEN"
-# Characters of a token that nobody guesses.
-SHORTEST = 16
+from claim2source.serve.server import listen, token_of
 
 
 @dataclass(frozen=True)
@@ -88,17 +81,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
-    token = token_of(config)
+    token = token_of(config.token_file, config.host, is_local=config.is_local)
     engine = open_index(config.index or "")
-    listening = listen(config)
+    listening = listen(config.host, config.port)
     try:
-        import uvicorn
-
         from claim2source.serve.access import LOCAL, AccessSettings
         from claim2source.serve.app import Service, make_app
         from claim2source.serve.batcher import RequestBatcher
-        from claim2source.serve.connections import CappedProtocol, quiet_loggers
-        from claim2source.serve.schemas import CHARACTERS
+        from claim2source.serve.connections import run_server
     except ImportError as error:
         raise UserError(
             f"serving needs {error.name}, which is not installed; pip install 'claim2source[serve]'"
@@ -111,70 +101,15 @@ def serve(config: ServeConfig) -> None:
     # Without a token other sites' pages must not get at it under a name of theirs.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
     access = AccessSettings(token, hosts, config.rate or None)
-    quiet_loggers()
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make_app(Service(batcher, config.log_posts, access)),
-            http=CappedProtocol,
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,  # it would hold the posts of /?post=
-            server_header=False,
-            proxy_headers=bool(config.proxies),
-            forwarded_allow_ips=config.proxies,
-            timeout_graceful_shutdown=config.grace,
-            # The longest post in an address: four bytes a character, three signs for each.
-            h11_max_incomplete_event_size=12 * CHARACTERS + 2**16,
-        )
-    )
-    port = listening.getsockname()[1]
-    papers = engine.stats().papers
+    app = make_app(Service(batcher, config.log_posts, access))
     host = f"[{config.host}]" if ":" in config.host else config.host
-    say(f"{papers} papers at http://{host}:{port}/ (Ctrl+C stops)")
+    address = f"http://{host}:{listening.getsockname()[1]}/"
+    say(f"{engine.stats().papers} papers at {address} (Ctrl+C stops)")
     try:
-        server.run(sockets=[listening])
-    except (Stopped, KeyboardInterrupt):  # raised again once everything is finished
-        pass
+        run_server(app, listening, config.proxies, config.grace)
     finally:
         batcher.close()
     say("stopped")
-
-
-def token_of(config: ServeConfig) -> str | None:
-    """Read the token, if there is one. Raises `ConfigError` where one is required."""
-    token, origin = os.environ.get(TOKEN), TOKEN
-    if config.token_file is not None:
-        origin = str(config.token_file)
-        lines = read_lines(config.token_file)
-        token = lines[0].strip() if len(lines) == 1 else ""
-    if token is None:
-        allowed = f"a loopback address; others need a token: --token_file, or {TOKEN}"
-        require(config.is_local, "host", config.host, allowed)
-        return None
-    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
-        why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
-        raise InputError(origin, why=why)
-    return token
-
-
-def listen(config: ServeConfig) -> socket.socket:
-    """Take the port. Raises `UserError` where that is not possible."""
-    with ExitStack() as undo:
-        try:
-            addresses = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-            family, kind, _, _, address = addresses[0]
-            # The protocol is named, so that asyncio sets TCP_NODELAY: an answer's second packet
-            # would wait 40 ms for the receipt of the first.
-            listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(256)
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise UserError(f"{config.host}:{config.port}: {why}") from None
-        undo.pop_all()
-    return listening
 
 
 if __name__ == "__main__":

@@ -165,9 +165,9 @@ class Ablation:
 
     def run(self, row: str) -> Outcome | None:
         """Read a row's outcome, or run it if it is selected; None otherwise."""
-        done, own, rows = self.done(row), self.table.rows[row], self.config.rows
-        if done is not None or (rows is not None and row not in rows):
-            return done
+        report, own, rows = self.done(row), self.table.rows[row], self.config.rows
+        if report is not None or (rows is not None and row not in rows):
+            return report
         outcome, settings = Outcome(), self.table.of(row)
         if own.scale is None:
             print(f"== {self.name}, {row}: {own.what}", flush=True)
@@ -201,7 +201,10 @@ class Ablation:
         scores = evaluate(result.run, dataset.qrels, (METRIC,))
         languages = language_table(scores, dataset.claims)
         return Scores(
-            {lang: one[METRIC] for lang, one in {**languages, "macro": macro(languages)}.items()},
+            {
+                lang: scores[METRIC]
+                for lang, scores in {**languages, "macro": macro(languages)}.items()
+            },
             list(scores.claim_ids),
             scores[METRIC].tolist(),
             gold_groups(dataset.qrels, scores.claim_ids).tolist(),
@@ -211,8 +214,8 @@ class Ablation:
         columns = ["row", "what", "val", "chosen"]
         languages: dict[str, list[str]] = {}
         for target in self.table.targets:
-            known = self.load(target).languages
-            languages[target] = [*known, "macro"] if len(known) > 1 else ["macro"]
+            names = self.load(target).languages
+            languages[target] = [*names, "macro"] if len(names) > 1 else ["macro"]
             columns += [target if n == "macro" else f"{target} {n}" for n in languages[target]]
             columns += [f"{target}: difference (p)"]
         lines: list[list[Cell]] = []
@@ -238,9 +241,9 @@ def train(folder: Path, words: list[str]) -> Outcome:
     config = read_config(FinetuneConfig, words, program="scripts/ablate.py", description="")
     # A run with other settings is not this row: it starts again.
     how = ["--resume"] if resumable(config) else ["--overwrite"] if is_run(folder) else []
-    done = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
-    if done.returncode:
-        raise UserError(f"{folder}: the run ended with exit code {done.returncode}")
+    process = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
+    if process.returncode:
+        raise UserError(f"{folder}: the run ended with exit code {process.returncode}")
     training = Report.read(folder).training
     assert training is not None
     choice, history = training.choice, {entry.epoch: entry for entry in training.history}

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure the case, print it as JSON: to be read, and in one line."""
     module, config = read_options(argv)
     measured = module.run(config) | {"settings": as_plain(config)}
-    measured["load_average"] = [round(one, 2) for one in os.getloadavg()]
+    measured["load_average"] = [round(load, 2) for load in os.getloadavg()]
     measured["versions"] = {"python": python_version()}
     measured["versions"] |= {d.name: d.version for d in metadata.distributions() if d.name in PEERS}
     print(json.dumps(measured, indent=2), json.dumps(measured), sep="\n")

@@ -86,7 +86,7 @@ def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list
         suppress_health_check=list(HealthCheck),
     )
     @given(cases(config.program or ()))
-    def one(case: Case) -> None:
+    def run_case(case: Case) -> None:
         running.write_text(case.to_json())
         outcome = fuzzer.run(case)
         counts[case.program, "wrong" if outcome.wrong else f"exit {outcome.code}"] += 1
@@ -96,7 +96,7 @@ def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list
             failing[signature] = running.rename(file)
             print(f"{file}: exit {outcome.code}", *outcome.wrong[:8], sep="\n  ", flush=True)
 
-    one()
+    run_case()
     running.unlink(missing_ok=True)
     return counts, [*failing.values()]
 

@@ -163,27 +163,27 @@ def plan(
 ) -> Plan:
     """Count a run's computation by part, and the memory that it needs on a `device` of bytes."""
     from claim2source.mining.baseline import SAMPLED
-    from claim2source.training.memory_plan import ModelShape, plan_memory
+    from claim2source.training.memory_plan import ModelShape, plan_memory, trained_length
     from claim2source.training.negatives import mines_after
 
     model = empty_model(config)
     positions = int(getattr(model.config, "max_position_embeddings", 512))
-    longest = config.trained_length(config.model.max_length or positions)
+    longest = trained_length(config.optimisation, config.model.max_length or positions)
     planned = plan_memory(config, model, longest, device)
     config = planned.config
     shape, train = ModelShape.planned(model, config), config.optimisation
-    most = config.model.max_length
+    limit = config.model.max_length
     template = config.model.template or Template()
     sides = []
     texts = ((sizes.claim_tokens, template.claim), (sizes.source_tokens, template.source))
     for tokens, prefix in texts:
-        whole = tokens + len(prefix or "") / CHARACTERS
-        sides.append(round(min(whole, most) if most else whole))
+        length = tokens + len(prefix or "") / CHARACTERS
+        sides.append(round(min(length, limit) if limit else length))
     claim, source = sides
-    held = config.data.val_share + config.held_out_seen
-    pairs = min(sizes.claims * (1 - held), config.data.limit or sizes.claims)
+    share = config.data.val_share + config.held_out_seen
+    pairs = min(sizes.claims * (1 - share), config.data.limit or sizes.claims)
     pairs = round(pairs) * config.data.repeat
-    val = round(sizes.claims * held)
+    val = round(sizes.claims * share)
     steps = -(-pairs // (train.batch_size * processes * train.accumulation)) * train.epochs
 
     def encoded(name: str, claims: float, sources: float) -> Part:
@@ -193,20 +193,20 @@ def plan(
     def trained(name: str, pairs: float) -> Part:
         views = 2 if config.losses.consistency.weight else 1
         read = pairs * train.epochs
-        both = train.train == "both"
+        has_both = train.train == "both"
         short = [min(length, train.max_length or length) for length in (claim, source)]
-        counts = read * views, read * (1 + train.negatives) if both else 0
+        counts = read * views, read * (1 + train.negatives) if has_both else 0
         texts = list(zip(counts, short, strict=True))
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
-        again = sum((n * shape.forward([length]) for n, length in texts), 0.0)
+        recomputed = sum((n * shape.forward([length]) for n, length in texts), 0.0)
         # Both compute the forward pass once more, and together twice.
         chunked = train.chunk_size is not None or train.chunk_tokens is not None
         twice = chunked + bool(train.gradient_checkpointing)
         tokens = sum(count * length for count, length in texts)
-        return Part(name, sum(c for c, _ in texts), tokens, flops, flops + twice * again, True)
+        return Part(name, sum(c for c, _ in texts), tokens, flops, flops + twice * recomputed, True)
 
-    mined = min(round(sizes.claims * (1 - held)), config.data.limit or sizes.claims)
+    mined = min(round(sizes.claims * (1 - share)), config.data.limit or sizes.claims)
     mines = config.mined is None and train.negatives > 0
     compared = config.losses.keep_base.weight or train.train == "query_only"
     # What is not mined is sampled, to see whether the temperature fits.
@@ -240,8 +240,8 @@ def peak_flops(card: str) -> float:
     """Look up a card's dense bf16 peak; infinity where unknown, so that shares are 0."""
     words = {*re.findall(r"[a-z0-9]+", card.lower().replace("rtx ", "rtx"))}
     # Other forms of a card are slower.
-    known = set() if words & {"laptop", "nvl", "pcie"} else words & CARDS.keys()
-    return CARDS[known.pop()][0] if known else math.inf
+    cards = set() if words & {"laptop", "nvl", "pcie"} else words & CARDS.keys()
+    return CARDS[cards.pop()][0] if cards else math.inf
 
 
 def report(config: PlanConfig) -> str:

@@ -61,32 +61,32 @@ def main() -> int:
     parser.add_argument("--overwrite", action="store_true", help="do finished cases again")
     parser.add_argument("--threads", type=int, default=2, help="of every program")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
-    given = parser.parse_args()
-    if given.compare:
-        return compare(given.compare[0], given.compare[1], given.only)
-    if given.out is None:
+    arguments = parser.parse_args()
+    if arguments.compare:
+        return compare(arguments.compare[0], arguments.compare[1], arguments.only)
+    if arguments.out is None:
         parser.error("--out or --compare is needed")
-    return take(given)
+    return take(arguments)
 
 
-def take(given: argparse.Namespace) -> int:
+def take(arguments: argparse.Namespace) -> int:
     """Run the cases that are not done yet, and record their results; return 0."""
-    out, repository = given.out.resolve(), given.repository.resolve()
-    data, work = (given.data or repository / ".." / "shared" / "data").resolve(), out / "work"
+    out, repository = arguments.out.resolve(), arguments.repository.resolve()
+    data, work = (arguments.data or repository / ".." / "shared" / "data").resolve(), out / "work"
     own = {"PYTHONPATH": repository, "CLAIM2SOURCE_DATA": data}
-    own |= {"OMP_NUM_THREADS": given.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
+    own |= {"OMP_NUM_THREADS": arguments.threads, "HF_HUB_OFFLINE": 1, "WANDB_MODE": "disabled"}
     environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
-    folders = {"r": repository, "data": data, "threads": given.threads, "out": out}
+    folders = {"r": repository, "data": data, "threads": arguments.threads, "out": out}
     work.mkdir(parents=True, exist_ok=True)
-    if given.overwrite and not given.only:
+    if arguments.overwrite and not arguments.only:
         shutil.rmtree(out / "store", ignore_errors=True)
     model = Answering(repository)
     with model.server as server:
         filled = {**TABLE["words"], **folders, "llm": server.url}
         write_inputs(work, filled)
-        for name in given.only or CASES:
+        for name in arguments.only or CASES:
             case = out / name
-            if (case / "exit_code").is_file() and not given.overwrite:
+            if (case / "exit_code").is_file() and not arguments.overwrite:
                 print(f"{name}: done before", flush=True)
                 continue
             words = command_of(name, repository, filled)
@@ -102,18 +102,18 @@ def take(given: argparse.Namespace) -> int:
             asks = any(server.url in text for text in (*words, *map(Path.read_text, inputs)))
             environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
             started = time.perf_counter()
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, *words], cwd=work, env=environment, capture_output=True, text=True
             )
-            for file, text in (("stdout", done.stdout), ("stderr", done.stderr)):
-                for place in ("out", "r", "data", "llm"):
-                    text = text.replace(str(filled[place]), f"@{place}@")
+            for file, text in (("stdout", process.stdout), ("stderr", process.stderr)):
+                for key in ("out", "r", "data", "llm"):
+                    text = text.replace(str(filled[key]), f"@{key}@")
                 (case / file).write_text(text, encoding="utf-8")
             (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
             copy_results(work / name, case)
-            (case / "exit_code").write_text(f"{done.returncode}\n")
+            (case / "exit_code").write_text(f"{process.returncode}\n")
             seconds = time.perf_counter() - started
-            print(f"{name}: {seconds:.0f} s, exit code {done.returncode}", flush=True)
+            print(f"{name}: {seconds:.0f} s, exit code {process.returncode}", flush=True)
     return 0
 
 
@@ -122,9 +122,9 @@ def command_of(name: str, repository: Path, filled: Mapping[str, Any]) -> list[s
     program, *words = fill(CASES[name], filled).split()
     # The program runs in `work`, where the slices lie.
     data = (str(filled["data"]), "slices/")
-    needed = [filled["out"] / "work" / word for word in words if word.startswith(data)]
-    there = (repository / program).is_file() and all(path.exists() for path in needed)
-    return [str(repository / program), *words] if there else []
+    paths = [filled["out"] / "work" / word for word in words if word.startswith(data)]
+    exists = (repository / program).is_file() and all(path.exists() for path in paths)
+    return [str(repository / program), *words] if exists else []
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
@@ -153,9 +153,9 @@ def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
         claims |= {line.split("\t")[0] for line in lines[1:]}
         golds |= {line.split("\t")[1] for line in lines[1:]}
     sources = read_jsonl(data / "corpus.jsonl")
-    others = [row["_id"] for row in sources if row["_id"] not in golds]
-    kept = golds | set(others[: part["sources"] - len(golds)])
-    write_jsonl(folder / "corpus.jsonl", [row for row in sources if row["_id"] in kept])
+    distractors = [row["_id"] for row in sources if row["_id"] not in golds]
+    source_ids = golds | set(distractors[: part["sources"] - len(golds)])
+    write_jsonl(folder / "corpus.jsonl", [row for row in sources if row["_id"] in source_ids])
     posts = [row for row in read_jsonl(data / "queries.jsonl") if row["_id"] in claims]
     write_jsonl(folder / "queries.jsonl", posts)
 
@@ -168,15 +168,15 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
 
-def copy_results(made: Path, case: Path) -> None:
+def copy_results(folder: Path, case: Path) -> None:
     """Copy the files to compare, without models; list all files, with hashes of weights."""
     listing = {}
-    for path in sorted(path for path in made.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         weights = hashlib.sha256(path.read_bytes()) if path.suffix == ".safetensors" else None
-        listing[str(path.relative_to(made))] = weights and weights.hexdigest()
+        listing[str(path.relative_to(folder))] = weights and weights.hexdigest()
         model = any((path.parent / name).exists() for name in MODEL) and path.name != "report.json"
         if path.suffix in (*ROWS, ".json", ".csv") and not model:
-            copy = case / "files" / path.relative_to(made)
+            copy = case / "files" / path.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
     (case / "listing.json").write_text(json.dumps(listing, indent=1))
@@ -208,8 +208,8 @@ class Answering:
         texts = texts_of(chat)
         listed = re.findall(r"^(?:Paper (\S+)\n|\[(\d+)\] )(.*)$", texts.pop("papers", ""), re.M)
         labels = [letter or number for letter, number, _ in listed]
-        drawn = [draw(*texts.values(), title.strip()) for *_, title in listed]
-        order = sorted(range(len(drawn)), key=lambda position: drawn[position])
+        ranks = [draw(*texts.values(), title.strip()) for *_, title in listed]
+        order = sorted(range(len(ranks)), key=lambda position: ranks[position])
         if chat.choices:
             letter = labels[order[0]] if draw(*texts.values()) < 0.9 else chat.choices[-1]
             top = {choice: -1.0 if choice == letter else -3.0 for choice in chat.choices}
@@ -220,8 +220,8 @@ class Answering:
             text = next(iter(texts.values()))
             if "text" in texts:  # to be translated
                 words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))[:2]
-                kept = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
-                return f"They say the new study of {words[0]} found more {words[1]} {kept}"
+                details = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
+                return f"They say the new study of {words[0]} found more {words[1]} {details}"
             text = " ".join(re.sub(r"[#@]\w+", "", text).split())
             return f"{text} {1000 * draw(prompt, text):.0f}"
         replies: dict[str, Any] = {}
@@ -250,18 +250,18 @@ def draw(*texts: str) -> float:
 
 def by_system(folder: Path) -> dict[tuple[str, ...], Path]:
     """Map files by (system, claim form, name), where a report says them, else by their folder's."""
-    known = {}
+    name_of_target = {}
     for file in sorted(folder.rglob("report.json"), key=lambda path: -len(path.parts)):
-        for name, one in systems_of(json.loads(file.read_text("utf-8"))).items():
-            if one.get("runs"):
-                target = (file.parent / one["runs"]).resolve()
-                known[target] = (name, one.get("claims", ""))
+        for name, system in systems_of(json.loads(file.read_text("utf-8"))).items():
+            if system.get("runs"):
+                target = (file.parent / system["runs"]).resolve()
+                name_of_target[target] = (name, system.get("claims", ""))
     rows = defaultdict(list)
     for path in sorted(folder.rglob("*")):
         if path.suffix in ROWS or path.name in WHOLE:
             parents = [part for part in path.relative_to(folder).parts[:-1] if part not in NO_NAMES]
             own = (parents[-1] if parents else "", "")
-            rows[*known.get(path.parent.resolve(), own), path.name].append(path)
+            rows[*name_of_target.get(path.parent.resolve(), own), path.name].append(path)
     return {
         key if len(paths) == 1 else (str(path.relative_to(folder)),): path
         for key, paths in rows.items()
@@ -283,8 +283,8 @@ def facts_of(report: Any, file: str) -> Facts:
         facts |= scores_in(name, {**part.get("languages", {}), **macro})
         for cell in part.get("published") or ():
             cell["system"] = name  # as version 2 of the report has it
-        for cut, table in (part.get("slices") or {}).items():
-            facts |= scores_in(f"{name}, {cut} golds", table)
+        for slice_name, table in (part.get("slices") or {}).items():
+            facts |= scores_in(f"{name}, {slice_name} golds", table)
         for metric, bounds in ((part.get("intervals") or {}).get("values") or {}).items():
             for language, ends in bounds.items():
                 facts[name, language, f"{metric} interval"] = ends
@@ -316,9 +316,9 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
         test = f"test {part['family']} ({part['average']})"
         own = part.keys() - {"comparisons", "family"}
         facts |= {(test, key): part[key] for key in own}
-        for one in part["comparisons"]:
-            pair = f"{one.pop('system')} against {one.pop('baseline')}"
-            facts |= {(test, pair, key): value for key, value in one.items()}
+        for comparison in part["comparisons"]:
+            pair = f"{comparison.pop('system')} against {comparison.pop('baseline')}"
+            facts |= {(test, pair, key): value for key, value in comparison.items()}
     if {"table", "row", "column", "ours"} <= part.keys():
         cell = (part["table"], part["row"], part["column"], str(part.get("system", "")))
         for key in ("published", "ours", "difference", "low", "high", "inside"):
@@ -327,8 +327,8 @@ def facts_anywhere(part: Mapping[str, Any]) -> Facts:
     if isinstance(settings, dict) and isinstance(score, float):
         words = ", ".join(f"{key} {settings[key]}" for key in CHOICE.split() if key in settings)
         words = words or json.dumps(settings, sort_keys=True)
-        what = ("chosen", part["what"]) if "what" in part else ("tried",)
-        facts[*what, words, f"score {score:.6f}"] = "there"
+        choice = ("chosen", part["what"]) if "what" in part else ("tried",)
+        facts[*choice, words, f"score {score:.6f}"] = "there"
     return facts | {("training", k): v for k, v in part.items() if k == "chosen_epoch"}
 
 
@@ -365,8 +365,8 @@ def facts_in(case: Path) -> Facts:
     for path in sorted(files, key=lambda path: (len(path.parts), path)):
         for key, value in facts_of(json.loads(path.read_text("utf-8")), path.name).items():
             # Where two files of one version disagree, both values are compared.
-            known = facts.setdefault(key, value)
-            facts[key] = known if equal(known, value) else [known, value]
+            earlier = facts.setdefault(key, value)
+            facts[key] = earlier if equal(earlier, value) else [earlier, value]
     for path in (case / "files").rglob("metrics.csv"):
         for row in csv.DictReader(io.StringIO(path.read_text("utf-8"))):
             losses = {k: float(v) for k, v in row.items() if k.startswith("loss") and v}
@@ -406,23 +406,23 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or abs(one - other) <= 1e-6 or (one != one and other != other)
-    return bool(one == other)
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a == b or abs(a - b) <= 1e-6 or (a != a and b != b)
+    return bool(a == b)
 
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     """Compare two snapshots and print the differences; return 1 if any counts."""
     differences: Differences = defaultdict(list)
-    both, compared = (before, after), 0
-    names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in both)]
+    folders, compared = (before, after), 0
+    names = [n for n in only or CASES if any((f / n / "exit_code").is_file() for f in folders)]
     for name in names:
-        one, other = cases = [folder / name for folder in both]
+        old, new = cases = [folder / name for folder in folders]
         absent = [case for case in cases if not (case / "exit_code").is_file()]
         if absent:
             differences["cases"].append(f"{name}: not in {absent[0].parent}")
@@ -430,10 +430,10 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
         codes = [(case / "exit_code").read_text().strip() for case in cases]
         if codes[0] != codes[1]:
             differences["exit codes"].append(f"{name}: {codes[0]} before, {codes[1]} after")
-        compared += compare_facts(name, one, other, differences)
-        compared += compare_files(name, one, other, differences)
-        compared += compare_weights(name, one, other, differences)
-        compared += compare_answers(name, one, other, differences)
+        compared += compare_facts(name, old, new, differences)
+        compared += compare_files(name, old, new, differences)
+        compared += compare_weights(name, old, new, differences)
+        compared += compare_answers(name, old, new, differences)
     for section in sorted(differences, key=lambda section: (section == "added", section)):
         lines = differences[section]
         print(f"\n== {section} ({len(lines)}{', not counted' if section == 'added' else ''})")
@@ -446,26 +446,26 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     return int(wrong > 0 or not names)
 
 
-def compare_facts(name: str, one: Path, other: Path, differences: Differences) -> int:
+def compare_facts(name: str, before: Path, after: Path, differences: Differences) -> int:
     """Compare the scores, intervals, tests, choices and published numbers of a case."""
-    old, new = facts_in(one), facts_in(other)
+    old, new = facts_in(before), facts_in(after)
     for key, value in old.items():
         if not equal(value, value_after := new.get(key, "absent")):
             differences["scores"].append(f"{name}: {' / '.join(key)}: {value} -> {value_after}")
-    for what, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
-        differences["added"].append(f"{name}: {what}: {count} values")
+    for kind, count in sorted(Counter(key[0] for key in new.keys() - old.keys()).items()):
+        differences["added"].append(f"{name}: {kind}: {count} values")
     return len(old)
 
 
-def compare_files(name: str, one: Path, other: Path, differences: Differences) -> int:
+def compare_files(name: str, before: Path, after: Path, differences: Differences) -> int:
     """Compare files by system and name; those without a partner by their content."""
-    old, new = (by_system(folder / "files") for folder in (one, other))
+    old, new = (by_system(folder / "files") for folder in (before, after))
     spare = {key: path for key, path in new.items() if key not in old}
     for key, path in old.items():
         label, partner = f"{name}: {' / '.join(key)}", new.get(key)
         if partner is None:
-            same = (p for p in spare.values() if p.suffix == path.suffix)
-            partner = next((p for p in same if not file_difference(path, p)), None)
+            candidates = (p for p in spare.values() if p.suffix == path.suffix)
+            partner = next((p for p in candidates if not file_difference(path, p)), None)
             spare = {key: p for key, p in spare.items() if p != partner}
         if partner is None:
             differences[f"{path.suffix} files"].append(f"{label}: absent after, under any name")
@@ -473,13 +473,13 @@ def compare_files(name: str, one: Path, other: Path, differences: Differences) -
         if why := file_difference(path, partner):
             differences[f"{path.suffix} files"].append(f"{label}: {why}")
     for path in spare.values():
-        differences["added"].append(f"{name}: {path.relative_to(other / 'files')}")
+        differences["added"].append(f"{name}: {path.relative_to(after / 'files')}")
     return len(old)
 
 
-def file_difference(one: Path, other: Path) -> str:
+def file_difference(before: Path, after: Path) -> str:
     """Describe how two files differ, tags of runs and costs aside; empty where they are equal."""
-    old, new = content_of(one), content_of(other)
+    old, new = content_of(before), content_of(after)
     if equal(old, new):
         return ""
     if not isinstance(old, list):
@@ -487,42 +487,45 @@ def file_difference(one: Path, other: Path) -> str:
         return f"{', '.join(changed) or 'keys'} differ"
     rows = f"{len(old)} rows before, {len(new)} after"
     pairs = list(zip(old, new, strict=False))
-    if one.suffix != ".trec" or len(old) != len(new):
+    if before.suffix != ".trec" or len(old) != len(new):
         return f"{sum(not equal(*pair) for pair in pairs)} rows differ; {rows}"
-    moved, most = sum(a[:2] != b[:2] for a, b in pairs), max(abs(a[2] - b[2]) for a, b in pairs)
-    return f"{moved} rows rank otherwise; {rows}; scores differ by up to {most:.2g}"
+    reordered, difference = (
+        sum(a[:2] != b[:2] for a, b in pairs),
+        max(abs(a[2] - b[2]) for a, b in pairs),
+    )
+    return f"{reordered} rows rank otherwise; {rows}; scores differ by up to {difference:.2g}"
 
 
-def compare_weights(name: str, one: Path, other: Path, differences: Differences) -> int:
+def compare_weights(name: str, before: Path, after: Path, differences: Differences) -> int:
     """Compare the weights by hash or value and, of an exported model, the names of its files."""
-    old, new = (json.loads((folder / "listing.json").read_text()) for folder in (one, other))
-    works = [folder.parent / "work" / name for folder in (one, other)]
-    known = {file: sha256 for file, sha256 in old.items() if sha256 or name == "merge"}
-    for file, sha256 in known.items():
+    old, new = (json.loads((folder / "listing.json").read_text()) for folder in (before, after))
+    works = [folder.parent / "work" / name for folder in (before, after)]
+    files = {file: sha256 for file, sha256 in old.items() if sha256 or name == "merge"}
+    for file, sha256 in files.items():
         if file in new and new[file] == sha256:
             continue
         # The file of the same name first.
-        others = sorted((path for path in new if new[path]), key=lambda path: path != file)
-        same = [path for path in others if new[path] == sha256] or (
-            path for path in others if same_weights(works[0] / file, works[1] / path)
+        candidates = sorted((path for path in new if new[path]), key=lambda path: path != file)
+        matches = [path for path in candidates if new[path] == sha256] or (
+            path for path in candidates if same_weights(works[0] / file, works[1] / path)
         )
-        partner = next(iter(same), None) if sha256 else None
+        partner = next(iter(matches), None) if sha256 else None
         if partner is None:
             why = "other weights" if file in new else "absent after"
             differences["weights"].append(f"{name}: {file}: {why}")
-    return len(known)
+    return len(files)
 
 
-def same_weights(one: Path, other: Path) -> bool:
+def same_weights(before: Path, after: Path) -> bool:
     """Tell whether two files hold the same tensors to 1e-6; not where one is no longer there."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not (one.is_file() and other.is_file()):
+    if not (before.is_file() and after.is_file()):
         return False
     try:
-        old, new = load_file(one), load_file(other)
+        old, new = load_file(before), load_file(after)
     except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: by hash alone
         return False
     return old.keys() == new.keys() and all(
@@ -531,8 +534,8 @@ def same_weights(one: Path, other: Path) -> bool:
     )
 
 
-def compare_answers(name: str, one: Path, other: Path, differences: Differences) -> int:
-    old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (one, other))
+def compare_answers(name: str, before: Path, after: Path, differences: Differences) -> int:
+    old, new = (set((f / "answers.jsonl").read_text("utf-8").splitlines()) for f in (before, after))
     for line in sorted(old - new):
         differences["answers"].append(f"{name}: absent after: {line[:150]}")
     if new - old:

@@ -42,15 +42,17 @@ def upgrade(text: str) -> str:
     values = yaml.safe_load(text)
     if not isinstance(values, dict):
         raise ValueError("holds no systems")
-    alone = isinstance(values.get("stages"), list)
+    is_single = isinstance(values.get("stages"), list)
     if isinstance(values.get("name"), str) or RUMORS & {*values}:
-        made = {values.get("name", "BM25"): _rumors(values)}
+        systems = {values.get("name", "BM25"): _rumors(values)}
     else:
-        made = (
-            _system(values) if alone else {name: _system(value) for name, value in values.items()}
+        systems = (
+            _system(values)
+            if is_single
+            else {name: _system(value) for name, value in values.items()}
         )
     comments = [f"{comment.strip()}\n" for comment in re.findall(r"(?m)(?:^|\s)#.*$", text)]
-    return yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
+    return yaml.safe_dump(systems, sort_keys=False, allow_unicode=True, width=10**6) + "".join(
         comments
     )
 
@@ -74,50 +76,50 @@ def _rumors(values: Values) -> dict[str, Any]:
         texts = {"claims": "original", "sources": "title_abstract"}
         stages.append({**stage, **({**rerank, **asks} if by == "llm" else {**texts, **rerank})})
     if (by := stance.pop("by", "none")) != "none":
-        kept = {"depth": values["keep"]} if "keep" in values else {}
+        depth = {"depth": values["keep"]} if "keep" in values else {}
         verdict |= {"threshold": "fit"} if "threshold" in choose else {}
         own = asks if by == "llm" else {}
-        stages.append({"verify": "stance", "by": by, **stance, **kept, **verdict, **own})
+        stages.append({"verify": "stance", "by": by, **stance, **depth, **verdict, **own})
     return {"retrieve": {"fielded": fielded}, **({"stages": stages} if stages else {})}
 
 
-def _system(given: Values) -> dict[str, Any]:
-    if "retrieve" in given:  # as it is to be
-        return dict(given)
-    stages = list(given.get("stages") or [])
+def _system(values: Values) -> dict[str, Any]:
+    if "retrieve" in values:  # as it is to be
+        return dict(values)
+    stages = list(values.get("stages") or [])
     own = stages.pop(0) if stages and "retrieve" in stages[0] else None
-    made = _stages_to_node(given, own) if own is not None else _keys_to_node(given)
-    rest = {key: value for key, value in given.items() if key not in (*FIRST, *made, "stages")}
-    return {**made, **rest, **({"stages": stages} if stages else {})}
+    node = _stages_to_node(values, own) if own is not None else _keys_to_node(values)
+    rest = {key: value for key, value in values.items() if key not in (*FIRST, *node, "stages")}
+    return {**node, **rest, **({"stages": stages} if stages else {})}
 
 
-def _stages_to_node(given: Values, own: Values) -> dict[str, Any]:
-    if "rendering" in given:
-        own = {"rendering": given["rendering"], **own}
-    routes = {lang: _route(own, one) for lang, one in (given.get("routes") or {}).items()}
-    made: dict[str, Any] = {"retrieve": _stage_to_entry(own)}
-    made |= {"depth": own["depth"]} if own.get("depth") else {}
-    return made | ({"routes": routes} if routes else {})
+def _stages_to_node(values: Values, own: Values) -> dict[str, Any]:
+    if "rendering" in values:
+        own = {"rendering": values["rendering"], **own}
+    routes = {lang: _route(own, route) for lang, route in (values.get("routes") or {}).items()}
+    node: dict[str, Any] = {"retrieve": _stage_to_entry(own)}
+    node |= {"depth": own["depth"]} if own.get("depth") else {}
+    return node | ({"routes": routes} if routes else {})
 
 
-def _keys_to_node(given: Values) -> dict[str, Any]:
-    tuned = bool(given.get("tune"))
-    if given.get("routes") is not None:
-        routes = dict(given["routes"])
+def _keys_to_node(values: Values) -> dict[str, Any]:
+    tuned = bool(values.get("tune"))
+    if values.get("routes") is not None:
+        routes = dict(values["routes"])
         default = routes.pop("default", None)
         if default is None:
             raise ValueError("routes without `default`: name the system of the other languages")
         return {"retrieve": default, **({"routes": routes} if routes else {})}
-    if (hybrid := given.get("hybrid")) is not None:
+    if (hybrid := values.get("hybrid")) is not None:
         settings = {"alpha": "fit"} if tuned else hybrid.get("fusion") or {}
         return {"retrieve": {"hybrid": [hybrid["sparse"], hybrid["dense"]], **settings}}
-    kind = next(key for key in ("bm25", "model", "run") if key in given)
+    kind = next(key for key in ("bm25", "model", "run") if key in values)
     if kind != "model":
         fit = {"k1": "fit"} if tuned else {}
-        return {"retrieve": {kind: {**(given[kind] or {}), **fit}}}
-    model = given["model"]
+        return {"retrieve": {kind: {**(values[kind] or {}), **fit}}}
+    model = values["model"]
     node = {"dense": model["name"] if set(model) == {"name"} else model}
-    return {"retrieve": node | {key: given[key] for key in BESIDE if key in given}}
+    return {"retrieve": node | {key: values[key] for key in BESIDE if key in values}}
 
 
 def _stage_to_entry(own: Values) -> Any:
@@ -135,10 +137,10 @@ def _stage_to_entry(own: Values) -> Any:
     return name
 
 
-def _route(own: Values, given: Any) -> Any:
-    if isinstance(given, list):
-        return [_route(own, value) for value in given]
-    part = given["retrieve"]
+def _route(own: Values, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_route(own, value) for value in value]
+    part = value["retrieve"]
     return _stage_to_entry({**own, **part} if isinstance(part, Mapping) else {"retrieve": part})
 
 

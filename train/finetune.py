@@ -35,12 +35,12 @@ COMMON = (
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the config and fine-tune; without arguments, or with only these flags, the demo."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if set(given) <= {"--resume", "--overwrite"}:
-        given = ["--config", str(CONFIGS / "finetune" / "demo.yaml"), *given]
+    words = list(sys.argv[1:] if argv is None else argv)
+    if set(words) <= {"--resume", "--overwrite"}:
+        words = ["--config", str(CONFIGS / "finetune" / "demo.yaml"), *words]
     config = read_config(
         FinetuneConfig,
-        given,
+        words,
         program="train/finetune.py",
         description=__doc__ or "",
         common=COMMON,

@@ -159,7 +159,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
     result = candidates.run(reported, reported, settings)
     runner = SystemRunner(reported, settings)
     results = {FIRST_STAGE: result}
-    results |= {name: runner.run(one, config.claims) for name, one in against.items()}
+    results |= {name: runner.run(against[name], config.claims) for name in against}
     stage = Learned(file=str(config.out / FILE), depth=config.depth)
     ranked = apply_stage(
         stage,
@@ -188,8 +188,8 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         families = [Family("The learned fusion against the others", pairs)]
         report = add_tests(report, scored, families, reported, config.repeats, config.seed)
     report.write(config.out)
-    for one in scored.values():
-        write_runs(one.run, reported, config.out / one.report.runs)
+    for scored_system in scored.values():
+        write_runs(scored_system.run, reported, config.out / scored_system.report.runs)
     write_submissions(scored[LEARNED].run, reported, config.out)
     table = rows_table(config, fitting, rows, speed)
     parts: list[Part] = [
@@ -277,9 +277,9 @@ def score_all(
     scoring = Scoring(repeats=config.repeats if config.tests else 0, seed=config.seed)
     scored = {}
     for name, result in results.items():
-        one = score_system(name, result, reported, scoring)
+        scored_system = score_system(name, result, reported, scoring)
         folder = f"runs/{name.replace(' ', '-')}"
-        scored[name] = replace(one, report=replace(one.report, runs=folder))
+        scored[name] = replace(scored_system, report=replace(scored_system.report, runs=folder))
     return scored
 
 

@@ -170,8 +170,10 @@ def _merged(config: MergeConfig) -> list[str]:
                 write_markdown(folder, "Merge", compared.parts)
     if compared is not None:
         tables = [part for part in compared.parts if isinstance(part, TextTable)]
-        named = {table.columns[0]: table for table in tables}
-        log_tables(config.wandb, named, folder=config.out, program="merge", config=as_plain(config))
+        table_of = {table.columns[0]: table for table in tables}
+        log_tables(
+            config.wandb, table_of, folder=config.out, program="merge", config=as_plain(config)
+        )
         lines = [render(compared.parts), "", *lines]
     return [*lines, f"In {config.out}."]
 
@@ -254,9 +256,9 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
     chosen, choice = _choose(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
-    named = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
-    reports = {scale: scored(scale, reported).report for scale in sorted({*named.values()})}
-    systems = {name: replace(reports[scale], name=name) for name, scale in named.items()}
+    scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
+    reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
+    systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
     report = _report(config, manifest, reported, systems, PICKED, (choice,))
     titles = {PICKED: f"{PICKED} ({chosen:.12g})"}
     return Compared(report, _report_parts(report, titles)), chosen
@@ -280,12 +282,12 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
         settings = {"checkpoint": _formula(config) if name == SUM else str(folder)}
         if selection is not None:
             on_val[name] = _score(config, encoder, manifest, selection.val, settings)
-        one = _score(config, encoder, manifest, reported, settings)
-        systems[name] = replace(one.report, name=name)
+        scored = _score(config, encoder, manifest, reported, settings)
+        systems[name] = replace(scored.report, name=name)
     choices: tuple[Choice, ...] = ()
     if selection is not None:
         # Which seed is better is noise sooner than that their mean is.
-        _, choice = _choose(config, selection, "checkpoint", on_val, lambda one: one != SUM)
+        _, choice = _choose(config, selection, "checkpoint", on_val, lambda name: name != SUM)
         choices = (choice,)
     report = _report(config, manifest, reported, systems, SUM, choices)
     return Compared(report, [*filter(None, [note]), *_report_parts(report, {})])
@@ -326,9 +328,9 @@ def _score(
 ) -> ScoredSystem:
     rendering, store = manifest.rendering, config.open_store()
     scoring = Scoring(repeats=0)
-    one = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
-    forms = replace(one.report, claims=rendering.claims, sources=rendering.sources)
-    return replace(one, report=replace(forms, settings=settings))
+    scored = score_encoder(encoder, dataset, rendering, scoring, store=store, progress=True)
+    forms = replace(scored.report, claims=rendering.claims, sources=rendering.sources)
+    return replace(scored, report=replace(forms, settings=settings))
 
 
 def _choose(
@@ -342,13 +344,13 @@ def _choose(
     weighing = selection.weighing()
     return choose(
         what,
-        {option: weighing.of(one.run) for option, one in on_val.items()},
+        {option: weighing.of(scored.run) for option, scored in on_val.items()},
         weighing,
         settings=lambda option: {what: option},
         distance=distance,
         rule=config.rule,
         floor=floor,
-        tables={option: one.report.table for option, one in on_val.items()},
+        tables={option: scored.report.table for option, scored in on_val.items()},
         trials=True,
         note=selection.note,
     )

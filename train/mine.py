@@ -116,11 +116,11 @@ def mine(config: MineConfig) -> list[str]:
     if config.format == "ids":
         rows = write_mined(miner.mine(), config.out)
         return [*lines, *miner.counts.sentences(), f"{rows} rows in {config.out}"]
-    written = write_gritlm(miner.mine(), config.out, train, rendering, config.instruction)
+    counts = write_gritlm(miner.mine(), config.out, train, rendering, config.instruction)
     lines += miner.counts.sentences()
-    if written.left_out:
-        lines.append(f"{written.left_out} pairs without a negative are left out")
-    return [*lines, f"{written.rows} rows of texts in {config.out}"]
+    if counts.left_out:
+        lines.append(f"{counts.left_out} pairs without a negative are left out")
+    return [*lines, f"{counts.rows} rows of texts in {config.out}"]
 
 
 def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMiner:

@@ -152,10 +152,10 @@ def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Con
 def as_plain(value: Any) -> Any:
     """Turn a config into JSON-ready values: dataclasses to dicts, paths to text."""
 
-    def plain(part: Any) -> Any:
+    def to_builtin(part: Any) -> Any:
         return str(part) if isinstance(part, Path) else dataclasses.asdict(part)
 
-    return json.loads(json.dumps(value, default=plain))
+    return json.loads(json.dumps(value, default=to_builtin))
 
 
 def to_yaml(value: Any) -> str:
@@ -163,14 +163,14 @@ def to_yaml(value: Any) -> str:
     return yaml.safe_dump(as_plain(value), sort_keys=False, allow_unicode=True)
 
 
-def require(condition: bool, key: str, value: Any, allowed: str) -> None:
+def require(condition: bool, key: str, value: Any, allowed: str | Sequence[str]) -> None:
     """Raise `ConfigError` unless `condition` holds."""
     if not condition:
-        raise ConfigError(key, value, allowed)
+        raise ConfigError(key, value, allowed if isinstance(allowed, str) else ", ".join(allowed))
 
 
 def require_one_of(key: str, value: object, allowed: Sequence[str]) -> None:
-    require(value in allowed, key, value, ", ".join(allowed))
+    require(value in allowed, key, value, allowed)
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,14 @@ def options_of(kind: Any, prefix: str = "") -> dict[str, Option]:
         if group is None:
             options[key] = Option(hint, default if factory is MISSING else factory(), text)
             continue
-        inside, flags = options_of(group, f"{key}."), getattr(group, "FLAGS", None)
+        group_options, flags = options_of(group, f"{key}."), getattr(group, "FLAGS", None)
         if flags:
             text = f"{text.rstrip('.')}: a YAML file of {', '.join(options_of(group))}"
-            for name, option in inside.items():
-                inside[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
+            for name, option in group_options.items():
+                group_options[name] = replace(option, is_flag=name.removeprefix(f"{key}.") in flags)
         default = MISSING if default is factory is MISSING else None
         own = Option(hint, default, text, group, bool(flags) or NoneType in parts_of(hint))
-        options |= {key: own, **inside}
+        options |= {key: own, **group_options}
     return options
 
 
@@ -305,14 +305,12 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
         raise ConfigError(key, word, f"a value as YAML has it ({error.problems[0].why})") from None
 
 
-def _built(
-    kind: type[Config], options: Mapping[str, Option], given: Any, prefix: str = ""
-) -> Config:
-    if not isinstance(given, YamlMapping):
+def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: str = "") -> Config:
+    if not isinstance(raw, YamlMapping):
         why = f"must be `key: value` lines; allowed keys: {_names_in(options, prefix)}"
-        raise ConfigError(prefix[:-1], given, "", why)
+        raise ConfigError(prefix[:-1], raw, "", why)
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in raw.items():
         key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
         if option is None:
@@ -342,8 +340,8 @@ def _typed_value(key: str, option: Option, value: Any) -> Any:
         texts = [getattr(text, "text", text) for text in texts]
         value = texts if isinstance(value, list) else texts[0]
         if option.default != "" and any(isinstance(t, str) and not t.strip() for t in texts):
-            here = " (. is this folder)" if Path in parts_of(option.hint) else ""
-            raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{here}")
+            folder_hint = " (. is this folder)" if Path in parts_of(option.hint) else ""
+            raise ConfigError(key, value, f"{allowed_words(option.hint)}, not empty{folder_hint}")
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
     except ValueError:  # of pydantic

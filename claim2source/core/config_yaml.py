@@ -21,9 +21,9 @@ _NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 class YamlMapping(dict[str, Any]):
     """Hold the values of a YAML mapping, and the place of each key; None where no file set it."""
 
-    def __init__(self, values: Any = (), places: Any = ()) -> None:
+    def __init__(self, values: Any = (), locations: Any = ()) -> None:
         super().__init__(values)
-        self.places: dict[str, Place | None] = {**dict.fromkeys(self), **dict(places)}
+        self.places: dict[str, Place | None] = {**dict.fromkeys(self), **dict(locations)}
 
     def overlaid(self, over: YamlMapping) -> YamlMapping:
         """Lay a mapping over this one, key by key."""

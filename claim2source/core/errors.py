@@ -102,13 +102,13 @@ class ConfigError(UserError, ValueError):
     def __init__(self, key: str, value: object, allowed: str, why: str = "") -> None:
         self.key, self.value, self.allowed = key, value, allowed
         missing = value is None or value == [] or value == ()
-        given = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
-        self.why = why or f"{given}: {allowed}"
+        issue = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
+        self.why = why or f"{issue}: {allowed}"
         super().__init__(f"config: {key}: {self.why}")
 
-    def at(self, place: tuple[str, int] | None) -> UserError:
+    def at(self, location: tuple[str, int] | None) -> UserError:
         """Return the error by the file and line that set the key, if a file did."""
-        return self if place is None else InputError(*place, self.key or None, self.why)
+        return self if location is None else InputError(*location, self.key or None, self.why)
 
 
 def value_text(value: object) -> str:
@@ -350,11 +350,11 @@ def _write_trace(error: Exception) -> int:
         handle, path = tempfile.mkstemp(prefix="claim2source-", suffix=".log")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(_without_secrets("".join(traceback.format_exception(error))))
-        where = f"the full trace is in {path}"
+        trace_note = f"the full trace is in {path}"
     except OSError as failed:
-        where = f"its trace could not be written: {failed.strerror}"
+        trace_note = f"its trace could not be written: {failed.strerror}"
     why = _without_secrets(first)[:500]
-    _complain(f"error: unforeseen, a mistake of this program: {why}; {where}")
+    _complain(f"error: unforeseen, a mistake of this program: {why}; {trace_note}")
     return UNFORESEEN
 
 

@@ -167,9 +167,9 @@ def require_output(out: Path) -> None:
     """Raise `UserError` unless an evaluation can write to a folder, and replaces no run's files."""
     target = Path(os.path.realpath(out))
     for folder in (target, *target.parents):
-        inside = target.relative_to(folder).parts
-        if inside[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
-            path = folder if inside else out
+        subpath = target.relative_to(folder).parts
+        if subpath[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
+            path = folder if subpath else out
             raise UserError(
                 f"{out}: a training run lies here, and its files would be replaced; choose another "
                 f"--out, such as {path / EVALUATION}"

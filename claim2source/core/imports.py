@@ -45,9 +45,9 @@ def import_named(module: str) -> ModuleType:
 
 
 def _chosen_folders(paths: list[str]) -> list[str]:
-    here = os.path.realpath(os.curdir)
+    current = os.path.realpath(os.curdir)
     variable = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
-    if any(part and os.path.realpath(part) == here for part in variable.split(os.pathsep)):
+    if any(part and os.path.realpath(part) == current for part in variable.split(os.pathsep)):
         return list(paths)
     own, searched, is_installed = (
         set(site.getsitepackages() + [site.getusersitepackages()]),
@@ -57,6 +57,6 @@ def _chosen_folders(paths: list[str]) -> list[str]:
     for part in paths:
         is_installed |= part in own
         # What follows a folder of installed modules was added by one of its .pth files.
-        if is_installed and part or os.path.realpath(part or os.curdir) != here:
+        if is_installed and part or os.path.realpath(part or os.curdir) != current:
             searched.append(part)
     return searched

@@ -32,9 +32,9 @@ def peak_memory(gpu: bool = True) -> int:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
-    return int(used if sys.platform == "darwin" else used * 1024)
+    return int(peak if sys.platform == "darwin" else peak * 1024)
 
 
 def reset_peak_memory() -> None:

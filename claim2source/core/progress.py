@@ -69,10 +69,10 @@ class Progress(AbstractContextManager["Progress"]):
         return waited >= LONGEST or step and waited >= self.quiet
 
     def _time_left(self) -> str:
-        done = self.done - self._before
-        if self.total is None or not 0 < done < self.total - self._before:
+        count = self.done - self._before
+        if self.total is None or not 0 < count < self.total - self._before:
             return ""
-        seconds = (time.monotonic() - self._begun) / done * (self.total - self.done)
+        seconds = (time.monotonic() - self._begun) / count * (self.total - self.done)
         return f"{duration(seconds)} left"
 
     def close(self) -> None:
@@ -85,9 +85,9 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 class _Part(Progress):
-    def __init__(self, whole: Progress, share: int, total: int) -> None:
+    def __init__(self, parent: Progress, share: int, total: int) -> None:
         super().__init__(None, total)
-        self._whole, self._share, self._counted = whole, share, 0
+        self._whole, self._share, self._counted = parent, share, 0
 
     def update(self, count: int = 1, note: str = "") -> None:
         self.done += count
@@ -96,10 +96,10 @@ class _Part(Progress):
     def close(self) -> None:
         self._count(self._share)
 
-    def _count(self, counted: int) -> None:
-        if counted > self._counted:
-            self._whole.update(counted - self._counted)
-            self._counted = counted
+    def _count(self, count: int) -> None:
+        if count > self._counted:
+            self._whole.update(count - self._counted)
+            self._counted = count
 
 
 def duration(seconds: float) -> str:

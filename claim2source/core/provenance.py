@@ -43,14 +43,14 @@ def git_state() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(_CHECKOUT), *arguments],
         capture_output=True,
         text=True,
         check=True,
         timeout=30,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -200,5 +200,5 @@ class Dataset:
 def sorted_languages(languages: Iterable[str]) -> tuple[str, ...]:
     """Sort distinct languages as every table does: en, de, fr, then the others."""
     first = ["en", "de", "fr"]
-    others = set(languages)
-    return tuple([lang for lang in first if lang in others] + sorted(others - set(first)))
+    distinct = set(languages)
+    return tuple([lang for lang in first if lang in distinct] + sorted(distinct - set(first)))

@@ -46,7 +46,7 @@ class SystemCost:
     parameters: int | None = None
 
     @classmethod
-    def of(cls, cost: Cost, stored: bool = False, parameters: int | None = None) -> SystemCost:
+    def of(cls, cost: Cost, from_store: bool = False, parameters: int | None = None) -> SystemCost:
         """Convert a measured cost."""
         return cls(
             round(cost.seconds, 3),
@@ -54,7 +54,7 @@ class SystemCost:
             cost.peak_memory,
             cost.tokens,
             cost.reused,
-            stored,
+            from_store,
             parameters,
         )
 
@@ -66,9 +66,9 @@ def cost_cells(cost: SystemCost | None) -> list[Cell]:
     """
     if cost is None or cost == SystemCost():
         return [None] * len(COST_COLUMNS)
-    more, less = (">", "<") if cost.reused else ("", "")
+    prefix, less = (">", "<") if cost.reused else ("", "")
     return [
-        f"{more}{cost.seconds:.1f}",
+        f"{prefix}{cost.seconds:.1f}",
         f"{less}{cost.claims / cost.seconds:.1f}" if cost.claims and cost.seconds else None,
         f"{cost.peak_memory_bytes / 2**20:.0f}" if cost.peak_memory_bytes else None,
         str(cost.tokens) if cost.tokens else None,
@@ -445,11 +445,11 @@ class Report:
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
             [
-                *(s.name, counted.golds, counted.of_golds, counted.ties, counted.lost),
-                *(s.macro.get(MAIN_METRIC), counted.as_one[MACRO]),
+                *(s.name, twins.golds, twins.of_golds, twins.ties, twins.lost),
+                *(s.macro.get(MAIN_METRIC), twins.as_one[MACRO]),
             ]
             for s in self.scored
-            if (counted := s.twins) is not None
+            if (twins := s.twins) is not None
         ]
         return TextTable(columns, rows) if rows else None
 
@@ -470,8 +470,8 @@ class Report:
         table = self.score_table()
         scores = table or "No golds: nothing to score."
         twins = self.twins_table
-        known: list[Part] = [TWINS, twins] if twins is not None else []
-        return [f"{self.dataset}, {self.split}", scores, *self.notes, *known]
+        twins_parts: list[Part] = [TWINS, twins] if twins is not None else []
+        return [f"{self.dataset}, {self.split}", scores, *self.notes, *twins_parts]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without a system's empty fields."""
@@ -537,8 +537,8 @@ def _upgrade_version_2(raw: dict[str, Any], path: Path) -> None:
             row = raw["systems"][entry.pop("system")]
             row["published"] = [*row.get("published", ()), entry]
             del entry["cost"]
-        made = raw.get("provenance", {})
-        made["data"] = {raw["split"]: made.pop("data_sha256", "")}
+        provenance = raw.get("provenance", {})
+        provenance["data"] = {raw["split"]: provenance.pop("data_sha256", "")}
         raw["version"] = VERSION
     except (LookupError, TypeError, AttributeError):
         why = "does not fit version 2; evaluate again"

@@ -78,8 +78,8 @@ class Run:
         positions = np.searchsorted(self.vocabulary, np.array(self.claim_ids, dtype=object))
         left_out = np.zeros(len(self.codes), dtype=bool)
         for claim, code in zip(self.claim_ids, positions.tolist(), strict=True):
-            same = code < len(self.vocabulary) and self.vocabulary[code] == claim
-            if same and claim not in qrels.golds(claim):
+            is_itself = code < len(self.vocabulary) and self.vocabulary[code] == claim
+            if is_itself and claim not in qrels.golds(claim):
                 left_out[self.rows(claim)] = self.codes[self.rows(claim)] == code
         if not left_out.any():
             return self, 0
@@ -331,7 +331,7 @@ class IndexNotes:
             values["dimensions"] = self.dimensions
         if self.compared is not None:
             values["claims"] = self.compared
-        return values | {f"recall@{cut}": share for cut, share in self.recall.items()}
+        return values | {f"recall@{depth}": share for depth, share in self.recall.items()}
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> IndexNotes:

@@ -22,11 +22,11 @@ def printable_line(text: str) -> str:
     return printable(" ".join(text.split("\n")))
 
 
-def shortened(line: str, most: int = 600) -> str:
+def shortened(line: str, limit: int = 600) -> str:
     """Cut the middle out of a long line: its beginning names the place, its end the values."""
-    if len(line) <= most:
+    if len(line) <= limit:
         return line
-    return f"{line[: most * 2 // 3]} [..] {line[len(line) - most // 3 :]}"
+    return f"{line[: limit * 2 // 3]} [..] {line[len(line) - limit // 3 :]}"
 
 
 def say(text: str) -> None:

@@ -60,8 +60,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> Kind:
-    """Make a dataclass of values, or strictly of a JSON text; `place` stands before the field.
+def validated(kind: type[Kind], values: object, path: Path, prefix: str = "") -> Kind:
+    """Make a dataclass of values, or strictly of a JSON text; `prefix` stands before the field.
 
     Raises `InputError` for a field that is missing, unknown or of another type.
     """
@@ -74,7 +74,7 @@ def validated(kind: type[Kind], values: object, path: Path, place: str = "") -> 
         return adapter.validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in ((place,) if place else ()) + first["loc"])
+        field = ".".join(str(part) for part in ((prefix,) if prefix else ()) + first["loc"])
         raise InputError(path, field=field, why=_reason(first)) from None
 
 

@@ -77,8 +77,15 @@ def author_names(text: str) -> tuple[str, ...]:
         return (" ".join(parts),) if parts else ()
     # "Doe, J., Roe, R. & Ng, A."
     given_names = names[1::2]
-    apart = len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given_names))
-    if len(names) > 2 and len(names) % 2 == 0 and apart and all(map(_is_surname, names[::2])):
+    are_separate = (
+        len(entries) > 1 and commas[-1] == 1 or all(map(_INITIALS.fullmatch, given_names))
+    )
+    if (
+        len(names) > 2
+        and len(names) % 2 == 0
+        and are_separate
+        and all(map(_is_surname, names[::2]))
+    ):
         return tuple(f"{value} {name}" for name, value in zip(names[::2], given_names, strict=True))
     # "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
     # "Jane Doe, Wuhan, China".
@@ -110,7 +117,7 @@ def _listed(text: str) -> list[str] | None:
             items = ast.literal_eval(_NO_COMMA.sub(", ", text))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             inner = text[1:-1].strip()
-            if quoted := [one or two for one, two in _QUOTED.findall(inner)]:
+            if quoted := [double or single for double, single in _QUOTED.findall(inner)]:
                 return quoted
             return [*author_names(inner)] if text[0] == "[" else None
     if not isinstance(items, list | tuple | set):
@@ -134,9 +141,9 @@ def _divided(entry: str) -> list[str]:
     first = _AND_FIRST.match(entry)
     parts = [part for part in _AND.split(entry[first.end() if first else 0 :]) if part]
     words = [len(part.split()) for part in parts]
-    alike = all(n > 1 for n in words) or all(n == 1 for n in words) or len(parts) > 2
+    is_uniform = all(n > 1 for n in words) or all(n == 1 for n in words) or len(parts) > 2
     institution = any(AFFILIATION.search(part) or _INSTITUTION.search(part) for part in parts)
-    return parts if alike and not institution else [entry]
+    return parts if is_uniform and not institution else [entry]
 
 
 def turned_names(text: str) -> tuple[str, ...]:
@@ -146,8 +153,8 @@ def turned_names(text: str) -> tuple[str, ...]:
     text behind its first comma is not a name, and keeps the comma, as an affiliation does.
     """
     entries = (_entry(entry.strip(" ,")) for entry in text.split(";"))
-    written = (_write_name(entry, turn=len(entry.name) == 2) for entry in entries)
-    return tuple(name for name in written if name)
+    names = (_write_name(entry, turn=len(entry.name) == 2) for entry in entries)
+    return tuple(name for name in names if name)
 
 
 def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
@@ -163,8 +170,8 @@ def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
     # An entry without a comma, such as a consortium, does not show the form of the others.
     single = [_is_surname(e.name[0]) for e in split if len(e.name) > 1 or e.affiliation]
     surnames_first = 2 * sum(single) >= len(single)
-    written = (_write_name(entry, surnames_first and _is_turned(entry)) for entry in split)
-    return tuple(name for name in written if name)
+    names = (_write_name(entry, surnames_first and _is_turned(entry)) for entry in split)
+    return tuple(name for name in names if name)
 
 
 def _entry(text: str) -> _Entry:

@@ -65,9 +65,11 @@ def folder_of(name: str | Path) -> Path:
     root = os.environ.get("CLAIM2SOURCE_DATA")
     if root and (Path(root) / folder).is_dir():
         return Path(root) / folder
-    here = "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
-    there = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
-    raise InputError(folder, why=f"{here}, {there}")
+    folder_note = (
+        "is a file; a data set is a folder" if folder.is_file() else "no such data set here"
+    )
+    root_note = f"nor in {root} (CLAIM2SOURCE_DATA)" if root else "and CLAIM2SOURCE_DATA is not set"
+    raise InputError(folder, why=f"{folder_note}, {root_note}")
 
 
 def files_of(name: str | Path) -> list[Path]:
@@ -128,16 +130,16 @@ def assembled(
             longest[record.id] = record
     sources = tuple(record for record in longest.values() if text_length(record))
     # A record that is refused is not blamed on the judgements too.
-    known: Collection[str] = queries.seen
+    claim_ids: Collection[str] = queries.seen
     pool: Collection[str] = corpus.seen
     if problems.lenient:
-        known, pool = {query.claim.id for query in read}, {source.id for source in sources}
+        claim_ids, pool = {query.claim.id for query in read}, {source.id for source in sources}
     if not pool and corpus.complete:
         problems.add(corpus.path, None, None, "holds no sources")
 
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judgements or ():
-        if claim not in known and queries.complete:
+        if claim not in claim_ids and queries.complete:
             why = f"{claim!r} is not in {queries.path.name}"
             problems.add(path, line, columns[0], why, "stranger")
             continue
@@ -207,8 +209,10 @@ def _read_split(
     splits = sorted(judged | {query.split for query in queries if query.split})
     usual = [name for name in _USUAL_SPLITS if name in splits]
     listed = ", ".join(dict.fromkeys([*usual, *splits]))
-    there = f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
-    problems.add(folder, None, "split", f"no split {split!r}; {there}")
+    splits_note = (
+        f"splits: {listed}" if listed else f"no {QRELS}/*.tsv, and no claim names its split"
+    )
+    problems.add(folder, None, "split", f"no split {split!r}; {splits_note}")
     problems.raise_if_any()
     return None
 
@@ -299,14 +303,14 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
         return
     header, added = first_cells(lines), 0
     if header != list(BEIR_COLUMNS):
-        bare = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
+        is_headless = len(header) == 3 and (is_grade(header[2]) or _DECIMAL.fullmatch(header[2]))
         has_names = all(header.count(name) == 1 for name in BEIR_COLUMNS)
         number = next(n for n, line in enumerate(lines, start=1) if line.strip())
         why = f"the header must be {' <tab> '.join(BEIR_COLUMNS)}"
-        problems.add(path, number, None, why, "header" if bare or has_names else "")
-        if not (problems.lenient and (bare or has_names)):
+        problems.add(path, number, None, why, "header" if is_headless or has_names else "")
+        if not (problems.lenient and (is_headless or has_names)):
             return
-        if bare:
+        if is_headless:
             lines, added = ["\t".join(BEIR_COLUMNS) + "\n", *lines], 1
     for number, cells in tsv_rows(path, BEIR_COLUMNS, problems, lines=lines):
         yield number - added, cells
@@ -357,10 +361,12 @@ def check_folders(source: Path, target: Path, overwrite: bool = False) -> None:
     """Raise where the folder `source` is absent or writing `target` would lose something."""
     if why := why_not_folder(source):
         raise InputError(source, why=why)
-    inside, outside = source.resolve(), target.resolve()
-    if any(inside.is_relative_to(folder) for folder in (outside, replaced_folder(outside))):
+    source_path, target_path = source.resolve(), target.resolve()
+    if any(
+        source_path.is_relative_to(folder) for folder in (target_path, replaced_folder(target_path))
+    ):
         raise UserError(f"{target}: writing there would replace the input {source}")
-    refuse_foreign(outside, overwrite)
+    refuse_foreign(target_path, overwrite)
 
 
 def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
@@ -380,10 +386,10 @@ def refuse_foreign(folder: Path, overwrite: bool = False) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    inside = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
+    paths = [path for path in sorted(folder.iterdir()) if path.name != QRELS]
     judged = [path for path in sorted((folder / QRELS).glob("*")) if path.suffix != ".tsv"]
-    others = [path for path in inside if path.name not in (CORPUS, QUERIES)] + judged
-    return others[0].name if others else None
+    foreign = [path for path in paths if path.name not in (CORPUS, QUERIES)] + judged
+    return foreign[0].name if foreign else None
 
 
 def _why_kept(folder: Path) -> str | None:

@@ -217,15 +217,15 @@ def _papers(table: _Table, problems: Problems) -> tuple[Source, ...]:
 
 
 def _authors(row: Row) -> tuple[str, ...]:
-    given = row.record.get("authors")
-    if isinstance(given, list):
-        names = [row.as_text("authors", name) for name in given if name is not None]
+    raw = row.record.get("authors")
+    if isinstance(raw, list):
+        names = [row.as_text("authors", name) for name in raw if name is not None]
         return tuple(name for name in names if name.strip())
     return author_names(row.text("authors"))
 
 
 def _claims(
-    table: _Table, split: str, lang: str, known: set[str], problems: Problems
+    table: _Table, split: str, lang: str, source_ids: set[str], problems: Problems
 ) -> Iterator[Claim]:
     entry_of: dict[str, int] = {}
     for row in _rows(table, problems):
@@ -234,7 +234,7 @@ def _claims(
             row.complain("index", f"{index!r} is already entry {entry_of[index]}")
         text = row.require_text("text")
         gold = _gold(row, required=split != "test")
-        if gold and gold not in known:
+        if gold and gold not in source_ids:
             row.complain(GOLD[0], f"gold {gold!r} is not in the collection")
         yield Claim(f"{split}-{lang}-{index}", text, lang, golds=(gold,) if gold else ())
 
@@ -278,7 +278,7 @@ def _add_translations(
     return notes
 
 
-def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
+def _claim_id(row: Row, claim_of: Mapping[str, str]) -> str | None:
     name = "id" if row.record.get("id") is not None else "index"
     key = row.as_id(name, row.record.get(name))
     lang, split = row.text("lang").strip().lower(), row.text("split").strip()
@@ -288,7 +288,7 @@ def _claim_id(row: Row, known: Mapping[str, str]) -> str | None:
         row.complain("split" if lang else "lang", "is missing; lang and split go together")
         return None
     prefix = f"{split}-{lang}-"
-    complete = key.startswith(prefix) and prefix + key not in known
+    complete = key.startswith(prefix) and prefix + key not in claim_of
     return key if complete else prefix + key
 
 
@@ -314,14 +314,14 @@ def prepare_2025(
     ids = {paper.id for paper in papers}
     splits = []
     for split in ("train", "dev", "test"):
-        gold, plain = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
-        if split == "test" and not gold.is_file() and not plain.is_file():
+        gold, unlabelled = source / TWEETS.format(f"{split}_gold"), source / TWEETS.format(split)
+        if split == "test" and not gold.is_file() and not unlabelled.is_file():
             continue
         judged = split != "test" or gold.is_file()
-        path = gold if split == "test" and judged else plain
+        path = gold if split == "test" and judged else unlabelled
         splits.append(_read_tweets(path, split, papers, ids if judged else None, problems))
-        if path == gold and plain.is_file():
-            _same_posts(plain, gold, problems)
+        if path == gold and unlabelled.is_file():
+            _same_posts(unlabelled, gold, problems)
     problems.raise_if_any()
     write_beir(splits, target, overwrite=overwrite)
     return PreparedSplits(splits, [])
@@ -353,14 +353,18 @@ def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
 
 
 def _read_tweets(
-    path: Path, split: str, papers: tuple[Source, ...], known: set[str] | None, problems: Problems
+    path: Path,
+    split: str,
+    papers: tuple[Source, ...],
+    source_ids: set[str] | None,
+    problems: Problems,
 ) -> Dataset:
-    """Read one split; `known` holds the ids that a gold may have, None where golds are unknown."""
+    """Read one split; `source_ids` holds ids that golds may have, None where golds are unknown."""
     before = len(problems)
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}
     line_of: dict[str, int] = {}
-    columns = ["post_id", "tweet_text", *(["cord_uid"] if known is not None else [])]
+    columns = ["post_id", "tweet_text", *(["cord_uid"] if source_ids is not None else [])]
     for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
         whys = [why_not_id(post), why_not_text(tweet), *map(why_not_id, golds)]
         if line_of.setdefault(post, line) != line:
@@ -368,7 +372,7 @@ def _read_tweets(
         if not tweet.strip():
             whys[1] = "is empty"
         for gold in golds:
-            if known is not None and gold and gold not in known:
+            if source_ids is not None and gold and gold not in source_ids:
                 whys[2] = f"gold {gold!r} is not in {COLLECTION_2025}"
         for column, why in zip(columns, whys, strict=True):
             if why:
@@ -382,8 +386,8 @@ def _read_tweets(
     return Dataset(tuple(claims), papers, Qrels(grades), split)
 
 
-def _same_posts(plain: Path, gold: Path, problems: Problems) -> None:
+def _same_posts(unlabelled: Path, gold: Path, problems: Problems) -> None:
     judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
-    for line, (post,) in tsv_rows(plain, ["post_id"], problems):
+    for line, (post,) in tsv_rows(unlabelled, ["post_id"], problems):
         if post not in judged:
-            problems.add(plain, line, "post_id", f"{post!r} is not in {gold.name}")
+            problems.add(unlabelled, line, "post_id", f"{post!r} is not in {gold.name}")

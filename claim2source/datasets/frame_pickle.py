@@ -89,9 +89,9 @@ class RecordedCall:
     state: Any
 
     def __new__(cls, *args: Any) -> RecordedCall:
-        made = object.__new__(cls)
-        made.args, made.state = args, None
-        return made
+        call = object.__new__(cls)
+        call.args, call.state = args, None
+        return call
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -227,10 +227,10 @@ class _Reader:
             _need(isinstance(label, str), f"column name {label!r} is not text")
         return [str(label) for label in columns[0]]
 
-    def places(self, placement: Any, most: int) -> list[int]:
+    def places(self, placement: Any, limit: int) -> list[int]:
         if isinstance(placement, RecordedCall) and placement.kind == "slice":
             positions = range(*placement.args)
-            _need(len(positions) <= most, "a block has more columns than the frame")
+            _need(len(positions) <= limit, "a block has more columns than the frame")
             return list(positions)
         columns = self.columns(placement)
         _need(len(columns) == 1, "a placement is not a list of columns")
@@ -333,8 +333,10 @@ class _Reader:
         self.spend(length)
         valid, ends, text = (part if part is None else self.bytes(part) for part in buffers)
         make = pyarrow.LargeStringArray if alias == "large_string" else pyarrow.StringArray
-        given = [part if part is None else pyarrow.py_buffer(part) for part in (text or b"", valid)]
-        array = make.from_buffers(length, pyarrow.py_buffer(ends), *given, -1, offset)
+        arguments = [
+            part if part is None else pyarrow.py_buffer(part) for part in (text or b"", valid)
+        ]
+        array = make.from_buffers(length, pyarrow.py_buffer(ends), *arguments, -1, offset)
         # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
         array.validate(full=True)
         return array.to_pylist()

@@ -31,9 +31,9 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
         return key
 
     items = [tuple(item) for item in keys]
-    for first, *others in filter(None, items):
-        for other in others:
-            parent[root(other)] = root(first)
+    for first, *rest in filter(None, items):
+        for item in rest:
+            parent[root(item)] = root(first)
     number: dict[object, int] = {}
     return [
         number.setdefault(root(item[0]) if item else (position,), len(number))

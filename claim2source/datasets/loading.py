@@ -147,9 +147,9 @@ def _load_tables(
     }
     papers, posts, judged = (frames.get(name) for name in (PAPERS, POSTS, PAIRS))
     for old in columns:
-        there = sorted({column for frame in frames.values() for column in frame.given})
+        available = sorted({column for frame in frames.values() for column in frame.given})
         is_known = any(old in frame.given for frame in frames.values())
-        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(there)}")
+        require(is_known, "columns", old, f"a column of a table; there are: {', '.join(available)}")
     if judged is not None and {_ANCHOR, _POSITIVE} <= {*judged.columns}:
         if papers is not None or posts is not None:
             why = (

@@ -75,9 +75,9 @@ def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tupl
     golds = {gold for part in parts for gold in part.golds}
     pool: dict[str, Source] = {}
     for part in parts:
-        others = [source.id for source in part.sources if source.id not in golds]
-        drawn = set(sorted(others, key=content_hash)[:distractors])
-        pool |= {s.id: s for s in part.sources if s.id in golds or s.id in drawn}
+        candidates = [source.id for source in part.sources if source.id not in golds]
+        distractor_ids = set(sorted(candidates, key=content_hash)[:distractors])
+        pool |= {s.id: s for s in part.sources if s.id in golds or s.id in distractor_ids}
     return tuple(pool.values())
 
 

@@ -67,8 +67,8 @@ class NewsFilters(Settings):
 
 def names_one(text: str, words: Iterable[str]) -> bool:
     """Tell whether a text has one of some keywords as whole words, in any case."""
-    every = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
-    return re.search(rf"(?<!\w)(?:{every})(?!\w)", nfkc(text), re.IGNORECASE) is not None
+    pattern = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
+    return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
 def headline_share(post: str, title: str) -> float:
@@ -80,8 +80,8 @@ def headline_share(post: str, title: str) -> float:
         >>> headline_share("Wow! Dow drops 1,200 points, again", "Dow drops 1,200 points")
         1.0
     """
-    words, others = (_WORDS(nfkc(text).casefold()) for text in (title, post))
-    blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    words, post_words = (_WORDS(nfkc(text).casefold()) for text in (title, post))
+    blocks = SequenceMatcher(None, words, post_words, autojunk=False).get_matching_blocks()
     return sum(block.size for block in blocks) / len(words) if words else 0.0
 
 
@@ -104,23 +104,24 @@ def prepare(
     source, target, filters = Path(source), Path(target), filters or NewsFilters()
     check_folders(source, target, overwrite)
     problems = Problems()
-    there = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
-    for name in (*(f"{split}.tsv" for split in there or SPLITS[:1]), TITLES):
+    splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
+    for name in (*(f"{split}.tsv" for split in splits or SPLITS[:1]), TITLES):
         if why := why_not_file(source / name):
             problems.add(source / name, None, None, why)
     problems.raise_if_any()
     articles = _titles(source / TITLES, problems)
     notes = [_add_bodies(source / ARTICLES, articles, problems)]
-    others, note = _distractors(source / RSS, articles, problems)
+    distractors, note = _distractors(source / RSS, articles, problems)
     notes.append(note)
     left: Counter[str] = Counter()
     claims = {
-        split: _posts(source / f"{split}.tsv", articles, filters, left, problems) for split in there
+        split: _posts(source / f"{split}.tsv", articles, filters, left, problems)
+        for split in splits
     }
     problems.raise_if_any()
     notes += [f"{count} posts were left out: {_MESSAGES[name]}" for name, count in left.items()]
-    notes += [f"no {split}.tsv" for split in SPLITS if split not in there]
-    sources = (*articles.values(), *others)
+    notes += [f"no {split}.tsv" for split in SPLITS if split not in splits]
+    sources = (*articles.values(), *distractors)
     parts = []
     for split, claims_of_split in claims.items():
         grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
@@ -213,14 +214,14 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
 
 
 def _distractors(
-    path: Path, known: Collection[str], problems: Problems
+    path: Path, article_ids: Collection[str], problems: Problems
 ) -> tuple[list[Source], str]:
     if not path.exists():
         return [], ""
     sources, count = [], 0
     for row in JsonLines(path, problems).rows():
         source, count = source_of(row), count + 1
-        if row.key in known:
+        if row.key in article_ids:
             problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
         if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):
             sources.append(source)

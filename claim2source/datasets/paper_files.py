@@ -118,12 +118,12 @@ class PaperFiles:
             if why := why_not_file(path):
                 raise InputError(path, why=why)
             return cls([path], columns or {}, format, lenient)
-        every = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
-        files = [item for item in every if _is_ours(item)]
+        paths = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
+        files = [item for item in paths if _is_ours(item)]
         if not files:
             raise InputError(path, why=f"holds no files of papers: {READ} (.gz)")
-        others = [item for item in every if item not in set(files)]
-        return cls(files, columns or {}, format, lenient, others=others)
+        ignored = [item for item in paths if item not in set(files)]
+        return cls(files, columns or {}, format, lenient, others=ignored)
 
     def __len__(self) -> int:
         """Count the papers that were read, each id once."""
@@ -175,8 +175,8 @@ class PaperFiles:
         """Sum up omissions and changes in one line; "" where there were none."""
         parts = [self.problems.counted()]
         if self.left_out:
-            what = "papers without title and abstract, or without an id"
-            parts.insert(0, f"{what}: {self.left_out}")
+            reason = "papers without title and abstract, or without an id"
+            parts.insert(0, f"{reason}: {self.left_out}")
         if total := len(self.problems):
             parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
         return "; ".join(part for part in parts if part)

@@ -52,16 +52,16 @@ def read_json(path: Path, problems: CountedProblems, kind: str | None) -> Iterat
 
 
 def _works(row: Row, path: Path, problems: CountedProblems) -> Iterator[Row]:
-    held: object = row.record
-    while isinstance(held, Mapping) and not {"_id", "id", "DOI", "title"} & set(held):
-        inner = [held[key] for key in _LISTS if isinstance(held.get(key), dict | list)]
+    value: object = row.record
+    while isinstance(value, Mapping) and not {"_id", "id", "DOI", "title"} & set(value):
+        inner = [value[key] for key in _LISTS if isinstance(value.get(key), dict | list)]
         if not inner:
             break
-        held = inner[0]
-    if held is row.record:
+        value = inner[0]
+    if value is row.record:
         yield row
         return
-    for number, work in enumerate(held if isinstance(held, list) else [held], start=1):
+    for number, work in enumerate(value if isinstance(value, list) else [value], start=1):
         if (parsed := row_of(work, path, problems, number, f"work {number}")) is not None:
             yield parsed
 
@@ -151,8 +151,10 @@ def _crossref(row: Row, path: Path, problems: CountedProblems) -> Paper | None:
     authors = []
     for author in _list(row.record.get("author")):
         parts = (_of(author, "given"), _of(author, "family"))
-        whole = _of(author, "name") or _of(author, "literal")
-        authors.append(" ".join(str(part) for part in ([whole] if whole else parts) if part))
+        full_name = _of(author, "name") or _of(author, "literal")
+        authors.append(
+            " ".join(str(part) for part in ([full_name] if full_name else parts) if part)
+        )
     title, subtitle = _first_text(row, "title"), _first_text(row, "subtitle")
     dates = (row.record.get(name) for name in ("issued", "published", "posted", "created"))
     return paper_of_texts(

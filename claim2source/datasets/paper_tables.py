@@ -134,15 +134,17 @@ def _columns(
     columns |= renamed
     if not header:
         raise InputError(path, why="is empty: a first line of columns is wanted")
-    there = ", ".join(header)
+    header_text = ", ".join(header)
     for name, column in columns.items():
         if column not in header:
-            raise InputError(path, field=name, why=f"no column {column!r}; there are: {there}")
+            raise InputError(
+                path, field=name, why=f"no column {column!r}; there are: {header_text}"
+            )
         if header.count(column) > 1:
-            why = f"{header.count(column)} columns have this name; there are: {there}"
+            why = f"{header.count(column)} columns have this name; there are: {header_text}"
             raise InputError(path, field=column, why=why)
     if "id" not in columns or not {"title", "abstract"} & set(columns):
-        why = f"name the columns of id and of title or abstract; there are: {there}"
+        why = f"name the columns of id and of title or abstract; there are: {header_text}"
         raise InputError(path, field="columns", why=why)
     if unread := [column for column in header if column and column not in columns.values()]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)

@@ -52,8 +52,8 @@ class _Record:
         self.element, self.path, self.problems = element, path, problems
         self.name = f"{element.tag} {number}"
 
-    def leave_out(self, what: str) -> None:
-        self.problems.count(f"{what}, left out", self.path, self.name)
+    def leave_out(self, reason: str) -> None:
+        self.problems.count(f"{reason}, left out", self.path, self.name)
 
     def title(self, element: Element | None, vernacular: Element | None) -> str:
         """Read a title, or the one in the paper's own language where there is none."""
@@ -64,14 +64,18 @@ class _Record:
             self.leave_out("titles in the paper's own language beside an English one")
         return title
 
-    def abstract(self, elements: list[Element], others: list[Element]) -> str:
+    def abstract(self, elements: list[Element], translations: list[Element]) -> str:
         """Read the parts of an abstract, or else another abstract; English ones come first."""
-        languages = (other.get("Language") or other.get(_LANG) or "en" for other in others)
+        languages = (
+            translation.get("Language") or translation.get(_LANG) or "en"
+            for translation in translations
+        )
         foreign = {
-            other: iso_language(lang) != "en" for other, lang in zip(others, languages, strict=True)
+            translation: iso_language(lang) != "en"
+            for translation, lang in zip(translations, languages, strict=True)
         }
-        every = [*elements, *sorted(others, key=lambda element: foreign[element])]
-        texts = [text for text in map(_abstract, every) if text]
+        versions = [*elements, *sorted(translations, key=lambda element: foreign[element])]
+        texts = [text for text in map(_abstract, versions) if text]
         for _ in texts[1:]:
             self.leave_out("abstracts beside another one")
         return texts[0] if texts else ""
@@ -82,8 +86,8 @@ class _Record:
         for _ in wrong:
             self.leave_out("DOIs that are marked as wrong")
         # The list of the article's ids does not mark them.
-        every = (plain_doi(_text(key)) for key in ids if key.get("ValidYN") != "N")
-        return next((doi for doi in every if doi and doi not in wrong), "")
+        dois = (plain_doi(_text(key)) for key in ids if key.get("ValidYN") != "N")
+        return next((doi for doi in dois if doi and doi not in wrong), "")
 
 
 def read_xml(path: Path, problems: CountedProblems) -> Iterator[Paper | None]:
@@ -163,16 +167,16 @@ def _book(record: _Record) -> Paper | None:
     if book is None:
         record.problems.add(record.path, None, record.name, "has no BookDocument")
         return None
-    chapter, whole = book.find("ArticleTitle"), book.find("Book/BookTitle")
+    chapter, book_title = book.find("ArticleTitle"), book.find("Book/BookTitle")
     title = record.title(chapter, book.find("VernacularTitle"))
     authors = book.findall("AuthorList[@Type='authors']/Author")
     return _pubmed(
         record,
         _text(book.find("PMID")),
-        title or _text(whole),
+        title or _text(book_title),
         record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
         authors or book.findall("AuthorList/Author") or book.findall("Book/AuthorList/Author"),
-        _text(whole) if title else _text(book.find("Book/Publisher/PublisherName")),
+        _text(book_title) if title else _text(book.find("Book/Publisher/PublisherName")),
         _pubmed_date(book, "ContributionDate", "Book/PubDate"),
         record.doi(
             book.findall("ArticleIdList/ArticleId[@IdType='doi']")
@@ -219,14 +223,14 @@ def _pubmed_name(author: Element) -> str:
     return " ".join(filter(None, parts)) or _text(author.find("CollectiveName"))
 
 
-def _pubmed_date(element: Element, *places: str) -> str:
+def _pubmed_date(element: Element, *paths: str) -> str:
     """Read the day of the first place that has a year, such as electronic publication."""
-    for path in places:
+    for path in paths:
         date = element.find(path)
         if date is not None and (year := _text(date.find("Year"))):
             month_and_day = (_text(date.find(name)) for name in ("Month", "Day"))
             return "-".join(filter(None, (year, *month_and_day)))
-    return _text(element.find(f"{places[-1]}/MedlineDate"))
+    return _text(element.find(f"{paths[-1]}/MedlineDate"))
 
 
 def _jats(record: _Record) -> Paper | None:
@@ -279,8 +283,8 @@ def _jats_title(record: _Record, group: Element | None) -> str:
     for note in [] if title is None else title.findall("xref") + title.findall("fn"):
         note.text = None  # the mark of a footnote
     subtitle = _text(group.find("subtitle"))
-    whole = record.title(title, group.find("trans-title-group/trans-title"))
-    return f"{whole}: {subtitle}" if whole and subtitle else whole or subtitle
+    main_title = record.title(title, group.find("trans-title-group/trans-title"))
+    return f"{main_title}: {subtitle}" if main_title and subtitle else main_title or subtitle
 
 
 def _jats_name(contrib: Element) -> str:

@@ -98,7 +98,7 @@ class Paper:
 
 def paper_of_texts(
     path: Path,
-    place: int | str,
+    location: int | str,
     problems: CountedProblems,
     *,
     key: str,
@@ -112,11 +112,11 @@ def paper_of_texts(
     lang: str = "",
     retracted: str = "",
 ) -> Paper | None:
-    """Make a paper of the texts of a record; `place` is its line or name.
+    """Make a paper of the texts of a record; `location` is its line or name.
 
     None where there is no id, which is reported, or no text.
     """
-    line, prefix = (place, "") if isinstance(place, int) else (None, f"{place}: ")
+    line, prefix = (location, "") if isinstance(location, int) else (None, f"{location}: ")
     if not f"{title}{abstract}".strip():
         return None
     texts = {"title": title, "abstract": abstract, "authors": " ".join(authors), "venue": venue}
@@ -126,7 +126,7 @@ def paper_of_texts(
             problems.add(path, line, f"{prefix}{name}", why)
             return None
     title, abstract, venue = (
-        " ".join(plain(text, path, place, problems).split()) for text in (title, abstract, venue)
+        " ".join(plain(text, path, location, problems).split()) for text in (title, abstract, venue)
     )
     if not (title or abstract):
         return None
@@ -135,12 +135,12 @@ def paper_of_texts(
     return Paper(source, plain_doi(doi), url.strip(), iso_language(lang), retracted)
 
 
-def plain(text: str, path: Path, place: int | str, problems: CountedProblems) -> str:
+def plain(text: str, path: Path, location: int | str, problems: CountedProblems) -> str:
     """Remove markup from a text, which is counted."""
     without = without_markup(text)
     if without == text:
         return text
-    problems.count("texts whose markup was removed", path, place)
+    problems.count("texts whose markup was removed", path, location)
     return " ".join(without.split())
 
 
@@ -193,8 +193,8 @@ def _meanings(date: str) -> list[tuple[int, int, int]]:
         return [(int(match["year"]), month, int(match["day"] or 0) if month else 0)]
     if numbers := _NUMBERS.search(date):
         first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
-        both = [(year, second, first), (year, first, second)]
-        good = [(y, m, d) for y, m, d in both if 1 <= m <= 12 and 1 <= d <= 31]
+        orders = [(year, second, first), (year, first, second)]
+        good = [(y, m, d) for y, m, d in orders if 1 <= m <= 12 and 1 <= d <= 31]
         return good[:1] if numbers[2] == "." else good or [(year, 0, 0)]
     if not (match := _YEAR.search(date)):
         return []

@@ -78,8 +78,8 @@ class PrepareConfig(Settings):
         require(not self.filters or self.task == "news", "filters", self.filters, "none: of news")
         allowed = "two or more data sets with mixed, otherwise none"
         require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
-        few = self.distractors is None or self.task == "mixed"
-        require(few, "distractors", self.distractors, "nothing: it is of mixed")
+        is_mixed_or_unset = self.distractors is None or self.task == "mixed"
+        require(is_mixed_or_unset, "distractors", self.distractors, "nothing: it is of mixed")
         if self.task == "mixed":
             require(self.input is None, "input", self.input, "none: mixed reads `sets`")
             return
@@ -108,8 +108,8 @@ def prepare(config: PrepareConfig) -> PreparedSplits:
         return checkthat.prepare_2026(
             config.input, target, config.translations, overwrite=overwrite
         )
-    chosen = {name: name in config.filters for name in news.FILTERS}
-    filters = news.NewsFilters(**chosen, headline_similarity=config.headline_similarity)
+    flags = {name: name in config.filters for name in news.FILTERS}
+    filters = news.NewsFilters(**flags, headline_similarity=config.headline_similarity)
     return news.prepare(config.input, target, filters, overwrite=overwrite)
 
 

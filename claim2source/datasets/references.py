@@ -83,7 +83,7 @@ def read_tagged(
             return (match[1], match[2].strip()) if match else (None, line.strip())
 
     fields, start = (_RIS, "TY") if kind == "ris" else (_NBIB, "PMID")
-    tags = [start, "ER", *(tag for every in fields.values() for tag in every)]
+    tags = [start, "ER", *(tag for field_tags in fields.values() for tag in field_tags)]
     parser = (RisParser if kind == "ris" else NbibParser)(
         mapping={tag: tag for tag in tags},
         list_tags=tags,
@@ -127,43 +127,45 @@ def _reference(
     values: Values,
     key: str = "",
 ) -> Paper | None:
-    every = {
+    texts_of = {
         field: [
             value for tag in tags for value in (" ".join(values.get(tag, ())),) if value.strip()
         ]
         for field, tags in fields.items()
     }
-    titles = [entry for entry in every["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
-    for field, texts in (("title", titles), ("abstract", every["abstract"])):
+    titles = [entry for entry in texts_of["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
+    for field, texts in (("title", titles), ("abstract", texts_of["abstract"])):
         if len(set(texts)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)
     title = titles[0] if titles else ""
-    dates = sorted(every["date"], key=lambda entry: first_day(entry) == 0)
-    doi = next(filter(None, map(plain_doi, every["doi"] + every["url"])), "")
+    dates = sorted(texts_of["date"], key=lambda entry: first_day(entry) == 0)
+    doi = next(filter(None, map(plain_doi, texts_of["doi"] + texts_of["url"])), "")
     if not key:
-        ids = [entry for entry in (*every["id"], doi) if not why_not_id(entry)]
+        ids = [entry for entry in (*texts_of["id"], doi) if not why_not_id(entry)]
         key = doi if "DO" in fields["doi"] and doi else ids[0] if ids else ""
     date = dates[0].partition("//")[0].rstrip("/") if dates else ""  # Zotero's 2019/10//undefined
-    text = title or next(iter(every["abstract"]), "")
+    text = title or next(iter(texts_of["abstract"]), "")
     if not key and text:
         key = hashlib.sha256(f"{text.lower()} {date[:4]}".encode()).hexdigest()[:16]
         problems.count("references without an id, which is made of the title", path, line)
     names = next(filter(None, (values.get(tag) for tag in fields["authors"])), ())
     groups = values.get("CN", ()) if "CN" in fields["authors"] else ()
-    url = next((entry for entry in every["url"] if entry.startswith(("http://", "https://"))), "")
+    url = next(
+        (entry for entry in texts_of["url"] if entry.startswith(("http://", "https://"))), ""
+    )
     return paper_of_texts(
         path,
         line,
         problems,
         key=key,
         title=title,
-        abstract=next(iter(every["abstract"]), ""),
+        abstract=next(iter(texts_of["abstract"]), ""),
         authors=in_reading_order([*names, *(group for group in groups if group not in names)]),
-        venue=next(iter(every["venue"]), ""),
+        venue=next(iter(texts_of["venue"]), ""),
         date=date,
         doi=doi,
         url=f"{PUBMED}{key}/" if fields is _NBIB else url,
-        lang=next(iter(every["lang"]), ""),
+        lang=next(iter(texts_of["lang"]), ""),
         retracted=RETRACTED if "Retracted Publication" in values.get("PT", ()) else "",
     )
 
@@ -187,20 +189,20 @@ def read_bibtex(path: Path, problems: CountedProblems) -> Iterator[Paper | None]
     def text_of(latex: str) -> str:
         if not _LATEX.search(latex):
             return latex
-        plain = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
+        without_math = _MATH.sub(lambda math: "{" + re.sub("[_^]", "", math[1]) + "}", latex)
         try:
-            return str(decode(_UNESCAPED.sub(r"\\\1", plain)))
+            return str(decode(_UNESCAPED.sub(r"\\\1", without_math)))
         except (ValueError, RecursionError, IndexError):
             problems.count("texts whose LaTeX cannot be read, as they are", path)
             return latex
 
     def names_of(latex: str) -> list[str]:
-        every = (
+        names = (
             parse_single_name_into_parts(name, strict=False)
             for name in split_multiple_persons_names(latex)
             if name != "others"
         )
-        return [text_of(item.merge_first_name_first) for item in every]
+        return [text_of(item.merge_first_name_first) for item in names]
 
     lines = [line for _, line in any_lines(path, problems)]
     library = bibtexparser.parse_string("".join(lines).replace("\r\n", "\n").replace("\r", "\n"))

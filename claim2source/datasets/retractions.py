@@ -44,8 +44,8 @@ def state_of(kind: str, *details: str) -> str:
 
 def worst(states: Iterable[str]) -> str:
     """Choose the gravest of several states; "" where there is none."""
-    known = [state for state in states if state]
-    return min(known, key=lambda one: _STATES.index(one.partition(",")[0]), default="")
+    non_empty = [state for state in states if state]
+    return min(non_empty, key=lambda state: _STATES.index(state.partition(",")[0]), default="")
 
 
 def state_of_cell(text: str) -> str:
@@ -92,8 +92,8 @@ def read_notices(path: Path) -> Notices:
         header = [name.strip() for name in rows.fieldnames or ()]
         for name in _WATCH:
             if name not in header:
-                there = ", ".join(header[:8]) or "none"
-                why = f"no such column; a file of Retraction Watch has it; there are: {there}"
+                columns = ", ".join(header[:8]) or "none"
+                why = f"no such column; a file of Retraction Watch has it; there are: {columns}"
                 raise InputError(path, field=name, why=why)
         rows.fieldnames = header
         listed = [

@@ -140,8 +140,8 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
             continue
         keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
         if len(keys) == 1:
-            other = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
-            row.complain(other, f"is missing beside {keys[0]}")
+            missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
+            row.complain(missing_key, f"is missing beside {keys[0]}")
         elif keys and labelled is None and rumors:
             row.complain("label", "is there, but not in the rumours before")
         elif not keys and labelled is not None:
@@ -190,13 +190,13 @@ def _read_list(path: Path, problems: Problems) -> Sequence[object]:
 
 
 def _object_row(
-    record: object, path: Path, problems: Problems, place: str, keys: Sequence[str]
+    record: object, path: Path, problems: Problems, location: str, keys: Sequence[str]
 ) -> Row | None:
     def complain(field: str, why: str, kind: str = "", /) -> None:
-        problems.add(path, None, f"{place}.{field}", why)
+        problems.add(path, None, f"{location}.{field}", why)
 
     if not isinstance(record, dict):
-        problems.add(path, None, place, "is not an object")
+        problems.add(path, None, location, "is not an object")
         return None
     for key in record:
         if key not in keys:
@@ -212,15 +212,15 @@ def _tweets(row: Row, field: str) -> list[Tweet]:
     tweets: list[Tweet] = []
     seen: dict[str, int] = {}
     for number, cells in enumerate(listed):
-        where = f"{field}.{number}"
+        location = f"{field}.{number}"
         if not isinstance(cells, list) or len(cells) != len(TWEET):
-            row.complain(where, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
+            row.complain(location, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
             continue
-        key = row.as_id(f"{where}.id", cells[1])
+        key = row.as_id(f"{location}.id", cells[1])
         if key is not None and seen.setdefault(key, number) != number:
-            row.complain(f"{where}.id", f"{key!r} is {field}.{seen[key]} already")
-        account = row.as_text(f"{where}.account", cells[0])
-        tweets.append(Tweet(account, key or "", row.as_text(f"{where}.text", cells[2])))
+            row.complain(f"{location}.id", f"{key!r} is {field}.{seen[key]} already")
+        account = row.as_text(f"{location}.account", cells[0])
+        tweets.append(Tweet(account, key or "", row.as_text(f"{location}.text", cells[2])))
     return tweets
 
 
@@ -297,8 +297,8 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     labels: dict[str, Label | None] = {}
     silent: list[Row] = []
     ranked: dict[str, list[tuple[str, float]]] = {}
-    for place, record in enumerate(_read_list(path, problems)):
-        row = _object_row(record, path, problems, str(place), _OF_OUTPUT)
+    for position, record in enumerate(_read_list(path, problems)):
+        row = _object_row(record, path, problems, str(position), _OF_OUTPUT)
         if row is None:
             continue
         key = row.as_id("id", row.record.get("id")) or ""
@@ -320,13 +320,13 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
             evidence = []
         ranked[key] = []
         for number, cells in enumerate(evidence):
-            where = f"predicted_evidence.{number}"
+            location = f"predicted_evidence.{number}"
             if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
-                row.complain(where, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+                row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
                 continue
-            tweet, score = row.as_id(f"{where}.id", cells[1]), cells[3]
+            tweet, score = row.as_id(f"{location}.id", cells[1]), cells[3]
             if type(score) not in (int, float) or not math.isfinite(score):
-                row.complain(f"{where}.score", f"{_value_text(score)} is not a number")
+                row.complain(f"{location}.score", f"{_value_text(score)} is not a number")
             elif tweet is not None:
                 ranked[key].append((tweet, float(score)))
     if any(label is not None for label in labels.values()):

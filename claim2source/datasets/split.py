@@ -44,26 +44,26 @@ def carve_val(
         lang: max(round(share * total), 1) if spread[lang] > 1 else 0
         for lang, total in totals.items()
     }
-    chosen: set[str] = set()
+    val_ids: set[str] = set()
     for key in sorted(
         groups, key=lambda key: (hashlib.sha256(f"{seed}:{key}".encode()).digest(), key)
     ):
-        needed = Counter(claim.lang for claim in groups[key])
+        counts = Counter(claim.lang for claim in groups[key])
         small = len(groups[key]) <= most_claims
-        if small and all(count <= room[lang] for lang, count in needed.items()):
-            chosen.update(claim.id for claim in groups[key])
-            for lang, count in needed.items():
+        if small and all(count <= room[lang] for lang, count in counts.items()):
+            val_ids.update(claim.id for claim in groups[key])
+            for lang, count in counts.items():
                 room[lang] -= count
-    if not 0 < len(chosen) < len(train.claims):
-        side = "train" if chosen else VAL
+    if not 0 < len(val_ids) < len(train.claims):
+        side = "train" if val_ids else VAL
         why = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
         raise ConfigError("share", share, why)
     if seen_share:
-        staying = [claim for claim in train.claims if claim.id not in chosen]
+        staying = [claim for claim in train.claims if claim.id not in val_ids]
         quotas = {lang: round(seen_share * total) for lang, total in totals.items()}
-        chosen |= _of_seen_papers(staying, quotas, seed)
-    rest = train.with_claims(claim for claim in train.claims if claim.id not in chosen)
-    val = train.with_claims((c for c in train.claims if c.id in chosen), split=VAL)
+        val_ids |= _of_seen_papers(staying, quotas, seed)
+    rest = train.with_claims(claim for claim in train.claims if claim.id not in val_ids)
+    val = train.with_claims((c for c in train.claims if c.id in val_ids), split=VAL)
     return rest, val
 
 
@@ -91,32 +91,32 @@ def _of_seen_papers(claims: Sequence[Claim], room: dict[str, int], seed: int) ->
         same_text[plain_text(claim.text)].append(claim)
     remaining = Counter(gold for claim in claims for gold in claim.golds)
     units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
-    chosen: set[str] = set()
+    claim_ids: set[str] = set()
     for key in sorted(
         units, key=lambda key: (hashlib.sha256(f"{seed}:seen {key}".encode()).digest(), key)
     ):
         unit = units[key]
-        needed = Counter(claim.lang for claim in unit)
+        counts = Counter(claim.lang for claim in unit)
         removed = Counter(gold for claim in unit for gold in claim.golds)
         if (
             all(claim.golds for claim in unit)
-            and all(count <= room[lang] for lang, count in needed.items())
+            and all(count <= room[lang] for lang, count in counts.items())
             and all(count < remaining[gold] for gold, count in removed.items())
         ):
-            chosen.update(claim.id for claim in unit)
+            claim_ids.update(claim.id for claim in unit)
             remaining -= removed
-            for lang, count in needed.items():
+            for lang, count in counts.items():
                 room[lang] -= count
-    return chosen
+    return claim_ids
 
 
 def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     groups: dict[int, list[Claim]] = defaultdict(list)
     for number, claim in zip(connected_groups(c.golds for c in claims), claims, strict=True):
         groups[number].append(claim)
-    named = {}
+    group_of = {}
     for group in groups.values():
         # The prefix keeps a claim's id apart from an equal id of a gold.
         golds = [f"gold {gold}" for claim in group for gold in claim.golds]
-        named[min(golds, default=f"claim {group[0].id}")] = group
-    return named
+        group_of[min(golds, default=f"claim {group[0].id}")] = group
+    return group_of

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.files import finite
 from claim2source.core.records import Dataset, sorted_languages
 from claim2source.core.report import (
     COST_COLUMNS,
@@ -26,6 +26,7 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, family_parts
+from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import (
@@ -167,15 +168,7 @@ class ScoredRuns:
 
 
 def read_scored(
-    reports: Sequence[Path],
-    dataset: str | None = None,
-    split: str | None = None,
-    languages: Sequence[str] | None = None,
-    *,
-    metric: str = MAIN_METRIC,
-    baseline: str | None = None,
-    more_metrics: Sequence[str] = (),
-    lenient: bool = False,
+    config: ReportConfig, more_metrics: Sequence[str] = ()
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
@@ -183,7 +176,7 @@ def read_scored(
     are of. Without a data set, split or languages, these are what all the reports name. Raises
     `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
-    loaded = [system for system in read_reports(reports) if not system.report.simulated]
+    loaded = [system for system in read_reports(config.reports) if not system.report.simulated]
     names = {(system.report_folder, system.report.name) for system in loaded}
     systems = {
         system.name: system
@@ -193,55 +186,110 @@ def read_scored(
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
-    folder, split = common_data([*systems.values()], dataset, split)
-    languages = languages or common_languages([*systems.values()])
-    data = load(folder, split, languages, lenient=lenient)
-    if baseline is not None and baseline not in systems:
-        raise ConfigError("against", baseline, f"a system of the reports: {', '.join(systems)}")
+    folder, split = common_data([*systems.values()], config.dataset, config.split)
+    languages = config.languages or common_languages([*systems.values()])
+    data = load(folder, split, languages, lenient=config.lenient)
+    if config.against is not None and config.against not in systems:
+        allowed = f"a system of the reports: {', '.join(systems)}"
+        raise ConfigError("against", config.against, allowed)
     runs = {name: judged_run(system, data) for name, system in systems.items()}
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
-    return folder, systems, ScoredRuns.of(runs, judged, metric, baseline, more_metrics)
+    scored = ScoredRuns.of(runs, judged, config.metric, config.against, more_metrics)
+    return folder, systems, scored
 
 
-def leaderboard(
-    systems: Mapping[str, LoadedSystem],
-    scored: ScoredRuns,
-    bounds: Mapping[str, Mapping[str, Bound]],
-    tests: Sequence[FamilyResult],
-) -> tuple[TextTable, TextTable]:
-    """Tabulate systems by their macro average, then their costs.
+@dataclass(frozen=True)
+class Leaderboard:
+    """Hold the systems of reports with their bounds, and their tests against the baseline."""
 
-    `bounds` are the scores of all claims and by language, `tests` those against the baseline, of
-    which the first is shown. A checkpoint's score on val stands beside it where its report says it.
-    """
-    languages = scored.dataset.languages
-    on_val = {name: _val_score(system.report, scored.metric) for name, system in systems.items()}
-    val = ["val"] if any(score is not None for score in on_val.values()) else []
-    pairs = {pair.system: pair for pair in tests[0].comparisons} if tests else {}
-    against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
-    columns = ["#", "system", *languages, MACRO, "95 %", *val, *against]
-    rows: list[list[Cell]] = []
-    costs: list[list[Cell]] = []
-    order = sorted(systems, key=lambda name: -bounds[MACRO][name].value)
-    for rank, name in enumerate(order, start=1):
-        system, pair, overall = systems[name].report, pairs.get(name), bounds[MACRO][name]
-        tested: list[Cell] = [None, None, "baseline"]
-        if pair is not None:
-            tested = [pair.difference, pair.p_holm, pair.verdict]
-        rows.append(
-            [
-                *(rank, name),
-                *(bounds[language][name].value for language in languages),
-                *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
-                *([on_val[name]] if val else []),
-                *(tested if pairs else []),
-            ]
-        )
-        counted = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
-        costs.append([rank, name, system.model, system.claims, counted, *cost_cells(system.cost)])
-    head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
-    return TextTable(columns, rows), TextTable(head, costs)
+    folder: str
+    systems: Mapping[str, LoadedSystem]
+    scored: ScoredRuns
+    bounds: Mapping[str, Mapping[str, Bound]]
+    results: Sequence[FamilyResult]
+
+    @classmethod
+    def read(cls, config: ReportConfig) -> Leaderboard:
+        """Read, score and test the systems of reports; raise `UserError` as `read_scored` does."""
+        repeats, seed = config.repeats, config.seed
+        folder, systems, scored = read_scored(config)
+        tests = scored.tests(micro=True, alpha=config.alpha, repeats=repeats, seed=seed)
+        return cls(folder, systems, scored, scored.bounds(repeats, seed), tests)
+
+    @property
+    def title(self) -> str:
+        """Name the data set, the split and the metric."""
+        return f"{self.folder}, {self.scored.dataset.split}: {self.scored.metric}"
+
+    def tables(self) -> tuple[TextTable, TextTable]:
+        """Tabulate the systems by their macro average, then their costs.
+
+        Of the tests the first family is shown. A checkpoint's score on val stands beside it where
+        its report says it.
+        """
+        scored = self.scored
+        languages = scored.dataset.languages
+        on_val = {
+            name: _val_score(system.report, scored.metric) for name, system in self.systems.items()
+        }
+        val = ["val"] if any(score is not None for score in on_val.values()) else []
+        pairs = {pair.system: pair for pair in self.results[0].comparisons} if self.results else {}
+        against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
+        columns = ["#", "system", *languages, MACRO, "95 %", *val, *against]
+        rows: list[list[Cell]] = []
+        costs: list[list[Cell]] = []
+        order = sorted(self.systems, key=lambda name: -self.bounds[MACRO][name].value)
+        for rank, name in enumerate(order, start=1):
+            system, pair = self.systems[name].report, pairs.get(name)
+            overall = self.bounds[MACRO][name]
+            tested: list[Cell] = [None, None, "baseline"]
+            if pair is not None:
+                tested = [pair.difference, pair.p_holm, pair.verdict]
+            rows.append(
+                [
+                    *(rank, name),
+                    *(self.bounds[language][name].value for language in languages),
+                    *(overall.value, f"{overall.low:.4f} to {overall.high:.4f}"),
+                    *([on_val[name]] if val else []),
+                    *(tested if pairs else []),
+                ]
+            )
+            counted = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
+            costs.append(
+                [rank, name, system.model, system.claims, counted, *cost_cells(system.cost)]
+            )
+        head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
+        return TextTable(columns, rows), TextTable(head, costs)
+
+    def markdown(self) -> str:
+        """Write scores, costs, and the tests of each language."""
+        tests = (part for test in self.results for part in family_parts(test, self.scored.metric))
+        parts: list[Part] = [self.title, *self.tables(), *self.scored.notes, *tests]
+        return f"# Comparison\n\n{render(parts, 'markdown')}"
+
+    def text(self, rest: str) -> str:
+        """Write the scores with the first family's tests; `rest` says where the others are."""
+        board, _ = self.tables()
+        short = {f"- {self.scored.baseline}": "difference", "p (Holm)": "p"}
+        board = board._replace(columns=[short.get(name, name) for name in board.columns])
+        last = f"costs, and every test by language: {rest}"
+        return render([self.title, board, *self.scored.notes, last])
+
+    def plain(self) -> object:
+        """Write everything as JSON values."""
+        record = {
+            "dataset": self.folder,
+            "split": self.scored.dataset.split,
+            "metric": self.scored.metric,
+            "baseline": self.scored.baseline,
+            "scores": {
+                part: {name: bound._asdict() for name, bound in bars.items()}
+                for part, bars in self.bounds.items()
+            },
+            "tests": [asdict(result) for result in self.results],
+        }
+        return finite(record)
 
 
 def _val_score(system: SystemReport, metric: str) -> float | None:

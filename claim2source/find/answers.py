@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
@@ -92,6 +92,23 @@ def plain(answer: Answer) -> list[dict[str, object]]:
         }
         for match in answer.matches
     ]
+
+
+def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> Iterator[str]:
+    """Write answers one by one as `text`, `json` or `csv`, or all at once as `bibtex`.
+
+    `several` tells that there may be more than one.
+    """
+    if form == "bibtex":
+        yield as_bibtex(answers)
+        return
+    for number, answer in enumerate(answers):
+        if form == "json":
+            yield as_json_line(answer) if several else as_json(answer)
+        elif form == "text":
+            yield ("\n" if number else "") + as_text(answer, several=several)
+        elif rows := as_csv([answer], header=not number):
+            yield rows.removesuffix("\n")
 
 
 def as_json(answer: Answer) -> str:

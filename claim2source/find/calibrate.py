@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.run import Result, Run
+from claim2source.core.tables import Part
 from claim2source.engines import Engine
+from claim2source.evaluation.abstention import reliability_table
 from claim2source.find.elsewhere import posts_from_elsewhere
 from claim2source.find.rankings import DENSE, LEXICAL, languages_of, stages_of
 from claim2source.pipeline.abstain import FOLDS, PairedResults, fit_abstention, papers_of_claims
@@ -106,7 +109,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(paired, seed=seed, said=summary)
+    chosen = fit_abstention(paired, seed=seed, on=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
     groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]
@@ -131,7 +134,28 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
     return tenths_of(shares, paired.outcomes.present, paired.outcomes.right)
 
 
-def measured_line(model: AbstainModel) -> str:
+def abstention_of(engine: Engine, index: str) -> AbstainModel:
+    """Read the abstention that is fitted to an index; raise `UserError` where there is none."""
+    if engine.manifest.abstain is None:
+        why = "no abstention is fitted: index --claims DATASET does that"
+        raise UserError(f"{index}: {why}")
+    return AbstainModel.of_plain(engine.manifest.abstain, Path(index))
+
+
+def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:
+    """Tabulate the reliability on claims that `title` names, and that of the fitting."""
+    parts: list[Part] = [
+        f"{title}, each once with its papers in the index and once without them, by the "
+        "probability that the paper is there:",
+        reliability_table(tenths),
+    ]
+    if model.tenths:
+        head = "On papers and kinds of other posts that it was not fitted on"
+        parts += [f"{head} ({model.fitted}):", reliability_table(model.tenths)]
+    return parts
+
+
+def reliability_line(model: AbstainModel) -> str:
     """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")

@@ -1,4 +1,4 @@
-"""Read the post at an address of Bluesky or Mastodon, by their public APIs.
+"""Read posts: of a file, standard input, or an address of Bluesky or Mastodon by its public API.
 
 What a post quotes, boosts or shows belongs to it: `post_parts` says how it is read. Nothing but
 these hosts is asked, over HTTPS: redirects are refused, answers are small, and neither a key nor a
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.io.post_parts import PostParts, bluesky_post, mastodon_post, objects
-from claim2source.io.posts import Post
+from claim2source.io.posts import MOST, Post, read_posts
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
 # Instances of Mastodon that researchers and newsrooms use; others are named by the user.
@@ -102,10 +104,10 @@ class Fetcher:
         import httpx2
 
         host, _, rest = url.partition("/")
-        place = f"{self.places.get(host, f'https://{host}')}/{rest}"
+        endpoint = f"{self.places.get(host, f'https://{host}')}/{rest}"
         data, end = b"", time.monotonic() + self.timeout
         try:
-            with httpx2.stream("GET", place, headers=_HEADERS, timeout=self.timeout) as answer:
+            with httpx2.stream("GET", endpoint, headers=_HEADERS, timeout=self.timeout) as answer:
                 if answer.has_redirect_location:
                     code = answer.status_code
                     raise UserError(
@@ -143,9 +145,9 @@ def _post_of(address: str, id: str, parts: PostParts) -> Post:
     if not parts.text.strip():
         has = ", ".join(parts.without_text)
         raise UserError(f"{address}: the post has no text" + (f"; it has {has}" if has else ""))
-    date, plain = parts.date, parts.lang.partition("-")[0].lower()
+    date, language = parts.date, parts.lang.partition("-")[0].lower()
     day = date[:10] if re.match(r"\d{4}-\d\d-\d\d", date) else ""
-    lang = plain if re.fullmatch("[a-z]{2,3}", plain) else ""
+    lang = language if re.fullmatch("[a-z]{2,3}", language) else ""
     links = dict.fromkeys(link for link in parts.links if is_address(link))
     return Post(id, parts.text, lang, day, links=tuple(links))
 
@@ -155,3 +157,33 @@ def _text(answer: Mapping[str, Any], key: str, address: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{address}: the answer has no {key}")
     return value
+
+
+def posts_of(post: str | None, file: Path | None, fetcher: Fetcher | None) -> Iterator[Post]:
+    """Read the posts of a file, else the one post, which is on standard input where it is `-`.
+
+    A fetcher reads those that are addresses. Raises `UserError` for an address without one.
+    """
+    if file is not None:
+        posts = read_posts(file)
+    else:
+        posts = iter([Post("0", _standard_input() if post == "-" else post or "")])
+    for item in posts:
+        if not is_address(item.text):
+            yield item
+        elif fetcher is not None:
+            fetched = fetcher.post(item.text, item.id)
+            yield replace(fetched, date=item.date or fetched.date, lang=item.lang or fetched.lang)
+        else:
+            raise UserError(f"{item.text.strip()}: is an address; --fetch reads the post there")
+
+
+def _standard_input() -> str:
+    data = sys.stdin.buffer.read(4 * MOST + 1)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("standard input", why="is not UTF-8") from None
+    if not text.strip():
+        raise ConfigError("post", text[:40], "a text; standard input holds none")
+    return text

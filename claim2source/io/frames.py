@@ -138,13 +138,13 @@ class FrameRecords(Records):
         super().__init__(Path(frame.name), problems)
         self._frame = frame
         frame.choose(fields["_id"])
-        there = {key: [n for n in names if n in frame.columns] for key, names in fields.items()}
-        self._column_of = {key: names[0] for key, names in there.items() if names}
+        present = {key: [n for n in names if n in frame.columns] for key, names in fields.items()}
+        self._column_of = {key: names[0] for key, names in present.items() if names}
         self._of_metadata = [name for name in of_metadata if name in frame.columns]
         read = {*self._column_of.values(), *self._of_metadata, "metadata"}
-        others = dict.fromkeys(name for name in frame.columns if name not in read)
+        metadata = dict.fromkeys(name for name in frame.columns if name not in read)
         # An error of every row is reported once.
-        header = dict.fromkeys(self._column_of, "") | others | {"metadata": {}}
+        header = dict.fromkeys(self._column_of, "") | metadata | {"metadata": {}}
         Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
 
     def _complain(self, field: str, why: str, kind: str = "", /) -> None:
@@ -202,14 +202,14 @@ def _run(
     rows: Iterable[RankingRow], name: str, columns: Sequence[str], claims: Sequence[object] = ()
 ) -> Run:
     problems = Problems()
-    known: dict[object, str | None] = {}
+    id_of_value: dict[object, str | None] = {}
 
     def as_id(row: int | None, column: str, value: object) -> str | None:
         if not isinstance(value, str | int):
             return Row({}, 0, complain(row)).as_id(column, value)
-        if value not in known:
-            known[value] = Row({}, 0, complain(row)).as_id(column, value)
-        return known[value]
+        if value not in id_of_value:
+            id_of_value[value] = Row({}, 0, complain(row)).as_id(column, value)
+        return id_of_value[value]
 
     def complain(row: int | None) -> Any:
         return lambda field, why, kind="": problems.add(name, row, field, why)

@@ -79,10 +79,10 @@ def json_records(path: Path, problems: Problems) -> Iterator[Row]:
             break
     first = begin[0][1].strip() if begin else ""
     # The first line of a document is no JSON by itself, and its second one neither.
-    whole = first.startswith("[") or (
+    is_one_value = first.startswith("[") or (
         first.startswith("{") and not any(_is_object(text) for _, text in begin)
     )
-    if whole:
+    if is_one_value:
         blank = "\n" * (begin[0][0] - 1)  # for the line of what is broken
         document = blank + "".join(text for _, text in begin)
         value = parse_json(document + "".join(text or "" for _, text in lines), path, problems)
@@ -173,8 +173,8 @@ class Row:
         if type(value) is int:
             return str(value)
         if value is None:
-            others = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
-            self.complain(field, f"is missing{others}")
+            hint = f"; there are: {', '.join(self.record)}" if field in ("_id", "id") else ""
+            self.complain(field, f"is missing{hint}")
         elif why := why_not_id(value) if isinstance(value, str) else _not_text(value):
             self.complain(field, why)
         else:
@@ -205,29 +205,29 @@ class Row:
             self.complain(field, "is empty", EMPTY)
         return self.text(field)
 
-    def require_either(self, field: str, other: str) -> None:
+    def require_either(self, field: str, alternative: str) -> None:
         """Complain where both fields are absent or blank."""
-        values = (self.record.get(field), self.record.get(other))
+        values = (self.record.get(field), self.record.get(alternative))
         if all(value is None or isinstance(value, str) and not value.strip() for value in values):
-            self.complain(field, f"is empty, and so is {other}", EMPTY)
+            self.complain(field, f"is empty, and so is {alternative}", EMPTY)
 
     def check_keys(self, fields: Sequence[str], of_metadata: Sequence[str]) -> None:
         """Complain of a key that nobody reads where a field of the record is missing.
 
         `of_metadata` are keys that belong into metadata.
         """
-        others = [key for key in self.record if key not in (*fields, "metadata")]
+        unexpected = [key for key in self.record if key not in (*fields, "metadata")]
         missing = [field for field in fields if self.record.get(field) is None]
-        stray = [key for key in others if key in of_metadata]
+        stray = [key for key in unexpected if key in of_metadata]
         if not missing:
-            others = []
+            unexpected = []
         if "metadata" not in self.record and stray:
             missing.append("metadata")
-            others = list(dict.fromkeys([*others, *stray]))
-        if missing and others:
+            unexpected = list(dict.fromkeys([*unexpected, *stray]))
+        if missing and unexpected:
             allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
             why = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
-            self.complain(", ".join(others), why, UNKNOWN)
+            self.complain(", ".join(unexpected), why, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:
         """Read a list of the metadata; None where it is absent, or wrong, which is reported."""

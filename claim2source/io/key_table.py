@@ -51,8 +51,8 @@ class KeyTable:
         rows = np.full(len(searched), -1, np.int64)
         if len(self._keys):
             slots = np.maximum(np.searchsorted(self._keys, searched, side="right") - 1, 0)
-            there = self._keys[slots] == searched
-            rows[there] = self._rows[slots[there]]
+            matches = self._keys[slots] == searched
+            rows[matches] = self._rows[slots[matches]]
         if self._recent:
             for i, key in enumerate(keys):
                 rows[i] = self._recent.get(key, rows[i])

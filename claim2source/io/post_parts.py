@@ -44,16 +44,16 @@ class PostParts:
         else:
             self.without_text.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} without text")
 
-    def add_post(self, kind: str, other: PostParts | None) -> None:
+    def add_post(self, kind: str, post: PostParts | None) -> None:
         """Add another post's text, marked; its language counts where this one has no words."""
-        if other is None or not other.paragraphs:
+        if post is None or not post.paragraphs:
             self.without_text.append(f"a {kind} that cannot be read")
             return
-        self.lang = self.lang if self.paragraphs else other.lang or self.lang
-        self.date = self.date or other.date
-        first, *rest = other.paragraphs
+        self.lang = self.lang if self.paragraphs else post.lang or self.lang
+        self.date = self.date or post.date
+        first, *rest = post.paragraphs
         self.paragraphs += [f"[{kind}] {first}", *rest]
-        self.links += other.links
+        self.links += post.links
 
 
 def bluesky_post(view: Mapping[str, Any], view_of: ViewOf, depth: int = 1) -> PostParts:
@@ -83,13 +83,13 @@ def _embed(
     view_of: ViewOf,
     depth: int,
 ) -> None:
-    both = embed or view
-    both = _object(both.get("media")) or both  # recordWithMedia holds a quotation and pictures
-    for image in objects(both.get("images")):
+    media = embed or view
+    media = _object(media.get("media")) or media  # recordWithMedia holds a quotation and pictures
+    for image in objects(media.get("images")):
         parts.add("image", image.get("alt"))
-    if "video" in both or _kind(both).startswith("app.bsky.embed.video"):
-        parts.add("video", both.get("alt"))
-    external = _object(both.get("external"))
+    if "video" in media or _kind(media).startswith("app.bsky.embed.video"):
+        parts.add("video", media.get("alt"))
+    external = _object(media.get("external"))
     if external:
         uri = external.get("uri")
         if isinstance(uri, str):
@@ -145,7 +145,7 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     quote = _object(status.get("quote"))
     quoted = _object(quote.get("quoted_status")) or (quote if "content" in quote else {})
     content = status.get("content")
-    html = _Html(without=("quote-inline",) if quoted else ())
+    html = _Html(excluded=("quote-inline",) if quoted else ())
     html.feed(content if isinstance(content, str) else "")
     html.close()
     warning, text = _text_of(status.get("spoiler_text")), html.text
@@ -185,10 +185,10 @@ class _Html(HTMLParser):
     _VOID = frozenset(["br", "hr", "img", "wbr", "input"])
     _UNSEEN = frozenset(["script", "style", "template", "head"])
 
-    def __init__(self, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, excluded: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.links: list[str] = []
-        self._without = set(without)
+        self._without = set(excluded)
         self._parts: list[str] = []
         # The element that is left out, and how deep in elements of its kind the reader is.
         self._skipped, self._depth = "", 0

@@ -83,9 +83,9 @@ def _table_rows(path: Path, problems: CountedProblems) -> Iterator[Row]:
     separator = max(SEPARATORS, key=lambda sign: len(columns_by(sign)))
     columns = columns_by(separator)
     if not {"text", "post"} & set(columns):
-        there = " ".join(header.split())
-        why = f"no such column; the header is: {there}" if there else "is empty"
-        problems.add(path, None, "text" if there else None, why)
+        header_text = " ".join(header.split())
+        why = f"no such column; the header is: {header_text}" if header_text else "is empty"
+        problems.add(path, None, "text" if header_text else None, why)
         return
     names = list(columns.values())
     texts = (line for part in (before, lines) for line in part)

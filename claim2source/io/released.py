@@ -94,9 +94,9 @@ class _Entry(Row):
         if is_object and not isinstance(candidates, list):
             complain("candidates", "is missing" if candidates is None else "is not a list")
         listed = candidates if isinstance(candidates, list) else []
-        for place, value in enumerate(listed):
+        for position, value in enumerate(listed):
             if not isinstance(value, dict):
-                complain(f"candidates[{place}]", "is not an object")
+                complain(f"candidates[{position}]", "is not an object")
         self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
         self.is_reranked = any(
             candidate.get("reranker_rank") is not None for _, candidate in self.candidates
@@ -112,15 +112,15 @@ class _Entry(Row):
         stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
         by_rank: dict[int, tuple[str, float | None]] = {}
         for i, candidate in self.candidates:
-            place, rank = f"candidates[{i}]", candidate.get(stage[0])
+            label, rank = f"candidates[{i}]", candidate.get(stage[0])
             if rank is None and reranked:
                 continue
-            source = self.as_id(f"{place}.pubkey", candidate.get("pubkey"))
-            score = self._score(f"{place}.{stage[1]}", candidate.get(stage[1]))
+            source = self.as_id(f"{label}.pubkey", candidate.get("pubkey"))
+            score = self._score(f"{label}.{stage[1]}", candidate.get(stage[1]))
             if type(rank) is not int or not 1 <= rank <= 10**9:
-                self.complain(f"{place}.{stage[0]}", "is not a rank: an integer from 1")
+                self.complain(f"{label}.{stage[0]}", "is not a rank: an integer from 1")
             elif rank in by_rank:
-                self.complain(f"{place}.{stage[0]}", f"{rank} is another candidate's too")
+                self.complain(f"{label}.{stage[0]}", f"{rank} is another candidate's too")
             elif source is not None:
                 by_rank[rank] = source, score
         if reranked and self.candidates and not self.is_reranked:

@@ -105,10 +105,10 @@ class Store:
 
     def put_run(self, made_by: MadeBy, run: Run, about: Mapping[str, Any] | None = None) -> None:
         """Store a run, with its candidates and JSON values about it, under all that made it."""
-        used, codes = np.unique(run.codes, return_inverse=True)
+        used_codes, codes = np.unique(run.codes, return_inverse=True)
         texts = {
             "claims": run.claim_ids,
-            "sources": run.vocabulary[used].tolist(),
+            "sources": run.vocabulary[used_codes].tolist(),
             "pool": None if run.pool is None else {c: sorted(ids) for c, ids in run.pool.items()},
             "about": dict(about or {}),
         }
@@ -224,16 +224,16 @@ class EmbeddingSpace:
 
 
 @contextlib.contextmanager
-def _dropping_damaged(path: Path, what: str) -> Iterator[None]:
+def _dropping_damaged(path: Path, content: str) -> Iterator[None]:
     """Log and remove a file that the body finds damaged; one that is absent is passed over."""
     try:
         yield
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("store: %s cannot be read (%s); %s made again", path, error, what)
+        log.warning("store: %s cannot be read (%s); %s made again", path, error, content)
     except (SafetensorError, ValueError, KeyError) as error:
-        log.warning("store: %s is damaged (%s); %s made again", path, error, what)
+        log.warning("store: %s is damaged (%s); %s made again", path, error, content)
         path.unlink(missing_ok=True)
 
 

@@ -149,8 +149,8 @@ def check_submission(
         if len(ids) != k or len(set(ids)) != k:
             why = f"{len(set(ids))} distinct sources, not {k}"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
-        if unknown := [key for key in ids if key not in sources]:
-            why = f"{unknown[0]!r} is not a source of the collection"
+        if unknown_ids := [key for key in ids if key not in sources]:
+            why = f"{unknown_ids[0]!r} is not a source of the collection"
             problems.add(path, number, PREDICTIONS_COLUMN, why)
     for claim in claims:
         if claim not in line_of:

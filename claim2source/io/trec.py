@@ -118,10 +118,10 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
         return file
     first_ids = set(ids[:FRONTS_ASKED])
     fronts: set[str] = set()
-    for known in golds:
-        parts = known.split("-")
+    for claim_id in golds:
+        parts = claim_id.split("-")
         tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
-        fronts |= {known.removesuffix(tail) for tail in tails if tail in first_ids}
+        fronts |= {claim_id.removesuffix(tail) for tail in tails if tail in first_ids}
 
     def fits(front: str) -> bool:
         met = [claim for claim in ids if front + claim in golds]
@@ -242,9 +242,9 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
         names = [long if names.count(short) > 1 else short for short, long in pairs]
     name_of = dict(zip(files, names, strict=True))
     # The same file twice is still two runs.
-    given = [name_of[Path(path)] for path in paths]
-    times = [given[: i + 1].count(name) for i, name in enumerate(given)]
-    return [f"{name} #{n}" if n > 1 else name for name, n in zip(given, times, strict=True)]
+    stems = [name_of[Path(path)] for path in paths]
+    times = [stems[: i + 1].count(name) for i, name in enumerate(stems)]
+    return [f"{name} #{n}" if n > 1 else name for name, n in zip(stems, times, strict=True)]
 
 
 def _read_trec_run(path: Path, lines: Sequence[str], problems: Problems) -> Ranked:

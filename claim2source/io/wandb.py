@@ -120,16 +120,16 @@ class Tracker:
         **settings: object,
     ) -> None:
         self._folder = folder
-        named: dict[str, object] = {"project": PROJECT, "name": folder.resolve().name}
+        arguments: dict[str, object] = {"project": PROJECT, "name": folder.resolve().name}
         if (training := _page_above(folder)) is not None:
             above, page = training
-            inside = folder.resolve().relative_to(above)
-            named["name"] = str(Path(page.name or above.name, inside))
-            named["project"] = page.project
+            subpath = folder.resolve().relative_to(above)
+            arguments["name"] = str(Path(page.name or above.name, subpath))
+            arguments["project"] = page.project
             # None: as WANDB_RUN_GROUP says.
-            named["group"] = page.group or None
-        named |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
-        self._settings = {**named, "dir": folder, **settings}
+            arguments["group"] = page.group or None
+        arguments |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
+        self._settings = {**arguments, "dir": folder, **settings}
         self._run: Any = None
         self._said = False  # where an offline run lies
         if tracking != "off":
@@ -209,14 +209,14 @@ class Tracker:
         self._settings.pop("id", None)  # still taken by the run that failed
         try:
             self._run = self._start_run("offline")
-        except Exception as again:
-            self._start_offline(False, again)
+        except Exception as retry_error:
+            self._start_offline(False, retry_error)
 
-    def _say(self, why: Exception | str, what: str) -> None:
+    def _say(self, why: Exception | str, subject: str) -> None:
         self._said = True
         offline = printable_line(shlex.quote(str(self._folder / "wandb")))
         upload = f"`wandb sync {offline}/offline-run-*` uploads it"
-        log.warning("wandb: %s; %s is kept offline: %s", _reason(why), what, upload)
+        log.warning("wandb: %s; %s is kept offline: %s", _reason(why), subject, upload)
 
 
 def _reason(error: Exception | str) -> str:

@@ -87,40 +87,40 @@ class LLM:
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         """Count the requests that `answer` would send, and estimate the tokens; send none."""
-        missing, stored, repeated = dict[str, Request](), 0, 0
+        missing, stored_count, repeated = dict[str, Request](), 0, 0
         for request in requests:
             key = key_of(request, self.config)
             if key in missing:
                 repeated += 1
             elif self._is_done(request, self._stored_reply(request, key), None):
-                stored += 1
+                stored_count += 1
             else:
                 missing[key] = request
         return Plan(
             len(missing),
-            stored,
+            stored_count,
             repeated,
             sum(map(prompt_tokens, missing.values())),
             sum(request.max_tokens or self.config.max_tokens for request in missing.values()),
         )
 
     def answer(
-        self, requests: Sequence[Request], check: Check | None = None, what: str = "requests"
+        self, requests: Sequence[Request], check: Check | None = None, subject: str = "requests"
     ) -> list[Answer]:
         """Answer all requests, in their order; each has an answer or a failure.
 
         An answer that `check` finds no good is asked for once more, and then kept with that
         failure. Raises `UserError` where no request can succeed: no server, a wrong key or model.
         """
-        run = _Run(self, check, what)
+        run = _Run(self, check, subject)
         answers = run.answers(requests)
         failed = [answer for answer in answers if answer.failure is not None]
         if failed:
             names = ", ".join(answer.id for answer in failed[:MOST_NAMED])
-            more = ", .." if len(failed) > MOST_NAMED else ""
+            ellipsis = ", .." if len(failed) > MOST_NAMED else ""
             log.warning(
                 "%s: %d of %d failed: %s (%s%s)",
-                *(what, len(failed), len(answers), reasons(failed), names, more),
+                *(subject, len(failed), len(answers), reasons(failed), names, ellipsis),
             )
         return answers
 
@@ -131,27 +131,27 @@ class LLM:
         return None if unfinished else reply
 
     def _judge(
-        self, request: Request, stored: StoredReply | None, check: Check | None
+        self, request: Request, reply: StoredReply | None, check: Check | None
     ) -> Answer | None:
-        if stored is None:
+        if reply is None:
             return None
-        answer = read_reply(request, stored.raw, stored.finish)
-        answer = replace(answer, usage=stored.usage, logprobs=stored.logprobs)
+        answer = read_reply(request, reply.raw, reply.finish)
+        answer = replace(answer, usage=reply.usage, logprobs=reply.logprobs)
         if answer.failure is None and check is not None:
             answer = replace(answer, failure=check(request, answer))
         return answer
 
-    def _is_done(self, request: Request, stored: StoredReply | None, check: Check | None) -> bool:
+    def _is_done(self, request: Request, reply: StoredReply | None, check: Check | None) -> bool:
         """Tell whether a stored reply settles a request: it is good, or failed often enough."""
-        answer = self._judge(request, stored, check)
-        if answer is None or stored is None or answer.failure is None:
+        answer = self._judge(request, reply, check)
+        if answer is None or reply is None or answer.failure is None:
             return answer is not None
-        return stored.tries >= TRIES and not self.config.retry_failed
+        return reply.tries >= TRIES and not self.config.retry_failed
 
 
 class _Run:
-    def __init__(self, llm: LLM, check: Check | None, what: str) -> None:
-        self.llm, self.check, self.what = llm, check, what
+    def __init__(self, llm: LLM, check: Check | None, subject: str) -> None:
+        self.llm, self.check, self.what = llm, check, subject
         self.config, self.store = llm.config, llm.answers
         # Key -> stored reply, or the reason why there is none.
         self.stored: dict[str, StoredReply] = {}
@@ -216,12 +216,12 @@ class _Run:
                 return
             self.sent.add(job.key)
             self.tokens += reply.usage.completion
-            stored = StoredReply(
+            stored_reply = StoredReply(
                 *(reply.text, reply.finish, reply.usage, reply.logprobs, tries + 1, None),
                 *(self.config.model, job.request.version, job.request.id),
             )
-            answer = self.llm._judge(job.request, stored, self.check)
-            job.before = replace(stored, failure=None if answer is None else answer.failure)
+            answer = self.llm._judge(job.request, stored_reply, self.check)
+            job.before = replace(stored_reply, failure=None if answer is None else answer.failure)
             self.stored[job.key] = job.before
             if why_unfinished(job.request, reply.text, reply.finish) is None:
                 self.store.put(job.key, job.before)
@@ -234,13 +234,15 @@ class _Run:
         llm = self.llm
         form = "" if request.schema is None else content_hash(request.schema)
         form = "choices" if request.choices else form
-        strict, without = bool(form) and form not in llm._loose, {*llm._without}
+        strict, left_out = bool(form) and form not in llm._loose, {*llm._without}
         while True:
             cost = await self._reserve(request)
             if isinstance(cost, str):
                 return cost
             try:
-                reply = await self.server.ask(request, strict=strict, retry=retry, without=without)
+                reply = await self.server.ask(
+                    request, strict=strict, retry=retry, left_out=left_out
+                )
                 llm.used += reply.usage
             except BudgetSpent as error:
                 llm._stop = str(error)
@@ -248,8 +250,8 @@ class _Run:
             except NoReply as error:
                 return self._no_reply(str(error))
             except Refusal as error:
-                if part := refused_part(error, without):
-                    without.add(part)
+                if part := refused_part(error, left_out):
+                    left_out.add(part)
                 elif strict and error.status in (400, 422) and not error.is_too_large:
                     strict = False
                 elif error.passes:
@@ -263,17 +265,17 @@ class _Run:
             finally:
                 await self._free(cost)
             llm._no_reply = 0
-            self._remember(form if form and not strict else None, without)
+            self._remember(form if form and not strict else None, left_out)
             return reply
 
-    def _remember(self, loose: str | None, without: set[str]) -> None:
+    def _remember(self, loose: str | None, left_out: set[str]) -> None:
         llm = self.llm
         if loose is not None and loose not in llm._loose:
             llm._loose.add(loose)
             log.warning("%s: the server refuses its form; replies are parsed", self.what)
-        for name in sorted(without - llm._without):
+        for name in sorted(left_out - llm._without):
             log.warning("%s: the model refuses %s; requests go without it", self.what, name)
-        llm._without |= without
+        llm._without |= left_out
 
     def _no_reply(self, why: str) -> str:
         self.llm._no_reply += 1
@@ -285,11 +287,11 @@ class _Run:
         """Wait until a request may be sent; return its most tokens, or why it may not be."""
         config, llm = self.config, self.llm
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
-        most = config.max_tokens_total
+        budget = config.max_tokens_total
         async with self.freed:
-            while most is not None and llm.used.total + llm._reserved + cost > most:
+            while budget is not None and llm.used.total + llm._reserved + cost > budget:
                 if not llm._reserved:
-                    llm._stop = f"the budget of {most} tokens (llm.max_tokens_total) is spent"
+                    llm._stop = f"the budget of {budget} tokens (llm.max_tokens_total) is spent"
                     break
                 await self.freed.wait()
             if llm._stop:
@@ -311,8 +313,8 @@ class _Run:
         except NoReply as error:
             raise UnusableServer(f"config: llm.url: no server answers at {url}: {error}") from None
         if models and name not in models:
-            more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-            names = ", ".join(models[:10]) + more
+            remainder = f" and {len(models) - 10} more" if len(models) > 10 else ""
+            names = ", ".join(models[:10]) + remainder
             raise UnusableServer(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
         self.llm._is_known = True
 

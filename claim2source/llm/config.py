@@ -114,9 +114,11 @@ def require_key_env(key: str, name: str) -> None:
     """Raise `ConfigError` where a variable's name is none, or is that of another service."""
     require(_NAME.fullmatch(name) is not None, key, name, "a variable's name")
     upper = name.upper().lstrip("_")
-    other = upper.startswith(_FOREIGN_KEYS) or upper.endswith(_SECRETS)
-    other |= not _WITHIN.isdisjoint(upper.split("_"))
-    require(not other, key, name, "a variable for this server's key, not another service's secret")
+    foreign = upper.startswith(_FOREIGN_KEYS) or upper.endswith(_SECRETS)
+    foreign |= not _WITHIN.isdisjoint(upper.split("_"))
+    require(
+        not foreign, key, name, "a variable for this server's key, not another service's secret"
+    )
 
 
 def read_key(name: str, url: str) -> str:

@@ -100,9 +100,9 @@ def why_unfinished(request: Request, raw: str, finish: str | None) -> str | None
     if finish == "length":
         text = without_control(without_thoughts(raw[:MOST_READ]))
         choice = _choice(request, text) if request.choices else None
-        others = (other for other in request.choices if other != choice)
-        whole = choice is not None and not any(other.startswith(choice) for other in others)
-        return None if whole else CUT
+        choices = (other for other in request.choices if other != choice)
+        is_complete = choice is not None and not any(other.startswith(choice) for other in choices)
+        return None if is_complete else CUT
     return REFUSED if finish == "content_filter" else f"{UNFINISHED} {finish or 'null'}"
 
 
@@ -119,10 +119,10 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
             # A preamble of nothing is the text itself.
             text = preamble.sub("", text, count=1).strip() or text
         for left, right in _QUOTES:
-            inside = text[len(left) : -len(right)]
+            inner = text[len(left) : -len(right)]
             around = len(text) > 1 and text.startswith(left) and text.endswith(right)
-            if around and left not in inside and right not in inside:
-                text = inside.strip()
+            if around and left not in inner and right not in inner:
+                text = inner.strip()
         if text == before:
             break
     return text

@@ -144,10 +144,10 @@ def short_line(words: str) -> str:
     return shortened(printable_line(words), _LONGEST_WORDS)
 
 
-def other_shape(content: bytes, what: str) -> Refusal:
+def other_shape(content: bytes, shape: str) -> Refusal:
     """Describe a reply of an unexpected shape, and quote its beginning."""
     start = content[: 4 * _LONGEST_WORDS].decode("utf-8", "replace")
-    return Refusal(200, f"a reply that is {what}: {start}")
+    return Refusal(200, f"a reply that is {shape}: {start}")
 
 
 @cache
@@ -161,13 +161,13 @@ def bounded_client() -> type[httpx2.AsyncClient]:
     class BudgetedClient(httpx2.AsyncClient):
         budget = Budget()
 
-        async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
+        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             if request.method == "POST":
                 self.budget.spend()
             try:
                 # httpx's own limit starts anew with every piece of a reply.
                 async with asyncio.timeout(request.extensions["timeout"]["read"]):
-                    reply = await self._read_whole(request, more)
+                    reply = await self._read_whole(request, options)
             except TimeoutError:
                 raise httpx2.ReadTimeout("time-out", request=request) from None
             if reply.status_code == 200 and _is_cut(reply.content):
@@ -177,10 +177,10 @@ def bounded_client() -> type[httpx2.AsyncClient]:
             return reply
 
         async def _read_whole(
-            self, request: httpx2.Request, more: dict[str, Any]
+            self, request: httpx2.Request, options: dict[str, Any]
         ) -> httpx2.Response:
-            more |= {"stream": True, "follow_redirects": False}
-            response = await super().send(request, **more)
+            options |= {"stream": True, "follow_redirects": False}
+            response = await super().send(request, **options)
             status, content = response.status_code, bytearray()
             try:
                 _refuse_redirect(response)
@@ -216,8 +216,8 @@ def _is_cut(content: bytes) -> bool:
 def _refuse_redirect(response: httpx2.Response) -> None:
     if (further := response.next_request) is not None:
         # The rest of the address may hold secrets.
-        there = f"{further.url.scheme}://{further.url.netloc.decode('ascii', 'replace')}"
-        raise Refusal(response.status_code, f"it redirects to {there}: write that as the address")
+        target = f"{further.url.scheme}://{further.url.netloc.decode('ascii', 'replace')}"
+        raise Refusal(response.status_code, f"it redirects to {target}: write that as the address")
 
 
 class UnusableServer(UserError):
@@ -292,16 +292,16 @@ class Server:
         *,
         strict: bool = True,
         retry: bool = False,
-        without: Collection[str] = (),
+        left_out: Collection[str] = (),
     ) -> Reply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` where none can succeed.
 
         `strict` has the server keep to schema or choices. `retry` says that an earlier reply
-        failed. `without` names those of `OPTIONAL` that the model refuses.
+        failed. `left_out` names those of `OPTIONAL` that the model refuses.
         """
         try:
             reply, content = await self.sent(
-                "/chat/completions", self._body(request, strict, retry, without)
+                "/chat/completions", self._body(request, strict, retry, left_out)
             )
         except Refusal as error:
             if error.is_lasting:
@@ -313,16 +313,16 @@ class Server:
             raise self._redacted(other_shape(content, "no chat completion")) from None
 
     async def sent(
-        self, path: str, body: Mapping[str, object] | None = None, *, once: bool = False
+        self, path: str, body: Mapping[str, object] | None = None, *, no_retry: bool = False
     ) -> tuple[Any, bytes]:
         """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refusal`.
 
-        `path` follows the server's address, or is an address itself; `once`: it is not sent again.
+        `path` follows the server's address, or is an address itself; `no_retry`: it is sent once.
         """
         import httpx2
         import openai
 
-        client = self._client.with_options(max_retries=0) if once else self._client
+        client = self._client.with_options(max_retries=0) if no_retry else self._client
         try:
             if body is None:
                 response = await client.get(path, cast_to=httpx2.Response)
@@ -366,7 +366,7 @@ class Server:
         )
 
     def _body(
-        self, request: Request, strict: bool, retry: bool, without: Collection[str]
+        self, request: Request, strict: bool, retry: bool, left_out: Collection[str]
     ) -> dict[str, Any]:
         """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
         config = self.config
@@ -392,9 +392,9 @@ class Server:
         elif strict and request.schema is not None:
             schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if "max_tokens" in without:
+        if "max_tokens" in left_out:
             body["max_completion_tokens"] = body["max_tokens"]
-        for name in without:
+        for name in left_out:
             body.pop(name, None)
         return body
 
@@ -405,11 +405,11 @@ class Server:
         finish = choice.get("finish_reason")
         if not isinstance(finish, str | None):
             raise TypeError("finish_reason is not text")
-        used = reply.get("usage")
-        used = {} if used is None else used
+        usage = reply.get("usage")
+        usage = {} if usage is None else usage
         # Not every server counts.
-        prompt = _count(used.get("prompt_tokens")) or prompt_tokens(request)
-        completion = _count(used.get("completion_tokens")) or len(text) // 4 + 1
+        prompt = _count(usage.get("prompt_tokens")) or prompt_tokens(request)
+        completion = _count(usage.get("completion_tokens")) or len(text) // 4 + 1
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
         tokens = tuple(
             Token(
@@ -432,13 +432,13 @@ class Server:
         return text.replace(self._key, f"<{self.config.key_env}>")
 
 
-def refused_part(error: Refusal, known: Collection[str]) -> str | None:
-    """Name the part of `OPTIONAL` that a refusal is about, unless it is `known`."""
+def refused_part(error: Refusal, refused_names: Collection[str]) -> str | None:
+    """Name the part of `OPTIONAL` that a refusal is about, unless it is `refused_names`."""
     words = f"{error.codes} {error.why}"
     if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
     for name, pattern in OPTIONAL.items():
-        if name not in known and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
+        if name not in refused_names and re.search(rf"(?<!\w)(?:{pattern})(?!\w)", words):
             return name
     return None
 

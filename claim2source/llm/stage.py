@@ -70,13 +70,13 @@ class LLMStage(Settings):
         self,
         tasks: Sequence[Task[T]],
         cost: LLMCost,
-        what: str,
+        subject: str,
         check: Check | None = None,
         config: LLMConfig | None = None,
     ) -> Iterator[tuple[T, Answer]]:
         """Run all tasks, by `llm` or another; yield the good answers, each with its record."""
         with self.asking(config) as llm:
-            answers = llm.answer([task.request for task in tasks], check, what)
+            answers = llm.answer([task.request for task in tasks], check, subject)
         cost.count(answers)
         for task, answer in zip(tasks, answers, strict=True):
             if answer.failure is None:
@@ -124,18 +124,18 @@ class RewritingStage(LLMStage):
         require(good, "rewrites", self.rewrites, "1: at temperature 0 all versions are the same")
 
     def versions(
-        self, texts: Sequence[str], prompt: str | None = None, what: str = "rewrites"
+        self, texts: Sequence[str], prompt: str | None = None, subject: str = "rewrites"
     ) -> Versions:
         """Write the versions of every distinct text, by `rewrite_prompt` or another."""
         if not self.rewrites:
             return Versions({text: [text] for text in texts}, {})
         with self.asking(replace(self.llm, temperature=self.temperature)) as llm:
             read = read_prompt(prompt or self.rewrite_prompt)
-            return write_versions(llm, read, texts, self.rewrites, what)
+            return write_versions(llm, read, texts, self.rewrites, subject)
 
 
 def write_versions(
-    llm: LLM, prompt: Prompt, texts: Sequence[str], count: int, what: str
+    llm: LLM, prompt: Prompt, texts: Sequence[str], count: int, subject: str
 ) -> Versions:
     """Write `count` versions of every distinct text by a prompt with the variable post."""
     labels = {f"text {number}": text for number, text in enumerate(dict.fromkeys(texts), 1)}
@@ -150,7 +150,7 @@ def write_versions(
         longest = max(LONGEST, TIMES * len(text))
         return why_bad_reply(answer.text, text, language=None, longest=longest, may_repeat=True)
 
-    answers = llm.answer(requests, check, what)
+    answers = llm.answer(requests, check, subject)
     good: dict[str, list[str]] = {text: [] for text in labels.values()}
     failures: dict[str, list[str]] = {text: [] for text in labels.values()}
     for answer in answers:
@@ -158,5 +158,5 @@ def write_versions(
         if answer.failure is None:
             good[text].append(answer.text)
         else:
-            failures[text].append(f"{what}: {answer.failure}")
+            failures[text].append(f"{subject}: {answer.failure}")
     return Versions({text: own or [text] for text, own in good.items()}, failures, answers)

@@ -73,9 +73,9 @@ class Request:
     sample: int = 0
 
     @classmethod
-    def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **more: Any) -> Self:
-        """Fill in a prompt; `more` are the other fields."""
-        return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **more)
+    def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:
+        """Fill in a prompt; `options` are the other fields."""
+        return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Plan:
         )
 
 
-def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
+def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
     """Raise `UserError` where a request was not asked or got no reply: a next run goes on there.
 
     A program calls it last, when what was answered is written. Replies that failed their checks
@@ -136,7 +136,7 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
     unanswered = [answer for answer in answers if not answer.is_asked]
     if unanswered:
         raise UserError(
-            f"{len(unanswered)} of {len(answers)} {what} have no answer ({reasons(unanswered)}); "
+            f"{len(unanswered)} of {len(answers)} {noun} have no answer ({reasons(unanswered)}); "
             "answers are kept: the same command continues from there"
         )
 
@@ -144,9 +144,9 @@ def require_answers(answers: Sequence[Answer], what: str = "requests") -> None:
 def reasons(answers: Sequence[Answer]) -> str:
     """Count the reasons of failed answers, the most frequent first: `12 not JSON, 3 empty`."""
     counts = Counter(answer.failure for answer in answers if answer.failure is not None)
-    counted = [f"{count} {why}" for why, count in counts.most_common(5)]
-    others = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
-    return ", ".join(counted + ([f"{others} others"] if others else []))
+    most_common = [f"{count} {why}" for why, count in counts.most_common(5)]
+    uncounted = sum(counts.values()) - sum(count for _, count in counts.most_common(5))
+    return ", ".join(most_common + ([f"{uncounted} others"] if uncounted else []))
 
 
 def is_unanswered(failure: str) -> bool:

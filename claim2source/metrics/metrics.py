@@ -108,13 +108,13 @@ def depth_notes(
     deep: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for name, run in runs.items():
         longest = int(np.diff(run.offsets).max(initial=0))
-        cut = tuple(metric for metric in metrics if (cutoff(metric) or 0) > longest)
-        if cut and 0 < longest < (longest + 1 if sources is None else sources):
-            deep.setdefault((longest, cut), []).append(name)
+        too_deep = tuple(metric for metric in metrics if (cutoff(metric) or 0) > longest)
+        if too_deep and 0 < longest < (longest + 1 if sources is None else sources):
+            deep.setdefault((longest, too_deep), []).append(name)
     return [
-        f"{', '.join(cut)}: deeper than the lists of {', '.join(names)}, whose longest has "
+        f"{', '.join(too_deep)}: deeper than the lists of {', '.join(names)}, whose longest has "
         f"{longest} source{'s' if longest > 1 else ''}; golds further down count as not found."
-        for (longest, cut), names in deep.items()
+        for (longest, too_deep), names in deep.items()
     ]
 
 
@@ -231,13 +231,13 @@ def twins_in(run: Run, dataset: Dataset) -> Twins | None:
         ties += any(scored[twin] == scored.get(gold) for twin in twins)
     values = np.zeros(len(judged))
     for position, claim in enumerate(judged):
-        wanted = dataset.qrels.golds(claim)
-        whole = {first.get(gold, gold) for gold in wanted}
+        gold_ids = dataset.qrels.golds(claim)
+        groups = {first.get(gold, gold) for gold in gold_ids}
         order = list(dict.fromkeys(first.get(source, source) for source in ranked.get(claim, {})))
-        rank = next((rank for rank, source in enumerate(order[:5], 1) if source in whole), None)
+        rank = next((rank for rank, source in enumerate(order[:5], 1) if source in groups), None)
         values[position] = 1 / rank if rank else 0.0
         best = next(iter(ranked.get(claim, {})), None)
-        lost += best is not None and best not in wanted and first.get(best, best) in whole
+        lost += best is not None and best not in gold_ids and first.get(best, best) in groups
     scores = Scores(judged, {MAIN_METRIC: values})
     table = language_table(scores, dataset.claims)
     as_one = {

@@ -85,7 +85,7 @@ def paired_randomisations(
     index, size = _check_groups(values, groups, repeats)
     sums = _group_sums(values * claim_weights(strata, values.shape[1]), index, size)
     observed = sums.sum(axis=1)
-    least = np.abs(observed) - _TIE * np.abs(sums).sum(axis=1)
+    threshold = np.abs(observed) - _TIE * np.abs(sums).sum(axis=1)
     # A group without a difference weighs nothing whatever its sign.
     flipped = np.ascontiguousarray(sums[:, (sums != 0).any(axis=0)].T)
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def paired_randomisations(
     for rows in _chunks(repeats, max(flipped.shape)):
         signs = rng.integers(0, 2, size=(rows, len(flipped)), dtype=np.int8)
         statistic = (2.0 * signs - 1.0) @ flipped
-        count += np.count_nonzero(np.abs(statistic) >= least, axis=0)
+        count += np.count_nonzero(np.abs(statistic) >= threshold, axis=0)
     exact = np.ldexp(2.0, -np.minimum((sums != 0).sum(axis=1), 1000))
     return PairedTests(
         observed,
@@ -196,9 +196,9 @@ def draw_groups(size: int, repeats: int, seed: int, width: int) -> Iterator[np.n
     """
     rng = np.random.default_rng(seed)
     for rows in _chunks(repeats, width):
-        drawn = rng.integers(0, size, size=(rows, size))
-        drawn += np.arange(rows)[:, None] * size
-        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        indices = rng.integers(0, size, size=(rows, size))
+        indices += np.arange(rows)[:, None] * size
+        times = np.bincount(indices.ravel(), minlength=rows * size).reshape(rows, size)
         yield times.astype(np.float64)
 
 

@@ -37,11 +37,11 @@ def sampled_baseline(
     """Score random pairs of a data set by encoding a sample."""
     draw = np.random.default_rng([seed, len(dataset.sources)])
 
-    def some(count: int) -> list[int]:
+    def sample(count: int) -> list[int]:
         return sorted(draw.permutation(count)[:SAMPLED].tolist())
 
-    claims = [dataset.claims[i] for i in some(len(dataset.claims))]
-    sources = [dataset.sources[i] for i in some(len(dataset.sources))]
+    claims = [dataset.claims[i] for i in sample(len(dataset.claims))]
+    sources = [dataset.sources[i] for i in sample(len(dataset.sources))]
 
     def encoded(claims: Sequence[Claim]) -> np.ndarray:
         return encoder.encode(rendering.claim_texts(claims), "claim", store=store)[0]
@@ -68,20 +68,20 @@ def random_baseline(
     golds. Few claims and sources are paired completely. Without any pair the mean is 0.
     """
     draw = np.random.default_rng([seed, len(claims), len(pool)])
-    few = np.sort(draw.permutation(len(claims))[:CLAIMS])
-    drawn = [claims[i] for i in few.tolist()]
-    if not drawn or not len(pool):
+    rows = np.sort(draw.permutation(len(claims))[:CLAIMS])
+    sample = [claims[i] for i in rows.tolist()]
+    if not sample or not len(pool):
         return RandomBaseline(0.0, 0.0, 0)
     if len(pool) <= SOURCES:
-        positions = np.broadcast_to(pool, (len(drawn), len(pool)))
+        positions = np.broadcast_to(pool, (len(sample), len(pool)))
     else:
-        positions = pool[draw.integers(len(pool), size=(len(drawn), SOURCES))]
-    scores = np.einsum("cd,csd->cs", np.asarray(encoded(drawn), np.float64), sources[positions])
-    own = [
+        positions = pool[draw.integers(len(pool), size=(len(sample), SOURCES))]
+    scores = np.einsum("cd,csd->cs", np.asarray(encoded(sample), np.float64), sources[positions])
+    is_gold = [
         [ids[position] in golds[claim.id] for position in row]
-        for claim, row in zip(drawn, positions.tolist(), strict=True)
+        for claim, row in zip(sample, positions.tolist(), strict=True)
     ]
-    others = np.ma.masked_array(scores, own)
+    others = np.ma.masked_array(scores, is_gold)
     if not others.count():
         return RandomBaseline(0.0, 0.0, 0)
     # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.

@@ -91,9 +91,9 @@ class Candidates:
             for first in range(0, len(similarities), piece):
                 near = similarities[first : first + piece]
                 rows = start + first, start + first + len(near)
-                few = claims[slice(*rows)]
-                of_few = terms.part(*rows) if terms is not None else None
-                yield few, self._window(few, near, of_few)
+                piece_claims = claims[slice(*rows)]
+                piece_terms = terms.part(*rows) if terms is not None else None
+                yield piece_claims, self._window(piece_claims, near, piece_terms)
 
     def _window(
         self, claims: Sequence[Claim], similarities: np.ndarray, terms: Terms | None
@@ -130,44 +130,51 @@ class Candidates:
         self, dense: _Lists, sparse: _Lists | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Unite the lists: positions, fused scores (-inf: no entry), masks of dense and sparse."""
-        ended, listed = len(self.sources), dense.positions >= 0
+        no_source, is_listed = len(self.sources), dense.positions >= 0
         if sparse is None:
-            scores = np.where(listed, dense.scores, -np.inf)
-            return np.where(listed, dense.positions, ended), scores, listed, np.zeros_like(listed)
-        if len(self._columns) < len(listed):
-            self._columns = np.full((len(listed), ended + 1), -1, dtype=np.int32)
-        columns = self._columns[: len(listed)]
-        np.put_along_axis(columns, dense.positions, np.arange(listed.shape[1], dtype=np.int32), 1)
-        columns[:, ended] = -1
+            scores = np.where(is_listed, dense.scores, -np.inf)
+            return (
+                np.where(is_listed, dense.positions, no_source),
+                scores,
+                is_listed,
+                np.zeros_like(is_listed),
+            )
+        if len(self._columns) < len(is_listed):
+            self._columns = np.full((len(is_listed), no_source + 1), -1, dtype=np.int32)
+        columns = self._columns[: len(is_listed)]
+        np.put_along_axis(
+            columns, dense.positions, np.arange(is_listed.shape[1], dtype=np.int32), 1
+        )
+        columns[:, no_source] = -1
         column = np.take_along_axis(columns, sparse.positions, 1)
         # Cleared where it was written alone: a table of all sources takes longer to fill.
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
         twice, once = column >= 0, (sparse.positions >= 0) & (column < 0)
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
-        in_both, by_both = np.zeros_like(listed), np.zeros(listed.shape)
+        in_both, by_both = np.zeros_like(is_listed), np.zeros(is_listed.shape)
         rows, _ = np.nonzero(twice)
         in_both[rows, column[twice]] = True
         by_both[rows, column[twice]] = by_sparse[twice]
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
-        in_dense = np.concatenate([listed, np.zeros_like(once)], axis=1)
+        in_dense = np.concatenate([is_listed, np.zeros_like(once)], axis=1)
         in_sparse = np.concatenate([in_both, once], axis=1)
         is_member = in_sparse if raw else in_dense | in_sparse
         if not raw:
             fused *= self._alpha
-            fused[:, : listed.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
+            fused[:, : is_listed.shape[1]] += (1.0 - self._alpha) * _normalised(dense)
         scores = np.where(is_member, fused, -np.inf).astype(np.float32)
-        return np.where(is_member, positions, ended), scores, in_dense, in_sparse
+        return np.where(is_member, positions, no_source), scores, in_dense, in_sparse
 
 
 def _normalised(lists: _Lists) -> np.ndarray:
     """Scale scores to 0 to 1 within each list, float64; a list of equal scores becomes 1."""
-    listed, scores = lists.positions >= 0, lists.scores.astype(np.float64)
-    low = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
-    high = np.where(listed, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    is_listed, scores = lists.positions >= 0, lists.scores.astype(np.float64)
+    low = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    high = np.where(is_listed, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
     differs = high > low
     spread = np.where(differs, high - low, 1)
     return np.where(
-        listed, np.where(differs, (scores - np.where(differs, low, 0)) / spread, 1.0), 0
+        is_listed, np.where(differs, (scores - np.where(differs, low, 0)) / spread, 1.0), 0
     )

@@ -91,23 +91,23 @@ def _row(line: str) -> MinedRow:
     )
 
 
-def _negative(raw: Any, place: str) -> Negative:
-    source, origin = _field(raw, "source", str, place), _field(raw, "origin", str, place)
-    score = _field(raw, "score", (int, float), place)
+def _negative(raw: Any, within: str) -> Negative:
+    source, origin = _field(raw, "source", str, within), _field(raw, "origin", str, within)
+    score = _field(raw, "score", (int, float), within)
     # An integer may be too large for a float, but it still compares.
     if isinstance(score, bool) or not -_LARGEST <= score <= _LARGEST:
-        raise _LineProblem(f"{place}.score", "is not a finite number")
+        raise _LineProblem(f"{within}.score", "is not a finite number")
     if origin not in get_args(Origin):
         raise _LineProblem(
-            f"{place}.origin", f"{origin!r} is not one of {', '.join(get_args(Origin))}"
+            f"{within}.origin", f"{origin!r} is not one of {', '.join(get_args(Origin))}"
         )
     return Negative(source, float(score), cast(Origin, origin))
 
 
-def _field(raw: Any, name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
+def _field(raw: Any, name: str, kind: type | tuple[type, ...], within: str = "") -> Any:
     if not isinstance(raw, dict):
-        raise _LineProblem(place or None, "is not a JSON object")
-    full = f"{place}.{name}" if place else name
+        raise _LineProblem(within or None, "is not a JSON object")
+    full = f"{within}.{name}" if within else name
     if name not in raw:
         raise _LineProblem(full, "is missing")
     if not isinstance(raw[name], kind):

@@ -20,7 +20,7 @@ from claim2source.text import Rendering
 INSTRUCTION = "Given a scientific claim from a social media post, retrieve the source paper"
 
 
-class Written(NamedTuple):
+class GritLMCounts(NamedTuple):
     """Count the rows written, and the pairs left out since they have no negative."""
 
     rows: int
@@ -38,7 +38,7 @@ def write_gritlm(
     dataset: Dataset,
     rendering: Rendering,
     instruction: str = INSTRUCTION,
-) -> Written:
+) -> GritLMCounts:
     """Write the texts of mined rows one by one, atomically.
 
     A pair without negatives is left out: their trainer divides by the number of negatives.
@@ -49,13 +49,13 @@ def write_gritlm(
     sources = {source.id: source for source in dataset.sources}
     encoder = json.JSONEncoder(ensure_ascii=False)
 
-    def shown(kind: str, name: str, texts: list[str]) -> str:
+    def text_of(kind: str, name: str, texts: list[str]) -> str:
         if not texts[0].strip():
             raise InputError(path, field=kind, why=f"{name!r} has no text to embed")
         return texts[0]
 
     def source(name: str) -> list[str]:
-        return ["", shown("source", name, rendering.source_texts([sources[name]]))]
+        return ["", text_of("source", name, rendering.source_texts([sources[name]]))]
 
     count = left_out = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def write_gritlm(
             if not row.negatives:
                 left_out += 1
                 continue
-            text = shown("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
+            text = text_of("claim", row.claim, rendering.claim_texts([claims[row.claim]]))
             line = {
                 "query": [instruction, text],
                 "pos": [source(row.positive)],
@@ -73,4 +73,4 @@ def write_gritlm(
             count += 1
         if not count:
             raise InputError(path, why="no pair has a negative: nothing to write")
-    return Written(count, left_out)
+    return GritLMCounts(count, left_out)

@@ -304,12 +304,14 @@ class _Picker:
         rows = np.array([pair.row for pair in pairs])
         golds = np.array([self.position[pair.gold] for pair in pairs])
         if not self.config.missed_golds:
-            listed = (window.positions[rows] == golds[:, None]).any(axis=1)
-            missed = int((~listed).sum())
+            is_listed = (window.positions[rows] == golds[:, None]).any(axis=1)
+            missed = int((~is_listed).sum())
             self.counts.missed_golds += missed
             self.counts.rows_left_out += missed
-            pairs = [pair for pair, kept in zip(pairs, listed.tolist(), strict=True) if kept]
-            rows, golds = rows[listed], golds[listed]
+            pairs = [
+                pair for pair, is_kept in zip(pairs, is_listed.tolist(), strict=True) if is_kept
+            ]
+            rows, golds = rows[is_listed], golds[is_listed]
         limits = self._limits(window, rows, window.similarities[rows, golds].astype(np.float64))
         hard = self._hard_negatives(pairs, window, rows, limits)
         for pair, limit, negatives in zip(pairs, limits.tolist(), hard, strict=True):
@@ -321,8 +323,9 @@ class _Picker:
         # Claims with the same text have the same golds, whose words take memory.
         duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
-            known = (gold for gold in self.golds[claim.id] if gold in self.position)
-            golds = frozenset(self.position[gold] for gold in known)
+            golds = frozenset(
+                self.position[gold] for gold in self.golds[claim.id] if gold in self.position
+            )
             if golds not in duplicates:
                 duplicates[golds] = self.near_duplicates.of(golds)
             for gold in claim.golds:
@@ -332,8 +335,8 @@ class _Picker:
         if self.config.share_of != "above_last":
             return limits_of(self.config, gold_scores, baseline=self.counts.baseline)
         scores = window.similarities[rows[:, None], window.positions[rows]]
-        listed = window.positions[rows] >= 0
-        last = np.where(listed, scores, np.inf).min(axis=1, initial=np.inf)
+        is_listed = window.positions[rows] >= 0
+        last = np.where(is_listed, scores, np.inf).min(axis=1, initial=np.inf)
         return limits_of(self.config, gold_scores, np.where(np.isfinite(last), last, 0.0))
 
     def _hard_negatives(
@@ -390,19 +393,19 @@ class _Picker:
         self, pair: _Pair, similarities: np.ndarray, limit: float, hard: Sequence[Negative]
     ) -> list[Negative]:
         """Draw random negatives, seeded by the claim, so that no other claim changes the draw."""
-        drawn: list[Negative] = []
+        negatives: list[Negative] = []
         if not self.config.random:
-            return drawn
+            return negatives
         excluded = {self.position[negative.source] for negative in hard} | pair.golds
         for position in self._shuffled_pool(pair.claim):
             if position in excluded or position in pair.duplicates:
                 continue
             score = float(similarities[position])
             if score <= limit:
-                drawn.append(Negative(self.ids[position], score, "random"))
-                if len(drawn) == self.config.random:
+                negatives.append(Negative(self.ids[position], score, "random"))
+                if len(negatives) == self.config.random:
                     break
-        return drawn
+        return negatives
 
     def _shuffled_pool(self, claim: Claim) -> Iterator[int]:
         draw = np.random.default_rng([self.config.seed, _number(claim.id)])

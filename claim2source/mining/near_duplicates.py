@@ -21,10 +21,10 @@ def distinct_words(text: str) -> frozenset[str]:
     return frozenset(_WORDS(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+def jaccard(words: frozenset[str], others: frozenset[str]) -> float:
     """Compute the share of two texts' words that both have; 0 where one has none."""
-    shared = len(one & other)
-    return shared / (len(one) + len(other) - shared) if shared else 0.0
+    shared = len(words & others)
+    return shared / (len(words) + len(others) - shared) if shared else 0.0
 
 
 def same_papers(
@@ -42,7 +42,7 @@ def same_papers(
     ):
         if most is not None:
             alike = _similar_pairs([distinct_words(text) for text in texts], most)
-            pairs += [(sources[one].id, sources[other].id) for one, other in alike]
+            pairs += [(sources[first].id, sources[second].id) for first, second in alike]
     return pairs
 
 

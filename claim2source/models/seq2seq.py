@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from claim2source.core.config import Between, Settings
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.text.quality import WrittenText
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,22 +67,14 @@ class Text(Protocol):
         """Return its language, ISO 639-1."""
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Hold a translation, or the reason why there is none."""
-
-    text: str = ""
-    why: str | None = None
-
-
-def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[Translation]:
+def translations(config: Seq2SeqConfig, texts: Sequence[Text]) -> list[WrittenText]:
     """Translate texts to English, in their order. Raises `UserError` where a model is none."""
     from claim2source.core.progress import Progress
 
     by_language: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
         by_language[text.language.partition("-")[0]].append(row)
-    by_row: dict[int, Translation] = {}
+    by_row: dict[int, WrittenText] = {}
     with Progress("translations", len(texts)) as progress:
         for language, rows in by_language.items():
             model = Seq2Seq(config, language)
@@ -145,7 +138,7 @@ class Seq2Seq:
         raise UserError(f"model {name}: has no token that stands for English")
 
     def translated(self, texts: Sequence[str]) -> Any:
-        """Yield position and `Translation` of every text, those of like length at once."""
+        """Yield position and `WrittenText` of every text, those of like length at once."""
         import torch
 
         most = self.config.max_length
@@ -153,7 +146,10 @@ class Seq2Seq:
         fitting = []
         for position, row in enumerate(rows):
             if len(row) > most:
-                yield position, Translation(why=f"too long for the model: {len(row)} tokens")
+                yield (
+                    position,
+                    WrittenText(kind="failed", why=f"too long for the model: {len(row)} tokens"),
+                )
             else:
                 fitting.append(position)
         fitting.sort(key=lambda position: len(rows[position]))
@@ -175,11 +171,11 @@ class Seq2Seq:
             for position, row in zip(batch, made.tolist(), strict=True):
                 yield position, self._decode(row)
 
-    def _decode(self, row: list[int]) -> Translation:
+    def _decode(self, row: list[int]) -> WrittenText:
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
         made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
         if made >= self.config.max_length:
-            return Translation(why="cut off by max_length")
+            return WrittenText(kind="failed", why="cut off by max_length")
         text = self.tokenizer.decode(row, skip_special_tokens=True)
-        return Translation(" ".join(text.split()))
+        return WrittenText(" ".join(text.split()))

@@ -1,14 +1,24 @@
-"""Cap connections, close those with incomplete requests, and log many refusals in one line."""
+"""Run a server: cap connections, close those with incomplete requests, count refusals.
+
+Many refusals are logged in one line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from claim2source.core.errors import Stopped
+from claim2source.serve.schemas import CHARACTERS
 
 log = logging.getLogger(__name__)
 
@@ -97,3 +107,31 @@ def quiet_loggers() -> None:
     names: tuple[Any, ...] = (__name__, "uvicorn.error", "asyncio", "mcp", "h11")
     for name in names:
         logging.getLogger(name).addFilter(Sparse())
+
+
+def run_server(app: ASGIApp, listening: socket.socket, proxies: Sequence[str], grace: int) -> None:
+    """Answer requests at a port until the process is stopped; finish what is being answered.
+
+    `proxies` are believed whom they ask for; `grace` are the seconds to finish.
+    """
+    quiet_loggers()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=CappedProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # it would hold the posts of /?post=
+            server_header=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
+            timeout_graceful_shutdown=grace,
+            # The longest post in an address: four bytes a character, three signs for each.
+            h11_max_incomplete_event_size=12 * CHARACTERS + 2**16,
+        )
+    )
+    try:
+        server.run(sockets=[listening])
+    except (Stopped, KeyboardInterrupt):  # raised again once everything is finished
+        pass

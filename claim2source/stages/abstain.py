@@ -61,7 +61,7 @@ class Design:
         numbers = range(1, self.scores + 1)
         columns = [f"{stage}: score {n}" for stage in self.stages for n in numbers]
         columns += [f"{stage}: margin" for stage in self.stages]
-        columns += [f"{one} = {other}" for one, other in combinations(self.stages, 2)]
+        columns += [f"{a} = {b}" for a, b in combinations(self.stages, 2)]
         return columns + ["none"] * self.none + ["usual"] * bool(self.usual)
 
     def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
@@ -81,8 +81,8 @@ class Design:
             for name in self.stages
         }
         agreed = [
-            np.array([a == b for a, b in zip(first[one], first[other], strict=True)], float)
-            for one, other in combinations(self.stages, 2)
+            np.array([a == b for a, b in zip(first[stage], first[other_stage], strict=True)], float)
+            for stage, other_stage in combinations(self.stages, 2)
         ]
         columns += [*margins, *agreed]
         if self.none:
@@ -165,9 +165,9 @@ class AbstainModel:
             else probabilities * self.topic.shares(claim_ids, stages)
         )
 
-    def measured(self, least: float, most: float) -> Tenth:
-        """Sum the tenths whose mean probability is from `least` to below `most`."""
-        among = [tenth for tenth in self.tenths if tenth.answers and least <= tenth.share < most]
+    def measured(self, low: float, high: float) -> Tenth:
+        """Sum the tenths whose mean probability is from `low` to below `high`."""
+        among = [tenth for tenth in self.tenths if tenth.answers and low <= tenth.share < high]
         answers = sum(tenth.answers for tenth in among)
         share = sum(tenth.answers * tenth.share for tenth in among) / max(1, answers)
         return Tenth(
@@ -247,9 +247,9 @@ class Abstain(Settings):
                 raise UserError(f"{self.model}: {why}")
         ids = [claim.id for claim in claims]
         shares = model.shares(ids, stages) if ids else np.empty(0)
-        least = model.threshold if self.threshold is None else self.threshold
+        threshold = model.threshold if self.threshold is None else self.threshold
         notes = {
-            claim: f"{'' if share >= least else f'{NONE_OF_THESE}: '}present {share:.4f}"
+            claim: f"{'' if share >= threshold else f'{NONE_OF_THESE}: '}present {share:.4f}"
             for claim, share in zip(ids, shares.tolist(), strict=True)
         }
         return Result(run.restricted(ids), notes)
@@ -303,14 +303,14 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     )
 
 
-def tenths_of(shares: np.ndarray, here: np.ndarray, first: np.ndarray) -> tuple[Tenth, ...]:
+def tenths_of(shares: np.ndarray, present: np.ndarray, first: np.ndarray) -> tuple[Tenth, ...]:
     """Divide answers into tenths of their probability; all arguments are by answer."""
     tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
     tenths = []
     for number in range(10):
         rows = tenth == number
         mean = float(shares[rows].mean()) if rows.any() else 0.0
-        counts = (int(flags[rows].sum()) for flags in (here, first))
+        counts = (int(flags[rows].sum()) for flags in (present, first))
         tenths.append(Tenth(int(rows.sum()), mean, *counts))
     return tuple(tenths)
 

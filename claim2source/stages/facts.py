@@ -285,14 +285,14 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
 
     What a source is said to hold and the post does not, is not counted.
     """
-    wanted = _text_set(data.get("query_entities"))
-    held: list[set[str]] = [set() for _ in range(count)]
+    query_entities = _text_set(data.get("query_entities"))
+    shared: list[set[str]] = [set() for _ in range(count)]
     documents = data.get("documents")
     for entry in documents if isinstance(documents, list) else []:
         number = int(entry["document"])
         if 1 <= number <= count:
-            held[number - 1] |= _text_set(entry["entities"]) & wanted
-    return np.array([len(entities) for entities in held], dtype=np.float64)
+            shared[number - 1] |= _text_set(entry["entities"]) & query_entities
+    return np.array([len(entities) for entities in shared], dtype=np.float64)
 
 
 def _text_set(texts: object) -> set[str]:

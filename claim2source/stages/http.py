@@ -88,8 +88,8 @@ class Http(Reranker):
     @property
     def server(self) -> Server:
         """Open the server, within a running loop."""
-        more = {key: getattr(self, key) for key in ("key_env", "timeout", "retries")}
-        return Server(LLMConfig(self.model, self.url, **more), group="")
+        settings = {key: getattr(self, key) for key in ("key_env", "timeout", "retries")}
+        return Server(LLMConfig(self.model, self.url, **settings), group="")
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
@@ -159,11 +159,11 @@ class _Wave:
             log.warning("%s: %d documents were cut for it", self.settings.label, self.halved)
 
     async def _score_texts(
-        self, claim: str, texts: Sequence[str], is_first: bool = False, *, once: bool = False
+        self, claim: str, texts: Sequence[str], is_first: bool = False, *, no_retry: bool = False
     ) -> list[float | str]:
         """Score a claim's texts, in halves where the whole fails; a failed text has its error."""
         try:
-            scores: list[float | str] = list(await self._ask(claim, texts, once))
+            scores: list[float | str] = list(await self._ask(claim, texts, no_retry))
         except NoReply as error:
             url = self.settings.url
             raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
@@ -177,22 +177,26 @@ class _Wave:
             if half and (is_too_long or error.passes or is_refused):
                 # Each half is requested once: the whole was requested several times.
                 return [
-                    *await self._score_texts(claim, texts[:half], once=True),
-                    *await self._score_texts(claim, texts[half:], once=True),
+                    *await self._score_texts(claim, texts[:half], no_retry=True),
+                    *await self._score_texts(claim, texts[half:], no_retry=True),
                 ]
             if not half and is_too_long and len(texts[0]) > _SHORTEST:
                 self.halved += 1
-                return await self._score_texts(claim, [texts[0][: len(texts[0]) // 2]], once=once)
+                return await self._score_texts(
+                    claim, [texts[0][: len(texts[0]) // 2]], no_retry=no_retry
+                )
             return [f"status {error.status}: {error.why}"] * len(texts)
         for number, score in enumerate(scores):
             if isinstance(score, float) and not math.isfinite(score):
-                alone = len(texts) == 1
+                is_single = len(texts) == 1
                 scores[number] = "no score in the reply"
-                if not alone:
-                    (scores[number],) = await self._score_texts(claim, [texts[number]], once=True)
+                if not is_single:
+                    (scores[number],) = await self._score_texts(
+                        claim, [texts[number]], no_retry=True
+                    )
         return scores
 
-    async def _ask(self, claim: str, texts: Sequence[str], once: bool) -> list[float]:
+    async def _ask(self, claim: str, texts: Sequence[str], no_retry: bool) -> list[float]:
         settings = self.settings
         path, results, score = _SHAPES[settings.dialect]
         body: dict[str, Any] = {"model": settings.model, "documents": list(texts)}
@@ -203,7 +207,7 @@ class _Wave:
             instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
             body |= {"queries": claim, "instruction": instruction, "use_activation": False}
         address = settings.url.strip().rstrip("/") + path
-        reply, content = await self.server.sent(address, body, once=once)
+        reply, content = await self.server.sent(address, body, no_retry=no_retry)
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:

@@ -46,8 +46,8 @@ class Jina(LocalReranker):
     @cached_property
     def identity(self) -> Mapping[str, object]:
         """Describe the model's files and how many sources are read together."""
-        made = {"reranker": "jina", "format": _FORMAT, "documents": self.documents}
-        return {**made, **self.files[1]}
+        values = {"reranker": "jina", "format": _FORMAT, "documents": self.documents}
+        return {**values, **self.files[1]}
 
     @cached_property
     def network(self) -> Any:

@@ -150,8 +150,8 @@ class Learned(WithRuntime):
     def identity(self) -> Mapping[str, object]:
         """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
         pool = self.__dict__.get("_pool")
-        made = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
-        return asdict(self.fusion) | made | ({} if pool is None else {"pool": pool})
+        analysis = {"analysis": FORMATS["terms"]} if self.counts_terms else {}
+        return asdict(self.fusion) | analysis | ({} if pool is None else {"pool": pool})
 
     @property
     def counts_terms(self) -> bool:

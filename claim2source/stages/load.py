@@ -225,7 +225,7 @@ def load_cross_encoder(
     from claim2source.models.load import positions_of
 
     labels = settings.labels if labels is None else labels
-    more: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
+    options: dict[str, Any] = {"ignore_mismatched_sizes": True} if trains else {}
     try:
         model = CrossEncoder(
             str(folder),
@@ -234,15 +234,15 @@ def load_cross_encoder(
             max_length=max_length,
             trust_remote_code=settings.own_code,
             local_files_only=True,
-            model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **more},
+            model_kwargs={"dtype": settings.dtype, "use_safetensors": True, **options},
         )
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if model.num_labels != labels:
-        counted = f"model {folder}: {model.num_labels}"
+        found_scores = f"model {folder}: {model.num_labels}"
         if labels == 1:
-            raise UserError(f"{counted} scores for a pair; a re-ranker has 1")
-        raise UserError(f"{counted} scores for a pair; {labels} are needed")
+            raise UserError(f"{found_scores} scores for a pair; a re-ranker has 1")
+        raise UserError(f"{found_scores} scores for a pair; {labels} are needed")
     _set_padding(folder, model[0].model.config.get_text_config(), model.tokenizer)
     positions = positions_of(model[0].model)
     if positions is not None:

@@ -199,12 +199,12 @@ class Reranker(WithRuntime, ABC):
         rendering = self.rendering
         wanted_ids = {source for ids in candidates for source in ids}
         ranked_sources = [source for source in sources if source.id in wanted_ids]
-        cut = (
+        shortened = (
             [[s] for s in ranked_sources]
             if self.passages is None
             else cut_sources(ranked_sources, self.passages)
         )
-        texts = {parts[0].id: rendering.source_texts(parts) for parts in cut}
+        texts = {parts[0].id: rendering.source_texts(parts) for parts in shortened}
         pairs: dict[Pair, int] = {}
         rows = [
             [
@@ -218,7 +218,7 @@ class Reranker(WithRuntime, ABC):
         return SourceScores(
             # The best passage; NaN only where none has a score.
             [np.array([float(np.fmax.reduce(scores[parts])) for parts in row]) for row in rows],
-            [[why[place] for parts in row for place in parts if place in why] for row in rows],
+            [[why[i] for parts in row for i in parts if i in why] for row in rows],
             scored.tokens,
             scored.reused,
         )
@@ -236,9 +236,9 @@ class Reranker(WithRuntime, ABC):
         keys = _keys(pairs) if space is not None else []
         todo = space.missing(keys) if space is not None else list(range(len(pairs)))
         if space is not None:
-            stored = sorted(set(range(len(pairs))).difference(todo))
-            if stored:
-                scores[stored] = space.get([keys[row] for row in stored])[:, 0]
+            stored_rows = sorted(set(range(len(pairs))).difference(todo))
+            if stored_rows:
+                scores[stored_rows] = space.get([keys[row] for row in stored_rows])[:, 0]
         why: dict[int, str] = {}
         tokens, new, started = 0, [], time.monotonic()
         name = f"pairs by {self.label}" if self.runtime.progress else None
@@ -267,10 +267,10 @@ class Reranker(WithRuntime, ABC):
     def _rank(self, before: Mapping[str, float], scores: np.ndarray) -> list[tuple[str, float]]:
         first = np.array(list(before.values())[: len(scores)], dtype=np.float64)
         good = np.flatnonzero(~np.isnan(scores))
-        mixed = np.full(len(scores), np.nan)
+        combined = np.full(len(scores), np.nan)
         if len(good):
-            mixed[good] = self._mixed(first[good], scores[good].astype(np.float64))
-        return ranked_by(before, mixed)
+            combined[good] = self._mixed(first[good], scores[good].astype(np.float64))
+        return ranked_by(before, combined)
 
     def _mixed(self, first: np.ndarray, scores: np.ndarray) -> np.ndarray:
         if self.mix == 0:

@@ -88,9 +88,9 @@ class ViewConfig(Settings):
             self.model,
             f"none with score {self.score}",
         )
-        named = self.encodes or not none or not self.pairwise
+        allowed = self.encodes or not none or not self.pairwise
         require(
-            named, "model", self.model, f"the re-ranker's folder or name with score {self.score}"
+            allowed, "model", self.model, f"the re-ranker's folder or name with score {self.score}"
         )
 
     @property
@@ -151,9 +151,9 @@ class Models:
                 settings |= {key: value for key, value in values.items() if value is not None}
                 rendering = Rendering(view.claims, view.sources)
                 if kind is MaxSim:
-                    plain = MaxSim(**settings)
+                    max_sim = MaxSim(**settings)
                     # A checkpoint says its pooling, and refuses what contradicts it.
-                    resolved = self.encoder(model if plain.pooling is None else plain.config)
+                    resolved = self.encoder(model if max_sim.pooling is None else max_sim.config)
                     encoder, rendering = resolved.encoder, resolved.rendering or rendering
                 settings |= asdict(rendering)
             if kind is not MaxSim:
@@ -247,18 +247,18 @@ class Scorer:
         index = self._lexical.get(view)
         if view.terms != "words":
             claims = [_as_grams(claim, view) for claim in claims]
-            plain = replace(config, metadata=False, stop_words=False, stemmer=False)
-            config = replace(plain, claims="original")
+            base = replace(config, metadata=False, stop_words=False, stemmer=False)
+            config = replace(base, claims="original")
         if index is None:
             pool = [_only(source, view.part) for source in self._sources.values()]
             if view.terms != "words":
                 pool = _of_grams(pool, view)
             index = self._lexical[view] = BM25Index(pool, config)
-        bound = [
+        queries = [
             replace(claim, candidates=tuple(ids))
             for claim, ids in zip(claims, candidates, strict=True)
         ]
-        run = index.rank(bound, max(map(len, candidates), default=0))
+        run = index.rank(queries, max(map(len, candidates), default=0))
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
         scores = []
         for claim, ids in zip(claims, candidates, strict=True):
@@ -288,12 +288,14 @@ class Scorer:
         cosines = []
         for text, ids_of_claim in zip(claim_texts, candidates, strict=True):
             lengths = [len(texts[source]) for source in ids_of_claim]
-            every = (
+            similarities = (
                 sources.of([t for source in ids_of_claim for t in texts[source]])
                 @ own.of([text])[0]
             )
             starts = np.cumsum([0, *lengths[:-1]]) if ids_of_claim else np.empty(0, np.int64)
-            cosines.append(np.maximum.reduceat(every, starts) if ids_of_claim else every)
+            cosines.append(
+                np.maximum.reduceat(similarities, starts) if ids_of_claim else similarities
+            )
         return [scores.astype(np.float64) for scores in cosines]
 
     @staticmethod
@@ -381,12 +383,12 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
         show_progress=False,
     )
     if characters:
-        known: dict[str, str] = {}
+        grams_of: dict[str, str] = {}
         for word in {word for words in split for word in words}:
-            inside = f"_{word}_"
-            pieces = (inside[i : i + _GRAM] for i in range(max(1, len(inside) - _GRAM + 1)))
-            known[word] = " ".join(pieces)
-        return [" ".join(known[word] for word in words) for words in split]
+            marked = f"_{word}_"
+            pieces = (marked[i : i + _GRAM] for i in range(max(1, len(marked) - _GRAM + 1)))
+            grams_of[word] = " ".join(pieces)
+        return [" ".join(grams_of[word] for word in words) for words in split]
     return [
         " ".join(f"{word}_{next_one}" for word, next_one in zip(words, words[1:], strict=False))
         for words in split

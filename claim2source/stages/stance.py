@@ -161,8 +161,8 @@ class Stance(RewritingStage):
         if kind is None:
             return None
         runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
-        made = kind() if self.model is None else kind(model=self.model)
-        return made.with_runtime(runtime.store, runtime.device, runtime.progress)
+        scorer = kind() if self.model is None else kind(model=self.model)
+        return scorer.with_runtime(runtime.store, runtime.device, runtime.progress)
 
     @cached_property
     def identity(self) -> Mapping[str, object] | None:

@@ -98,13 +98,13 @@ class Poll:
         # Sums of probabilities in different orders are not exact.
         return (int(np.argmax(self.votes)) if lead > 1e-9 else None), lead
 
-    def needed(self, most: int) -> int:
-        """Count the votes without which it cannot be settled, of `most` in all; 0: it is settled.
+    def needed(self, limit: int) -> int:
+        """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
 
         It is settled where nothing can overtake the leader. A tie leaves the ranking as it is, so
         the first source and none need not be ahead of all.
         """
-        remaining = most - self.asks
+        remaining = limit - self.asks
         if self.closed or remaining <= 0:
             return 0
         leader, lead = self.lead()
@@ -310,8 +310,8 @@ class Verifier(LLMStage):
             return order, f"none of the first {len(poll.ids)} fits: ranking unchanged"
         if self.ranks_all:
             rows = sorted(range(len(poll.ids)), key=lambda row: -round(float(poll.votes[row]), 9))
-            moved = sum(row != rank for rank, row in enumerate(rows))
-            return _reordered(order, rows), f"{moved} of the first {len(rows)} have another rank"
+            count = sum(row != rank for rank, row in enumerate(rows))
+            return _reordered(order, rows), f"{count} of the first {len(rows)} have another rank"
         if leader is None:
             return order, "the vote is a tie: ranking unchanged"
         votes = f" by {poll.votes[leader]:.3g} of {poll.good}" if self.votes > 1 else ""
@@ -491,13 +491,13 @@ def fitted(
 
     if fits(messages := write(sources)):
         return messages
-    bare = [replace(source, authors=()) for source in map(flat, sources)]
-    if fits(messages := write(bare)):
+    without_authors = [replace(source, authors=()) for source in map(flat, sources)]
+    if fits(messages := write(without_authors)):
         return messages
     best, low, high = None, 0, _STEPS
     while low < high:
         middle = (low + high) // 2
-        messages = write([_shorten(source, middle / _STEPS) for source in bare])
+        messages = write([_shorten(source, middle / _STEPS) for source in without_authors])
         if fits(messages):
             best, low = messages, middle + 1
         else:
@@ -522,11 +522,11 @@ def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> list[tuple[
 
 def _reordered(ranked: Sequence[tuple[str, float]], rows: Sequence[int]) -> list[tuple[str, float]]:
     """Give the first scores to the same sources in another order; later ones keep theirs."""
-    beyond = list(ranked[len(rows) :])
-    below = np.float32(beyond[0][1]) if beyond else np.float32(-np.inf)
+    rest = list(ranked[len(rows) :])
+    below = np.float32(rest[0][1]) if rest else np.float32(-np.inf)
     scores = []
     for _, score in reversed(ranked[: len(rows)]):
         # Equal scores would be ordered by the sources' ids.
         below = max(np.float32(score), np.nextafter(below, np.float32(np.inf)))
         scores.append(float(below))
-    return [*((ranked[row][0], scores.pop()) for row in rows), *beyond]
+    return [*((ranked[row][0], scores.pop()) for row in rows), *rest]

@@ -142,14 +142,14 @@ class YesNo(LocalReranker):
         )
         bodies = [self.prompt(pair)[1] for pair in pairs]
         claims = [self.prompt(Pair(pair.claim, ""))[1].rstrip() for pair in pairs]
-        plain = {"add_special_tokens": False, "split_special_tokens": True}
+        options = {"add_special_tokens": False, "split_special_tokens": True}
         length = min(
             self.prompt_settings[0], positions_of(self.network[0]) or self.prompt_settings[0]
         )
         room = length - len(first) - len(last)
         ids = []
-        rows = tokenizer(bodies, **plain)["input_ids"]
-        for body, claim in zip(rows, tokenizer(claims, **plain)["input_ids"], strict=True):
+        rows = tokenizer(bodies, **options)["input_ids"]
+        for body, claim in zip(rows, tokenizer(claims, **options)["input_ids"], strict=True):
             fits = len(body) <= room or len(claim) < room
             ids.append([*first, *body[:room], *last] if fits else [])
         return ids

@@ -111,7 +111,9 @@ class _DenseSettings(Settings):
 
 
 Systems = dict[str, System]
-Made = TypeVar("Made")
+# Name -> its entry, and all the values of its file, which know their lines.
+Entries = dict[str, tuple[SystemEntry, YamlMapping]]
+Config = TypeVar("Config")
 
 
 def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> Systems:
@@ -120,16 +122,16 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
     None: the files that the package ships.
     Raises `UserError` where a name means two things, or names a system that is not there.
     """
-    entries: dict[str, tuple[SystemEntry, Path]] = {}
+    entries: Entries = {}
     for path in shipped_files() if files is None else files:
-        for name, entry in _entries(path).items():
+        for name, (entry, values) in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
                 raise InputError(path, field=name, why="a name must be fit for a folder")
-            if entries.setdefault(name, (entry, path))[0] != entry:
+            if entries.setdefault(name, (entry, values))[0] != entry:
                 raise InputError(path, field=name, why="is another system in another file")
     mine = list(entries)
     for path in beside:
-        entries = {name: (entry, path) for name, entry in _entries(path).items()} | entries
+        entries = _entries(path) | entries
     reader = _Reader(entries)
     return {name: reader.system(name) for name in mine}
 
@@ -161,7 +163,7 @@ def make_system(name: str, values: Mapping[str, Any]) -> System:
         ['bm25', 'dense']
     """
     entry = make(SystemEntry, values)
-    return _Reader({name: (entry, Path("system"))}).system(name)
+    return _Reader({name: (entry, YamlMapping())}).system(name)
 
 
 def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict[str, Entry]:
@@ -171,6 +173,11 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
     named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
     file, line and key.
     """
+    return {name: entry for name, (entry, _) in _read_named(kind, path, folder).items()}
+
+
+def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
+    """Read entries as `read_entries` does, each with the values and lines that it was made of."""
     path = shipped(path, folder)
     named, keys = read_yaml(path), options_of(kind)
     if not isinstance(named, YamlMapping):
@@ -179,21 +186,22 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
         for name, value in named.items()
     )
-    made: dict[str, Entry] = {}
-    for name, values in {path.stem: named}.items() if is_entry else named.items():
+    if is_entry:
+        named = YamlMapping({path.stem: named}, {path.stem: (str(path), 1)})
+    entries: dict[str, tuple[Entry, YamlMapping]] = {}
+    for name, values in named.items():
         try:
-            made[name] = make(kind, values)
+            entries[name] = make(kind, values), named
         except ConfigError as error:
             # A flag is no help in a file of entries.
             why = f"{error.key}: {error.why}".partition("; give --")[0]
-            place = (str(path), 1) if is_entry else named.places[name]
-            raise ConfigError(name, values, "", why).at(place) from None
-    return made
+            raise ConfigError(name, values, "", why).at(named.places[name]) from None
+    return entries
 
 
-def _entries(path: Path) -> dict[str, SystemEntry]:
+def _entries(path: Path) -> Entries:
     try:
-        return read_entries(SystemEntry, path)
+        return _read_named(SystemEntry, path, "systems")
     except InputError as error:
         if not _is_old(path):
             raise
@@ -230,29 +238,31 @@ def _is_old(path: Path) -> bool:
 class _Reader:
     """Make systems of entries; a system that several entries name is made once."""
 
-    def __init__(self, entries: Mapping[str, tuple[SystemEntry, Path]]) -> None:
+    def __init__(self, entries: Entries) -> None:
         self.entries = entries
-        self._made: Systems = {}
+        self._systems: Systems = {}
         self._open: list[str] = []
 
     def system(self, name: str) -> System:
         """Make the system of a name. Raises `InputError` with the file and the name."""
-        if name in self._made:
-            return self._made[name]
-        entry, path = self.entries[name]
+        if name in self._systems:
+            return self._systems[name]
+        entry, values = self.entries[name]
         if name in self._open:
             why = f"names itself: {' -> '.join([*self._open, name])}"
-            raise ConfigError(name, "", "", why).at(_place(path, name, "retrieve"))
+            raise ConfigError(name, "", "", why).at(_line_of(values, name, "retrieve"))
         self._open.append(name)
         try:
-            made = self._system(name, entry)
+            system = self._system(name, entry)
         except ConfigError as error:
+            if error.key == name:  # it says all that there is to say
+                raise
             why = f"{error.key}: {error.why}".partition("; give --")[0]  # no flags in a file
-            raise ConfigError(name, "", "", why).at(_place(path, name, error.key)) from None
+            raise ConfigError(name, "", "", why).at(_line_of(values, name, error.key)) from None
         finally:
             self._open.pop()
-        self._made[name] = made
-        return made
+        self._systems[name] = system
+        return system
 
     def _system(self, name: str, entry: SystemEntry) -> System:
         stages: tuple[SystemStage, ...] = ()
@@ -281,11 +291,11 @@ class _Reader:
                 several[0], name=several[0].name or name, label=several[0].label or label
             )
         routes = {DEFAULT: several}
-        for language, given in (entry.routes or {}).items():
+        for language, node in (entry.routes or {}).items():
             if language == DEFAULT:
                 allowed = "a language, such as de; `retrieve` is for the others"
-                raise ConfigError(f"routes.{language}", given, allowed)
-            routes[language] = self._several(given, f"routes.{language}")
+                raise ConfigError(f"routes.{language}", node, allowed)
+            routes[language] = self._several(node, f"routes.{language}")
         for language, nodes in routes.items():
             if any(isinstance(node, RouteNode) for node in nodes):
                 allowed = "a node without routes of its own"
@@ -294,31 +304,31 @@ class _Reader:
 
     def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = value if isinstance(value, list) else [value]
-        made = tuple(self._node(node, key) for node in nodes)
-        if not made or any(one in made[:i] for i, one in enumerate(made)):
+        parts = tuple(self._node(node, key) for node in nodes)
+        if not parts or any(part in parts[:i] for i, part in enumerate(parts)):
             raise ConfigError(key, value, "a node, or a list of different ones")
-        return made
+        return parts
 
-    def _node(self, given: Any, key: str) -> AnyNode:
-        if isinstance(given, str):
-            if given not in self.entries:
+    def _node(self, node: Any, key: str) -> AnyNode:
+        if isinstance(node, str):
+            if node not in self.entries:
                 kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(key, given, f"{kinds}, or the name of a system")
-            return self._shared_node(given, key)
-        if not isinstance(given, Mapping):
-            raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
-        kind, *others = [kind for kind in KINDS if kind in given] or [""]
+                raise ConfigError(key, node, f"{kinds}, or the name of a system")
+            return self._shared_node(node, key)
+        if not isinstance(node, Mapping):
+            raise ConfigError(key, node, f"one of {', '.join(KINDS)}, or a name")
+        kind, *others = [kind for kind in KINDS if kind in node] or [""]
         if not kind or others:
-            raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
-        if (claims := given.get("claims")) is not None:
+            raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}")
+        if (claims := node.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
-        beside = {name: value for name, value in given.items() if name not in (kind, "claims")}
+        beside = {name: value for name, value in node.items() if name not in (kind, "claims")}
         make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
         if make_node is not None:
-            return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
+            return replace(make_node(node[kind], beside, f"{key}."), claims=claims)
         for name, entry in beside.items():
             raise ConfigError(f"{key}.{name}", entry, "none here")
-        return replace(_leaf_node(kind, given[kind], f"{key}.{kind}"), claims=claims)
+        return replace(_leaf_node(kind, node[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared_node(self, name: str, key: str) -> AnyNode:
         system = self.system(name)
@@ -378,7 +388,7 @@ def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunN
     return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
 
-def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
+def _read_grid(kind: type[Config], value: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
     settings = dict(_mapping(value, key))
     lists = dict(usual) if settings.get("k1") == FIT else {}
@@ -395,19 +405,18 @@ def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Mad
     return make(kind, settings, f"{key}."), tuple((name, lists[name]) for name in names)
 
 
-def _place(path: Path, name: str, key: str) -> Place | None:
+def _line_of(named: YamlMapping, name: str, key: str) -> Place | None:
     """Find the line of a system's dotted key, items being counted from 1, or of what holds it."""
-    if not path.is_file():  # plain values
-        return None
-    value, place = read_yaml(path), None
+    value: Any = named
+    line = None
     for part in (name, *key.split(".")):
         if isinstance(value, YamlMapping) and part in value:
-            value, place = value[part], value.places[part]
+            value, line = value[part], value.places[part]
         elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
             value = value[int(part) - 1]
         elif part != name:
             break
-    return place or (str(path), 1)
+    return line
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:

@@ -53,13 +53,13 @@ def tweet_fields(tweet: str, *, keep_words: bool = True, shortest: int = 1) -> T
     than `shortest` characters leave it. Texts must be in NFKC, and Arabic `spelled`: accents apart
     and vowel signs end words here.
     """
-    plain = EMOJI.sub(" ", LINK.sub(" ", tweet))
-    hashtags = tuple(_HASHTAG.findall(plain))
+    cleaned = EMOJI.sub(" ", LINK.sub(" ", tweet))
+    hashtags = tuple(_HASHTAG.findall(cleaned))
 
     def tag_text(tag: re.Match[str]) -> str:
         return f" {tag[1].replace('_', ' ')} " if keep_words else " "
 
-    text = _HASHTAG.sub(tag_text, plain)
+    text = _HASHTAG.sub(tag_text, cleaned)
     if shortest > 1:
         text = re.sub(rf"\b\w{{1,{shortest - 1}}}\b", " ", text)
     return TweetFields(" ".join(text.split()), hashtags)

@@ -107,20 +107,20 @@ def without_thoughts(text: str) -> str:
         if begins.match(text):
             ends = [match.end() for match in end.finditer(text)]
             text = text[ends[-1] :] if ends else ""
-    parts, start, inside = list[str](), 0, ""
+    parts, start, open_tag = list[str](), 0, ""
     for mark in _MARK.finditer(text):
         kind, closes = _thought_kind(mark)
-        if not inside and closes:
+        if not open_tag and closes:
             parts.clear()
-        elif not inside:
+        elif not open_tag:
             parts.append(text[start : mark.start()])
-            inside = "" if mark["empty"] else kind
-        elif closes and kind == inside:
-            inside = ""
+            open_tag = "" if mark["empty"] else kind
+        elif closes and kind == open_tag:
+            open_tag = ""
         else:
             continue
         start = mark.end()
-    return "" if inside else "".join([*parts, text[start:]])
+    return "" if open_tag else "".join([*parts, text[start:]])
 
 
 def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:

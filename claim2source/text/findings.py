@@ -29,17 +29,17 @@ def findings(sentences: Sequence[str]) -> list[int]:
     92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
     """
     last = len(sentences) - 1
-    whole = [number for number, sentence in enumerate(sentences) if len(sentence.split()) >= _WORDS]
+    long = [number for number, sentence in enumerate(sentences) if len(sentence.split()) >= _WORDS]
     if len(sentences) < _SHORTEST:
-        return whole or [*range(len(sentences))]
+        return long or [*range(len(sentences))]
     marked = [
         number
-        for number in whole
+        for number in long
         if number >= _LATER * last
         or number >= _EARLIER * last
         and _SIGNS.search(sentences[number]) is not None
     ]
-    return marked or whole or [*range(len(sentences))]
+    return marked or long or [*range(len(sentences))]
 
 
 def with_numbers_of(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
@@ -49,8 +49,8 @@ def with_numbers_of(text: str, sentences: Sequence[str], positions: Sequence[int
     """
     numbers = _numbers(text)
     shared = {i: len(numbers & _numbers(sentences[i])) for i in positions}
-    most = max(shared.values(), default=0)
-    return [i for i, count in shared.items() if count == most]
+    maximum = max(shared.values(), default=0)
+    return [i for i, count in shared.items() if count == maximum]
 
 
 def _numbers(text: str) -> set[str]:

@@ -151,9 +151,9 @@ def why_bad_reply(
         return f"far too long: {len(reply)} characters, at most {longest}"
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
         return "a refusal"
-    plain, source = _folded(reply), _folded(original)
+    folded, source = _folded(reply), _folded(original)
     # A name alone is the same in every language.
-    if not may_repeat and plain == source and len(plain.split()) > 3:
+    if not may_repeat and folded == source and len(folded.split()) > 3:
         return "an echo of the text"
     wrong = None if language is None else why_not_in(reply, language)
     # A post that is in another language than its data set says may stay in it.

@@ -109,8 +109,8 @@ class Prompt:
         inline = {name: defused(self._inline_value(name, values[name])) for name in self.inline}
         data = [name for name in self.variables if name not in inline]
         parts_shown = [{**example.values} for example in self.examples] + [{**values}]
-        plain = [_normalised(part.get(name, "")) for part in parts_shown for name in data]
-        tags = {name: _tag(name, plain) for name in data}
+        normalised = [_normalised(part.get(name, "")) for part in parts_shown for name in data]
+        tags = {name: _tag(name, normalised) for name in data}
         between = " or between ".join(f"<{tags[name]}> and </{tags[name]}>" for name in data)
         parts = [
             self.role,
@@ -233,9 +233,9 @@ def _tag(name: str, values: Sequence[str]) -> str:
     # All numbers that values give it are found at once: there may be many.
     letters = "".join(f"[{re.escape(c)}{_WILDCARD}]" for c in base)
     forged = rf"<(?:\s*/)?\s*{letters}(-\d+)?(?![a-z0-9-])"
-    used = {base + forgery for text in values for forgery in re.findall(forged, text)}
+    taken_tags = {base + forgery for text in values for forgery in re.findall(forged, text)}
     number = 1
-    while tag in used:
+    while tag in taken_tags:
         number += 1
         tag = f"{base}-{number}"
     return tag

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from claim2source.core.records import nfkc
 
@@ -71,6 +72,35 @@ def lost_facts(original: str, text: str) -> list[str]:
     facts += [f"the number {number} is new" for number in after if number not in numbers_known]
     tags_kept = {tag.lower() for tag in tags(text)}
     return facts + [f"{tag} is gone" for tag in tags(original) if tag.lower() not in tags_kept]
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """Hold a translation or rewriting, and why it is doubtful; of a failed one the text is empty.
+
+    `not asked` stands for no answer at all.
+    """
+
+    text: str = ""
+    kind: Literal["", "failed", "doubtful", "not asked"] = ""
+    why: str | None = None
+
+
+# Judge a reply as a text.
+Judge = Callable[[str], WrittenText]
+
+
+def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> WrittenText:
+    """Keep a text that is doubtful at most; `why_bad` says why it is none at all."""
+    if why_bad is not None:
+        return WrittenText(kind="failed", why=why_bad)
+    return WrittenText(text, "" if why_doubtful is None else "doubtful", why_doubtful)
+
+
+def first_lines(lines: Sequence[str], most: int, rest: str) -> list[str]:
+    """Indent the first lines; `rest` says where the others are."""
+    more = [f"  and {len(lines) - most} more{rest}"] if len(lines) > most else []
+    return [*(f"  {line}" for line in lines[:most]), *more]
 
 
 @dataclass(frozen=True)

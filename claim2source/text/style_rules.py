@@ -144,8 +144,8 @@ def plain_abstract(text: str, title: str | None = None) -> str:
 def _plain_text(text: str) -> str:
     text = _HEADER.sub("", " ".join(text.split()))
     sentences = [_SELF.sub("", sentence, count=1) for sentence in _SENTENCES.split(text)]
-    for filler, plain in _FILLER:
-        sentences = [filler.sub(plain, sentence) for sentence in sentences]
+    for filler, replacement in _FILLER:
+        sentences = [filler.sub(replacement, sentence) for sentence in sentences]
     return _sentence(" ".join(map(_capital, filter(None, sentences))))
 
 
@@ -165,9 +165,9 @@ def tweet(text: str, title: str | None = None) -> str:
     return f"{sentence} {tags}".strip()
 
 
-def _best(text: str, most: int) -> list[str]:
+def _best(text: str, limit: int) -> list[str]:
     sentences, numbers = _by_worth(text)
-    return [sentences[number] for number in sorted(numbers[:most])]
+    return [sentences[number] for number in sorted(numbers[:limit])]
 
 
 @lru_cache(maxsize=2**14)

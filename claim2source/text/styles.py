@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, Problems, UserError
@@ -21,12 +21,15 @@ from claim2source.core.records import Claim, Dataset
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text import style_rules
 from claim2source.text.language import detect, why_bad_reply
+from claim2source.text.prompts import Prompt
+from claim2source.text.quality import Quality, WrittenText, first_lines, judge_text
 
 Side = Literal["claims", "sources"]
 # Which text of a claim in another language than English is rewritten, and is its C0.
 ClaimText = Literal["original", "translation"]
 INFO = "styles.json"
 RULES = "rules"  # what made rule-made texts
+LISTED = 5  # of the texts that failed
 _FORMAT = 1
 # Words of an abstract of C3: "about 150".
 _FEWEST, _MOST = 100, 200
@@ -62,6 +65,11 @@ class Style:
             may_repeat=self.same,
         )
 
+    def judge(self, original: Original, reply: str) -> WrittenText:
+        """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
+        bad = self.why_bad(reply, original)
+        return judge_text(reply, bad, bad or self.form(reply))
+
 
 def _form_of_abstract(text: str) -> str | None:
     words = len(text.split())
@@ -76,8 +84,8 @@ def _form_of_question(text: str) -> str | None:
 
 
 def _form_of_tweet(text: str) -> str | None:
-    most = style_rules.TWEET
-    return None if len(text) <= most else f"{len(text)} characters, more than {most}"
+    limit = style_rules.TWEET
+    return None if len(text) <= limit else f"{len(text)} characters, more than {limit}"
 
 
 STYLES: dict[str, Style] = {
@@ -177,6 +185,27 @@ class StyleOrigin:
     texts: int = 0
     failures: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        style: Style,
+        data: Dataset,
+        claims: ClaimText,
+        versions: int,
+        model: str,
+        prompt: Prompt | None,
+    ) -> Self:
+        """Describe texts that a model writes by a prompt; without one, rules do."""
+        of_claims = style.side == "claims"
+        return cls(
+            by=RULES if prompt is None else model,
+            dataset=data.name,
+            split=data.split if of_claims else None,
+            versions=versions,
+            prompt=None if prompt is None else f"{prompt.name} {prompt.version}",
+            claims=claims if of_claims else None,
+        )
+
 
 def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""
@@ -189,7 +218,9 @@ def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     ]
 
 
-def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: StyleOrigin) -> None:
+def write_style(
+    folder: Path, style: Style, rewrites: Sequence[Rewrite], origin: StyleOrigin
+) -> None:
     """Write a style's texts into a folder, beside those that are there, with their origin."""
     made_before = read_origin(folder)
     with atomic_path(folder / f"{style.name}.jsonl") as temporary:
@@ -205,9 +236,23 @@ def write_style(folder: Path, style: Style, rewrites: Sequence[Rewrite], made: S
                         row[key] = value
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     failures = sum(rewrite.failure is not None for rewrite in rewrites)
-    made_before[style.name] = replace(made, texts=len(rewrites), failures=failures)
+    made_before[style.name] = replace(origin, texts=len(rewrites), failures=failures)
     entries = {name: asdict(made_before[name]) for name in STYLES if name in made_before}
     write_json(folder / INFO, {"format": _FORMAT, "styles": entries})
+
+
+def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewrite]) -> list[str]:
+    """Count a style's rewritings, measure their quality, and list some that failed."""
+    by_id = {text.id: text.text for text in texts}
+    good = [rewrite for rewrite in rewrites if rewrite.text]
+    quality = Quality.of([(by_id[rewrite.id], rewrite.text) for rewrite in good])
+    ending = f"; {quality.sentence()}" if quality is not None else ""
+    lines = [f"{style.name} ({style.what}): {len(good)} of {len(rewrites)} texts{ending}"]
+    failed = [f"{r.id} version {r.version}: {r.failure}" for r in rewrites if r.failure is not None]
+    if failed:
+        unused = len(rewrites) - len(good)
+        lines.append(f"  {len(failed)} failed, of which {unused} have no text:")
+    return lines + first_lines(failed, LISTED, f", in {style.name}.jsonl")
 
 
 def read_origin(folder: Path) -> dict[str, StyleOrigin]:
@@ -241,6 +286,20 @@ def require_texts(folder: Path | None, names: Iterable[str]) -> None:
             raise InputError(folder, why=f"holds no texts of style {name}")
 
 
+def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
+    """Raise `UserError` where a folder has a style's texts that were made in another way."""
+    there = read_origin(folder)
+    for name, new in styles.items():
+        before = there.get(name, new)
+        for key in ("by", "dataset", "split", "versions", "prompt", "claims"):
+            old, now = getattr(before, key), getattr(new, key)
+            if old != now:
+                raise UserError(
+                    f"{folder}: {name} is there, made with {key} {old}, not {now}; "
+                    "add --overwrite or choose another --out"
+                )
+
+
 def refuse_other_folder(folder: Path) -> None:
     """Raise `UserError` unless a folder is absent, empty or one of styles."""
     if not folder.exists() or not folder.is_dir() or not any(folder.iterdir()):
@@ -262,14 +321,14 @@ def read_style(
     be made of this very text. Raises `InputError` that names file, line and field.
     """
     path = folder / f"{style.name}.jsonl"
-    made = read_origin(folder).get(style.name)
-    if made is None or (why_not_file(path) is not None):
+    origin = read_origin(folder).get(style.name)
+    if origin is None or (why_not_file(path) is not None):
         raise InputError(folder, why=f"holds no texts of style {style.name}")
     problems = Problems()
     rewrites: dict[tuple[str, int], Rewrite] = {}
     lines: dict[tuple[str, int], int] = {}
     for row in JsonLines(path, problems).records():
-        rewrite = _rewrite(row, made.versions, style)
+        rewrite = _rewrite(row, origin.versions, style)
         if rewrite is None:
             continue
         key = (rewrite.id, rewrite.version)
@@ -284,7 +343,7 @@ def read_style(
         return list(rewrites.values())
     versions = []
     for original in texts:
-        for version in range(1, made.versions + 1):
+        for version in range(1, origin.versions + 1):
             rewrite = rewrites.get((original.id, version))
             if rewrite is None:
                 problems.add(path, None, "_id", f"lacks {original.id!r} version {version}")

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import Problems
-from claim2source.core.files import atomic_folder, atomic_path
-from claim2source.datasets.beir import CORPUS, QRELS, QUERIES
+from claim2source.core.errors import ConfigError, Problems, UserError
+from claim2source.core.files import atomic_folder, atomic_path, require_writable
+from claim2source.core.records import sorted_languages
+from claim2source.datasets.beir import (
+    CORPUS,
+    DEMO,
+    QRELS,
+    QUERIES,
+    check_folders,
+    folder_of,
+)
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text.language import detect, why_bad_reply
-from claim2source.text.quality import lost_facts
+from claim2source.text.quality import WrittenText, judge_text, lost_facts
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,18 +46,36 @@ class ForeignText:
         """Name the text in messages: a claim by its id, a part of a source with it."""
         return self.id if self.part == CLAIM else f"{self.id} ({self.part})"
 
-    def why_bad(self, reply: str) -> str | None:
-        """Say why a reply is no translation of the text into English; None where it is one."""
-        longest = max(_ALWAYS, _TIMES * len(self.text))
-        return why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
+    def judge(self, reply: str) -> WrittenText:
+        """Judge a reply as the English of the text.
 
-    def why_doubtful(self, reply: str) -> str | None:
-        """List the numbers, percentages, handles and hashtags that a translation has not kept."""
-        return "; ".join(lost_facts(self.text, reply)) or None
+        It is doubtful where it lost numbers, percentages, handles or hashtags.
+        """
+        longest = max(_ALWAYS, _TIMES * len(self.text))
+        bad = why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
+        return judge_text(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
 
 
 # Where and in which text: (id, part) -> English.
 Translations = Mapping[tuple[str, str], str]
+
+
+def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
+    """Return a data set's folder; raise `UserError` where a file would be lost or not written."""
+    if out is not None:
+        require_writable(out, "folder")
+    folder = folder_of(dataset)
+    if out is not None:
+        check_folders(folder, out)
+    elif folder.resolve() == DEMO.resolve():
+        raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
+    else:
+        require_writable(folder / QUERIES, "file")
+    if report is not None:
+        require_writable(report, "file")
+        if report.resolve().is_relative_to((out or folder).resolve()):
+            raise UserError(f"{report}: lies in the data set; choose another --report")
+    return folder
 
 
 def foreign_claims(
@@ -98,6 +125,58 @@ def foreign_sources(
             if text.strip()
         ]
     return foreign
+
+
+# A text with its English.
+Translated = tuple[ForeignText, WrittenText]
+
+
+def put_translations(
+    folder: Path, results: Sequence[Translated], out: Path | None, *, strict: bool
+) -> int:
+    """Write results into a data set or a copy of it; count the texts with a new translation.
+
+    Of sources only those are translated whose every part is; `strict` leaves out what is doubtful.
+    """
+    english = {
+        (text.id, text.part): written.text
+        for text, written in results
+        if written.text and not (strict and written.kind == "doubtful")
+    }
+    texts = [text for text, _ in results]
+    english = whole_sources(texts, english)
+    languages = {text.id: text.language for text in texts if text.part != CLAIM}
+    if english or out is not None:
+        write_translations(folder, english, languages, out)
+    return len(english)
+
+
+def translation_report(results: Sequence[Translated]) -> dict[str, object]:
+    """Count the results by kind, and list those that failed or are doubtful."""
+    problems = [
+        {
+            "_id": text.id,
+            "part": text.part,
+            "kind": written.kind,
+            "why": written.why,
+            "text": text.text,
+            "translation": written.text,
+        }
+        for text, written in results
+        if written.kind
+    ]
+    counts = Counter(written.kind or "good" for _, written in results)
+    return {"texts": len(results), "counts": dict(counts), "problems": problems}
+
+
+def count_lines(texts: Sequence[ForeignText]) -> list[str]:
+    """Count texts by their language: claims, and parts of sources."""
+    lines = []
+    for what, of_claims in (("claims", True), ("titles and abstracts of sources", False)):
+        counts = Counter(text.language for text in texts if (text.part == CLAIM) is of_claims)
+        parts = ", ".join(f"{language} {counts[language]}" for language in sorted_languages(counts))
+        lines += [f"{counts.total()} {what} to translate ({parts})"] if counts else []
+    return lines
 
 
 def write_translations(

@@ -115,11 +115,11 @@ def distinct_forms(
     forms = [form for form in _CLAIM_FORMS if form in names]
     if (why := why_same_forms(claims)) is None:
         return forms, []
-    others = [form for form in forms if form in FORMS[1:]]
-    note = f"{' and '.join(others)}: the same as original here, since {why}."
+    dropped_forms = [form for form in forms if form in FORMS[1:]]
+    note = f"{' and '.join(dropped_forms)}: the same as original here, since {why}."
     distinct: list[ClaimForm] = [] if forms == ["paired"] else ["original"]
     distinct += [form for form in forms if form == "paired"]
-    return distinct, [note] if others else []
+    return distinct, [note] if dropped_forms else []
 
 
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
@@ -242,7 +242,7 @@ def with_claim_texts(
     Appended texts stand on a line of their own. A claim without another text stays as it is.
     """
 
-    def other(claim: Claim) -> Claim:
+    def with_text(claim: Claim) -> Claim:
         if claim.id not in texts:
             return claim
         # Both other forms end with the translation: the text goes there, once.
@@ -251,7 +251,7 @@ def with_claim_texts(
         text = f"{before}\n{texts[claim.id]}" if append else texts[claim.id]
         return replace(claim, text=text) if is_posted else replace(claim, translation=text)
 
-    return tuple(map(other, claims))
+    return tuple(map(with_text, claims))
 
 
 def with_source_texts(

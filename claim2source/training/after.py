@@ -11,10 +11,11 @@ from pathlib import Path
 
 from claim2source.core.config import read_config
 from claim2source.core.config_yaml import read_yaml
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, said_once
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
+from claim2source.evaluation.options import ReportConfig
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.plan import CHOSEN, STEP_0
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
@@ -61,19 +62,22 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     )
 
 
-def check_after(config: FinetuneConfig, file: Path) -> None:
-    """Raise `UserError` before training for systems or files of FILE that do not exist."""
-    evaluation = read_after(config, file)
+@said_once()
+def check_after(config: FinetuneConfig) -> None:
+    """Raise `UserError` before training for systems or files of `after` that do not exist."""
+    if config.after is None:
+        return
+    evaluation = read_after(config, config.after)
     # Which checkpoints there will be is not known yet; step 0 will.
     of_run = (CHOSEN, "epoch-")
     only = [name for name in evaluation.only if not name.startswith(of_run)]
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
-        replace(evaluation, only=only, checkpoint=[step_0]).planned()
+        replace(evaluation, only=only, checkpoint=[step_0]).plans()
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
-        raise InputError(str(file), None, error.key, error.why) from None
+        raise InputError(str(config.after), None, error.key, error.why) from None
 
 
 def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:
@@ -82,28 +86,28 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
     is finished, and stays so.
     """
-    written: list[Path] = []
+    outputs: list[Path] = []
     if config.after is not None:
         folder = config.out / FOLDER
         with _logged_failure("the evaluation"):
             evaluation = read_after(config, config.after)
             tables = evaluate_table(evaluation, config.data.train_split)
             say(f"\n{tables}")
-            written.append(folder)
+            outputs.append(folder)
         with _logged_failure("the page"):
-            if written:
-                page = html_report(
-                    [folder],
-                    folder / PAGE,
+            if outputs:
+                page = ReportConfig(
+                    reports=[folder],
+                    html=folder / PAGE,
                     dataset=config.data.dataset,
                     split=config.data.report_split,
                     languages=config.languages,
                     lenient=config.data.lenient,
                     wandb=wandb_mode(config.wandb.mode),
                 )
-                say(f"\n{page}")
-                written.append(folder / PAGE)
-    say(next_steps(config, chosen, trained, written))
+                say(f"\n{html_report(page)}")
+                outputs.append(folder / PAGE)
+    say(next_steps(config, chosen, trained, outputs))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from claim2source.systems.heldout import require_held_out
 from claim2source.training.checkpoint import adapt, check_model, frozen_copy, train_projection
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.distributed import World, barrier, gather_values
-from claim2source.training.memory_plan import MemoryPlan, plan_memory_here
+from claim2source.training.memory_plan import MemoryPlan, plan_memory_here, trained_length
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 
@@ -51,7 +51,7 @@ class LoadedBase:
         return "full" if self.config.tuning == "full" else "lora"
 
     @contextmanager
-    def named(self, folder: Path, world: World) -> Iterator[None]:
+    def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
         """Name the weights in the store as the checkpoint in `folder`, while the body runs.
 
         All processes name them as the first one reads its manifest.
@@ -102,7 +102,7 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     if config.teacher is not None and dense is None:
         teacher = load_teacher(config, encoder)
     check_model(config, encoder, dense)
-    longest = config.trained_length(encoder.settings.max_length)
+    longest = trained_length(config.optimisation, encoder.settings.max_length)
     if config.optimisation.max_length is not None:
         # Else it would fail once negatives are mined.
         encoder.tokenize(["a text"], "claim", longest)

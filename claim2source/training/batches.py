@@ -16,7 +16,7 @@ from claim2source.training.config import BatchesConfig
 # Batches that are made while the step before them runs.
 AHEAD = 2
 
-Made = TypeVar("Made")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class BatchSampler:
 
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
-        taken = {}
+        rows_by_language = {}
         for number, name in enumerate(self.languages):
             rows, quota = self._of_language[name], self.quotas[name]
             first, last = epoch * quota, (epoch + 1) * quota
@@ -117,8 +117,8 @@ class BatchSampler:
                 np.random.default_rng([self.seed, turn, number]).permutation(rows) for turn in turns
             ]
             start = turns[0] * len(rows)
-            taken[name] = np.concatenate(permutations)[first - start : last - start]
-        return taken
+            rows_by_language[name] = np.concatenate(permutations)[first - start : last - start]
+        return rows_by_language
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
         """List the row numbers of every batch of an epoch, over all processes."""
@@ -202,7 +202,7 @@ class BatchSampler:
             )
         self._used = epoch + 1, used
 
-    def loader(self, make: Callable[[BatchPlan], Made]) -> BatchLoader[Made]:
+    def loader(self, make: Callable[[BatchPlan], Batch]) -> BatchLoader[Batch]:
         """Load the batches that `make` builds from the plans."""
         return BatchLoader(self, make)
 
@@ -229,14 +229,14 @@ class BatchSampler:
         return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
 
 
-class BatchLoader(Generic[Made]):
+class BatchLoader(Generic[Batch]):
     """Feed Lightning the batches that `make` builds from a sampler's plans, one epoch at a time.
 
     The next `AHEAD` batches are made in a thread, of one epoch only: before the next one negatives
     may be mined again. Its state is the place in an epoch: the batches given, not those made.
     """
 
-    def __init__(self, sampler: BatchSampler, make: Callable[[BatchPlan], Made]) -> None:
+    def __init__(self, sampler: BatchSampler, make: Callable[[BatchPlan], Batch]) -> None:
         self.make = make
         # Lightning looks for `sampler` and tells it the epoch.
         self.sampler = self
@@ -259,19 +259,19 @@ class BatchLoader(Generic[Made]):
         """Count the batches of a whole epoch: where it was cut, Lightning cuts it alike."""
         return self.plans.whole
 
-    def __iter__(self) -> Iterator[Made]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
         first, self._first = self._first, 0
         plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
-            ahead = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))
-            while ahead:
-                plan, making = ahead.popleft()
-                made = making.result()
-                ahead.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
+            queue = deque((plan, thread.submit(self.make, plan)) for plan in islice(plans, AHEAD))
+            while queue:
+                plan, future = queue.popleft()
+                batch = future.result()
+                queue.extend((plan, thread.submit(self.make, plan)) for plan in islice(plans, 1))
                 self._given = plan.index + 1
-                yield made
+                yield batch
         finally:
             # Also where the training ends within an epoch: this generator is closed then.
             thread.shutdown(cancel_futures=True)

@@ -163,7 +163,7 @@ class Remine(pl.Callback):
         if not mines_after(self.config.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            with self.base.named(session.run.checkpoint(epoch), session.world):
+            with self.base.as_checkpoint(session.run.checkpoint(epoch), session.world):
                 rows, lines = mine_again(session, self.config, self.train, encoder, epoch)
             module.pairs.use(rows)
         if lines:
@@ -286,12 +286,12 @@ class EvaluateOnVal(pl.Callback, ABC):
                 module.log_dict(values, logger=False)
 
     def _save_and_score(self, epoch: int) -> ValScores | None:
-        folder, written = self.run.checkpoint(epoch), self.manifest
+        folder, manifest = self.run.checkpoint(epoch), self.manifest
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-            written = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
+            manifest = self.save(folder, replace(self.manifest, epoch=epoch, data=data))
         if (scores := self.score(epoch)) is not None:
-            replace(written, scores=scores.by_split()).write(folder)
+            replace(manifest, scores=scores.by_split()).write(folder)
         return scores
 
     def _record(self, scores: ValScores, module: TrainingModule) -> Epoch:
@@ -325,7 +325,7 @@ class RetrieverOnVal(EvaluateOnVal):
     def score(self, epoch: int) -> ValScores | None:
         base, val, store, world = self.base, self.data.val, self.session.store, self.world
         rendering = self.manifest.rendering
-        with base.named(self.run.checkpoint(epoch), world):
+        with base.as_checkpoint(self.run.checkpoint(epoch), world):
             encode_shares(base.encoder, rendering, val.claims, val.sources, store, world)
             if not world.is_first:
                 return None

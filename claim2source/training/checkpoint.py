@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Manifest, Weights, tokenizer_files
@@ -65,15 +64,15 @@ def save_checkpoint(
             from claim2source.models.projection import save_projection
 
             weights = replace(weights, projection=save_projection(encoder.dense, temporary))
-        written = replace(manifest, weights=weights)
-        written.write(temporary)
-    return written
+        manifest = replace(manifest, weights=weights)
+        manifest.write(temporary)
+    return manifest
 
 
 def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict[str, torch.Tensor]:
     """Select the weights that a checkpoint holds: those of the adapter, or all."""
-    every = model.named_parameters()
-    return {name: p.detach() for name, p in every if kind == "full" or p.requires_grad}
+    parameters = model.named_parameters()
+    return {name: p.detach() for name, p in parameters if kind == "full" or p.requires_grad}
 
 
 def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
@@ -88,8 +87,8 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     model.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
     (folder / "README.md").unlink(missing_ok=True)
     file = folder / ADAPTER_CONFIG_FILE
-    stated = json.loads(file.read_text(encoding="utf-8"))
-    write_json(file, stated | {"base_model_name_or_path": base_record(base)})
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    write_json(file, settings | {"base_model_name_or_path": base_record(base)})
 
 
 def check_model(
@@ -103,10 +102,10 @@ def check_model(
     if dense is not None:
         allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
         raise ConfigError("model.name", config.model.name, allowed)
-    width = encoder.dimensions
-    for size in config.losses.matryoshka.dimensions:
-        key, allowed = "losses.matryoshka.dimensions", f"at most {width}, the vectors' length"
-        require(size <= width, key, size, allowed)
+    longest = max(config.losses.matryoshka.dimensions, default=0)
+    if longest > (width := encoder.dimensions):
+        allowed = f"at most {width}, the vectors' length"
+        raise ConfigError("losses.matryoshka.dimensions", longest, allowed)
 
 
 def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -> None:
@@ -114,11 +113,13 @@ def check_layers(model: torch.nn.Module, config: RunConfig, *, own_code: bool) -
     import torch
 
     if config.tuning == "full":
-        allowed = "lora: a full checkpoint does not carry the code that this model ships"
-        require(not own_code, "tuning", config.tuning, allowed)
-        count, there = config.optimisation.train_layers, len(layers_of(model))
-        allowed = f"at most {there}, the layers of this model"
-        require(count is None or count <= there, "optimisation.train_layers", count, allowed)
+        if own_code:
+            allowed = "lora: a full checkpoint does not carry the code that this model ships"
+            raise ConfigError("tuning", config.tuning, allowed)
+        count, most = config.optimisation.train_layers, len(layers_of(model))
+        if count is not None and count > most:
+            allowed = f"at most {most}, the layers of this model"
+            raise ConfigError("optimisation.train_layers", count, allowed)
         return
     layers = dict(model.named_modules())
     for name in config.lora.targets:
@@ -211,9 +212,9 @@ def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
     return max(lists, key=len, default=torch.nn.ModuleList())
 
 
-def _freeze_below(model: torch.nn.Module, kept: int) -> None:
+def _freeze_below(model: torch.nn.Module, layers: int) -> None:
     """Freeze all weights before the last `kept` layers; no gradient goes through them."""
-    first = next(layers_of(model)[-kept].parameters())
+    first = next(layers_of(model)[-layers].parameters())
     for parameter in model.parameters():
         if parameter is first:
             return

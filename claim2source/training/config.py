@@ -390,16 +390,6 @@ class FinetuneConfig(RunConfig):
         require(keep == 0, "losses.keep_base.weight", keep, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")
 
-    def trained_length(self, longest: int) -> int:
-        """Return the tokens per text while training, of a model that reads `longest`.
-
-        Raises `ConfigError` where the config wants more.
-        """
-        length = self.optimisation.max_length
-        good = length is None or length <= longest
-        require(good, "optimisation.max_length", length, f"at most model.max_length ({longest})")
-        return length or longest
-
     @property
     def unsharded(self) -> str | None:
         """Name the strategies to take where this training cannot be sharded; None where it can."""

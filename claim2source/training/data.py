@@ -10,7 +10,6 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.datasets import load
@@ -130,8 +129,8 @@ def check_losses(losses: LossesConfig, train: Dataset) -> None:
         raise ConfigError("losses.consistency.weight", losses.consistency.weight, allowed)
     if losses.keep_base.weight:
         allowed = f"languages of the training claims: {', '.join(train.languages)}"
-        for language in losses.keep_base.languages:
-            require(language in train.languages, "losses.keep_base.languages", language, allowed)
+        for language in sorted(losses.keep_base.languages.keys() - set(train.languages)):
+            raise ConfigError("losses.keep_base.languages", language, allowed)
 
 
 def unused_data(config: FinetuneConfig, train: Dataset, pairs: int) -> list[str]:
@@ -293,7 +292,7 @@ class TrainingPairs:
         """Describe how many of a pair's own sources the teacher scores in the first epoch."""
         if self.teacher is None:
             return []
-        taught: list[int] = []
+        counts: list[int] = []
         untaught = 0
         for row in self.rows:
             scored = self._scores_of(row.claim)
@@ -301,13 +300,13 @@ class TrainingPairs:
             count = sum(source in scored for source in own)
             untaught += row.positive not in scored
             if count >= 2:
-                taught.append(count)
+                counts.append(count)
         total = sum(len(scores) for scores in self.teacher.values())
         missing = [f"the teacher scores no gold of {untaught} pairs"] if untaught else []
         return [
             *missing,
-            f"the teacher teaches {len(taught)} of {len(self.rows)} pairs by their own sources, "
-            f"with {sum(taught)} of its {total} scores (other pairs' sources may add to them)",
+            f"the teacher teaches {len(counts)} of {len(self.rows)} pairs by their own sources, "
+            f"with {sum(counts)} of its {total} scores (other pairs' sources may add to them)",
         ]
 
     @property
@@ -325,11 +324,11 @@ class TrainingPairs:
         if not self.rotate or len(row.negatives) <= count:
             return list(row.negatives[:count])
         scored = self._scores_of(row.claim)
-        taught = [negative for negative in row.negatives if negative.source in scored]
-        if len(taught) >= count:
-            return in_turn(taught, count, turn)
-        others = row.negatives[len(taught) :]
-        return [*taught, *in_turn(others, count - len(taught), turn)]
+        with_scores = [negative for negative in row.negatives if negative.source in scored]
+        if len(with_scores) >= count:
+            return in_turn(with_scores, count, turn)
+        others = row.negatives[len(with_scores) :]
+        return [*with_scores, *in_turn(others, count - len(with_scores), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""

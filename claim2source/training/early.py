@@ -13,24 +13,24 @@ from claim2source.training.reranker_config import RerankerConfig
 from claim2source.training.run_folder import RunFolder
 
 
-@said_once()
 def check_early(config: FinetuneConfig | RerankerConfig) -> None:
     """Raise `UserError` for a device, folder, file, data set or model that a run cannot have.
 
     Every process looks: none goes on to load what another refuses. No run begins before all have
     joined.
     """
-    require_device(config.device)
-    require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
-    RunFolder.find(config, lock=False)
-    data = config.data
-    for split in (data.train_split, data.report_split):
-        require_golds(data.dataset, split, lenient=data.lenient)
-    require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
-    if isinstance(config, RerankerConfig):
-        config.require_mined()
-    elif config.after is not None:
+    with said_once():
+        require_device(config.device)
+        require_tracking(wandb_mode(config.wandb.mode), "--wandb.mode")
+        RunFolder.find(config, lock=False)
+        data = config.data
+        for split in (data.train_split, data.report_split):
+            require_golds(data.dataset, split, lenient=data.lenient)
+        require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
+        if isinstance(config, RerankerConfig):
+            config.require_mined()
+    if isinstance(config, FinetuneConfig) and config.after is not None:
         # Here: only then is all that evaluates imported.
         from claim2source.training.after import check_after
 
-        check_after(config, config.after)
+        check_after(config)

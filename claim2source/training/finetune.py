@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytorch_lightning as pl
 
-from claim2source.core.errors import said_once
 from claim2source.core.report import Choice, Report
 from claim2source.mining import MinedRow
 from claim2source.training.after import check_after, evaluate_after
@@ -27,24 +26,21 @@ from claim2source.training.fit import (
 from claim2source.training.module import RetrieverModule
 from claim2source.training.negatives import mine_first, restore_mined
 from claim2source.training.report import report_run
-from claim2source.training.resume import TrainingState
 from claim2source.training.self_check import check_device
-from claim2source.training.session import Session, open_session, saved_state
+from claim2source.training.session import Session, open_session
 
 
 @dataclass(frozen=True)
 class Setup:
     """Hold a training's inputs, loaded and checked.
 
-    `config` has numbers in place of `auto`, and what a resumed run was begun with; `state` is what
-    is resumed from.
+    `config` has numbers in place of `auto`, and what a resumed run was begun with.
     """
 
     config: FinetuneConfig
     data: TrainingData
     base: LoadedBase
     evaluation: RetrieverOnVal
-    state: TrainingState | None
     trainer: pl.Trainer
 
 
@@ -54,9 +50,7 @@ def finetune(config: FinetuneConfig) -> Report | None:
     Returns the training's report (None on later ranks). Raises `UserError` for anything the user
     can correct.
     """
-    if config.after is not None:
-        with said_once():
-            check_after(config, config.after)
+    check_after(config)
     with open_session(config) as session:
         with session.together():
             setup = set_up(config, session)
@@ -92,13 +86,14 @@ def set_up(config: FinetuneConfig, session: Session) -> Setup:
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
         **({} if base.teacher is None else {"teacher": base.teacher.sha256}),
     }
-    state = saved_state(run, world) if config.resume else None
+    if config.resume:
+        session.read_state()
     run.require_inputs(begun_with)
     manifest = base.manifest(provenance(config, data, session))
     evaluation = RetrieverOnVal(session, manifest, data, base)
-    own = [Remine(session, config, base, data.train), evaluation]
-    trainer = lightning_trainer(config, session, data, base.encoder.device, own)
-    return Setup(config, data, base, evaluation, state, trainer)
+    callbacks = [Remine(session, config, base, data.train), evaluation]
+    trainer = lightning_trainer(config, session, data, base.encoder.device, callbacks)
+    return Setup(config, data, base, evaluation, trainer)
 
 
 def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
@@ -107,7 +102,7 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     Returns the rows, and how they were mined in lines. A resumed run goes on with the rows of its
     state.
     """
-    config, data, base, state = setup.config, setup.data, setup.base, setup.state
+    config, data, base, state = setup.config, setup.data, setup.base, session.state
     if base.teacher is not None:
         folder = session.run.checkpoint(0) if state is None else None
         texts = data.train, session.store, session.world
@@ -162,7 +157,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
         *pairs.taught_sentences(),
     ]
     loader = sampler.loader(module.collate)
-    fit(session, trainer, module, loader, setup.state, summary)
+    fit(session, trainer, module, loader, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
@@ -174,7 +169,7 @@ def choose(setup: Setup, session: Session) -> tuple[int, Choice]:
 
 def report(setup: Setup, session: Session, epoch: int, choice: Choice) -> Report:
     """Score epoch 0 and the chosen one from disk, write the report, and evaluate `after`."""
-    found = report_run(session, setup.config, setup.data, epoch, choice)
+    run_report = report_run(session, setup.config, setup.data, epoch, choice)
     # The folder is still locked: the evaluation reads its checkpoints.
     evaluate_after(setup.config, session.run.checkpoint(epoch), trained=epoch > 0)
-    return found
+    return run_report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from claim2source.core.config import as_plain
 from claim2source.core.errors import ConfigError
@@ -31,9 +32,9 @@ from claim2source.training.config import BatchesConfig, RunConfig
 from claim2source.training.data import TrainingData, TrainingPairs
 from claim2source.training.distributed import Sharded, World, check_same_world, chosen_strategy
 from claim2source.training.module import TrainingModule
-from claim2source.training.resume import TrainingState, random_state
+from claim2source.training.resume import random_state
 from claim2source.training.session import Session
-from claim2source.training.trainer import make_trainer, trainer_arguments
+from claim2source.training.trainer import trainer_arguments
 
 if TYPE_CHECKING:
     from claim2source.training.reranker_data import RerankerPairs
@@ -69,7 +70,7 @@ def lightning_trainer(
     session: Session,
     data: TrainingData,
     device: torch.device,
-    own: Sequence[pl.Callback],
+    first: Sequence[pl.Callback],
 ) -> pl.Trainer:
     """Make Lightning's trainer, with `own` callbacks before those that all trainings have.
 
@@ -84,37 +85,42 @@ def lightning_trainer(
     # The rate goes on where the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     world, optimisation, file = session.world, config.optimisation, StateFile()
-    arguments = trainer_arguments(config.trainer)
-    strategy = chosen_strategy(arguments.pop("strategy", None), world)
-    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
-        raise ConfigError("trainer.strategy", "fsdp2", allowed)
-    callbacks: list[pl.Callback] = [*own, Throughput()]
+    callbacks: list[pl.Callback] = [*first, Throughput()]
     if world.is_first:
         callbacks.append(WandbTables(session, data.train, optimisation.seed))
         callbacks.append(TrainingProgress())
-    callbacks += arguments.get("callbacks") or []
+    # Lightning calls these two last, after those of the config.
     callbacks.append(KeepState(session, optimisation.save_every))
     callbacks.append(DropCheckpoints(session, config, data.weighing, file))
-    plugins = arguments.get("plugins") or []
     ours: dict[str, Any] = {
         "max_epochs": optimisation.epochs,
         "accelerator": "gpu" if device.type == "cuda" else "cpu",
         "devices": world.local_size,
         "num_nodes": world.nodes,
-        "strategy": strategy,
         "precision": "bf16-mixed" if optimisation.precision == "bf16" else "32-true",
         "accumulate_grad_batches": optimisation.accumulation,
         "gradient_clip_val": optimisation.max_grad_norm or None,
         "logger": False,
-        "callbacks": callbacks,
-        "plugins": [*(plugins if isinstance(plugins, list) else [plugins]), file],
         "default_root_dir": session.run.path,
         "enable_progress_bar": False,
         "use_distributed_sampler": False,
         "num_sanity_val_steps": 0,
         "log_every_n_steps": 1,
     }
-    trainer = make_trainer({"enable_model_summary": False} | arguments | ours)
+    arguments: dict[str, Any] = {"enable_model_summary": False}
+    arguments |= trainer_arguments(config.trainer) | ours
+    parts: dict[str, list[Any]] = {"callbacks": [*callbacks], "plugins": [file]}
+    for name, part in parts.items():
+        others = arguments.get(name) or []
+        arguments[name] = part + (others if isinstance(others, list) else [others])
+    arguments["strategy"] = strategy = chosen_strategy(arguments.get("strategy"), world)
+    if isinstance(strategy, Sharded) and (allowed := config.unsharded):
+        raise ConfigError("trainer.strategy", "fsdp2", allowed)
+    try:
+        trainer = pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
     check_same_world(world, trainer.world_size)
     return trainer
 
@@ -124,21 +130,20 @@ def fit(
     trainer: pl.Trainer,
     module: TrainingModule,
     loader: BatchLoader[Any],
-    state: TrainingState | None,
     summary: Sequence[str],
 ) -> None:
     """Train all remaining epochs, and score one that was left open."""
-    run, first, sampler = session.run, session.world.is_first, loader.plans
-    (keep,) = (one for one in trainer.callbacks if isinstance(one, KeepState))  # type: ignore[attr-defined]
+    run, first, sampler, state = session.run, session.world.is_first, loader.plans, session.state
+    (keep_state,) = (callback for callback in trainer.callbacks if isinstance(callback, KeepState))  # type: ignore[attr-defined]
     # Dropout is seeded by process.
     torch.manual_seed(module.config.seed + session.world.rank)
-    keep.random = random_state()
+    keep_state.random = random_state()
     done = 0 if state is None else state.batches_done
     if first:
         say("\n".join([*summary, *([f"resuming after batch {done}"] if done else [])]))
     if state is not None:
-        begun = -(-done // sampler.batches)
-        run.check_history(begun - (state.epoch_open or done % sampler.batches > 0))
+        first_epoch = -(-done // sampler.batches)
+        run.check_history(first_epoch - (state.epoch_open or done % sampler.batches > 0))
         if not state.epoch_open and (done >= sampler.batches * sampler.epochs or state.ended):
             return
     if first:
@@ -151,7 +156,7 @@ def fit(
         resumed = None if state is None else run.state
         trainer.fit(module, train_dataloaders=loader, ckpt_path=resumed, weights_only=True)
         # Where it was the last epoch, Lightning trained nothing.
-        keep.close_epoch(trainer)
+        keep_state.close_epoch(trainer)
         trainer.strategy.checkpoint_io.teardown()
     if module.epochs_done < sampler.epochs and first:
         log.warning("epoch %d was the last, of %d planned", module.epochs_done, sampler.epochs)

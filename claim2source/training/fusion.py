@@ -30,13 +30,13 @@ _CUT = 5
 class Lists:
     """Hold the views' scores of claims' candidates, padded to the longest list.
 
-    `features` [claims, longest, views] float32 are scores divided by `scale` [views]; `found` and
-    `gold` [claims, longest] bool mark candidates and golds. `weights` [claims] sum to 1, `groups`
-    [claims] number the papers.
+    `features` [claims, longest, views] float32 are scores divided by `scale` [views];
+    `is_candidate` and `gold` [claims, longest] bool mark candidates and golds. `weights` [claims]
+    sum to 1, `groups` [claims] number the papers.
     """
 
     features: np.ndarray
-    found: np.ndarray
+    is_candidate: np.ndarray
     gold: np.ndarray
     weights: np.ndarray
     groups: np.ndarray
@@ -47,7 +47,7 @@ class Lists:
         weights = self.weights[claims]
         return Lists(
             self.features[claims],
-            self.found[claims],
+            self.is_candidate[claims],
             self.gold[claims],
             weights / weights.sum(),
             self.groups[claims],
@@ -58,7 +58,7 @@ class Lists:
         """Keep some views."""
         features = np.ascontiguousarray(self.features[:, :, list(views)])
         scale = self.scale[list(views)]
-        return Lists(features, self.found, self.gold, self.weights, self.groups, scale)
+        return Lists(features, self.is_candidate, self.gold, self.weights, self.groups, scale)
 
     @property
     def reachable(self) -> np.ndarray:
@@ -112,9 +112,11 @@ def fit_linear(
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         scores = (
-            (flat @ weights.astype(np.float32)).reshape(reachable.found.shape).astype(np.float64)
+            (flat @ weights.astype(np.float32))
+            .reshape(reachable.is_candidate.shape)
+            .astype(np.float64)
         )
-        scores = np.where(reachable.found, scores, -np.inf)
+        scores = np.where(reachable.is_candidate, scores, -np.inf)
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
@@ -135,7 +137,7 @@ def fit_linear(
 
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     """Return reciprocal ranks cut at 5, [claims]; equal scores keep the lists' order."""
-    scores = np.where(lists.found, scores, -np.inf)
+    scores = np.where(lists.is_candidate, scores, -np.inf)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_CUT]
     hit = np.take_along_axis(lists.gold, order, axis=1)
     first = hit.argmax(axis=1)
@@ -165,8 +167,8 @@ def held_out(lists: Lists, folds: np.ndarray, penalty: float, signed: np.ndarray
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
-        mine = folds == fold
-        values[mine] = rank_others(lists.of(~mine), lists.of(mine), penalty, signed)
+        in_fold = folds == fold
+        values[in_fold] = rank_others(lists.of(~in_fold), lists.of(in_fold), penalty, signed)
     return values
 
 
@@ -245,9 +247,9 @@ class Candidates:
 
     def __post_init__(self) -> None:
         stages = self.system.stages
-        learned = [one.name == f"rerank {Learned.__name__.lower()}" for one in stages]
-        if any(learned):
-            before = replace(self.system, stages=stages[: learned.index(True)])
+        is_learned = [stage.name == f"rerank {Learned.__name__.lower()}" for stage in stages]
+        if any(is_learned):
+            before = replace(self.system, stages=stages[: is_learned.index(True)])
             object.__setattr__(self, "system", before)
 
     @property
@@ -436,12 +438,12 @@ class Fitting:
         folds, weighing = self._dealt(self.lists), self.gathered.weighing
         values = np.zeros(len(folds))
         for fold in np.unique(folds):
-            mine = folds == fold
-            train, test = self.lists.of(~mine), self.lists.of(mine)
-            recipe, _ = self.chosen(train, weighing.among(~mine), inner=1)
+            in_fold = folds == fold
+            train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
+            recipe, _ = self.chosen(train, weighing.among(~in_fold), inner=1)
             both = train.seeing(recipe.views), test.seeing(recipe.views)
             signed = self.signed[list(recipe.views)]
-            values[mine] = rank_others(*both, recipe.penalty, signed)
+            values[in_fold] = rank_others(*both, recipe.penalty, signed)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:

@@ -18,7 +18,7 @@ Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 
 
-class Inside(Protocol):
+class BackwardContext(Protocol):
     """Define a context for one backward pass from `output`; none follows the `last`."""
 
     def __call__(self, output: Tensor, last: bool) -> AbstractContextManager[object]:
@@ -36,20 +36,20 @@ class Forward:
 
     loss: Tensor
     encode: Encode
-    again: list[tuple[Sequence[int], RandomState, Tensor]]
+    repeats: list[tuple[Sequence[int], RandomState, Tensor]]
     after: RandomState | None = None
 
-    def backward(self, loss: Tensor, inside: Inside | None = None) -> None:
+    def backward(self, loss: Tensor, inside: BackwardContext | None = None) -> None:
         """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
         context = inside or _no_context
-        with context(loss, last=not self.again):
+        with context(loss, last=not self.repeats):
             loss.backward()  # type: ignore[no-untyped-call]
-        while self.again:
-            rows, state, leaf = self.again.pop(0)
+        while self.repeats:
+            rows, state, leaf = self.repeats.pop(0)
             # Dropout must be that of the first pass.
             restore_random_state(state)
             vectors = self.encode(rows)
-            with context(vectors, last=not self.again):
+            with context(vectors, last=not self.repeats):
                 torch.autograd.backward(vectors, leaf.grad)
         if self.after is not None:
             restore_random_state(self.after)
@@ -72,17 +72,17 @@ def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
     through the last chunk and leaves its gradient with respect to the other vectors; then each
     other chunk is encoded again with the RNG state it had, and its gradient goes backward.
     """
-    again = []
+    repeats = []
     with torch.no_grad():
         for rows in chunks[:-1]:
             state = random_state()
-            again.append((rows, state, encode(rows)))
+            repeats.append((rows, state, encode(rows)))
     # Autocast caches the cast weights without gradient and would reuse them below.
     torch.clear_autocast_cache()
-    leaves = [vectors.requires_grad_() for _, _, vectors in again]
+    leaves = [vectors.requires_grad_() for _, _, vectors in repeats]
     vectors = torch.cat([*leaves, encode(chunks[-1])])
     after = random_state()
-    return Forward(loss_of(_in_order(vectors, chunks)), encode, again, after)
+    return Forward(loss_of(_in_order(vectors, chunks)), encode, repeats, after)
 
 
 def halved(chunks: Chunks, times: int) -> Chunks:

@@ -253,10 +253,10 @@ class LossesConfig(Settings):
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
 
     def check(self) -> None:
-        named = (self.distillation, self.keep_base, self.consistency, self.alignment)
-        others = (term.weight for term in named)
+        weighted = (self.distillation, self.keep_base, self.consistency, self.alignment)
+        weights = (term.weight for term in weighted)
         require(
-            any((self.info_nce.weight, self.matryoshka.dimensions, *others)),
+            any((self.info_nce.weight, self.matryoshka.dimensions, *weights)),
             "losses.info_nce.weight",
             self.info_nce.weight,
             "above 0 where no other loss is on",

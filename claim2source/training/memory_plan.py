@@ -13,7 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.memory import machine_memory
 from claim2source.models import Encoder
 from claim2source.models.tokens import Tokens
-from claim2source.training.config import FinetuneConfig
+from claim2source.training.config import FinetuneConfig, OptimisationConfig
 from claim2source.training.resume import random_state, restore_random_state, trainable_weights
 
 Tuning = Literal["full", "lora"]
@@ -62,8 +62,8 @@ class ModelShape:
         targets, adapters = config.lora.targets, 0
         for name, module in model.named_modules():
             last = name.rsplit(".", 1)[-1]
-            wanted = last in targets if targets else "pooler" not in name.split(".")
-            if isinstance(module, torch.nn.Linear) and wanted:
+            has_adapter = last in targets if targets else "pooler" not in name.split(".")
+            if isinstance(module, torch.nn.Linear) and has_adapter:
                 adapters += config.lora.r * (module.in_features + module.out_features)
         return cls(base.linear, adapters, base.layers, base.width)
 
@@ -162,8 +162,8 @@ class Memory:
         a_layer = bytes_per_token(model, config)
         checkpointed = bool(config.optimisation.gradient_checkpointing)
         width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
-        kept = model.config.hidden_size * width if checkpointed else a_layer
-        a_token = kept * shape.layers + (a_layer if checkpointed else 0.0)
+        of_layer = model.config.hidden_size * width if checkpointed else a_layer
+        a_token = of_layer * shape.layers + (a_layer if checkpointed else 0.0)
         return cls(weights, trained * TRAINED, a_token, tokens)
 
 
@@ -184,11 +184,11 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
     every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
     the rank takes, and attention's one number per head, are left out.
     """
-    made, train = model.config, config.optimisation
-    hidden, inner = made.hidden_size, made.intermediate_size
-    head = getattr(made, "head_dim", None) or hidden // made.num_attention_heads
-    queries = head * made.num_attention_heads
-    keys = head * (getattr(made, "num_key_value_heads", None) or made.num_attention_heads)
+    shape, train = model.config, config.optimisation
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    head = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
+    queries = head * shape.num_attention_heads
+    keys = head * (getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads)
     adapters = config.tuning != "full"
     low = train.precision == "bf16" or config.model.dtype != "float32"
     size = 2 if low else 4
@@ -200,7 +200,7 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
     # A layer norm keeps its input; an RMS norm a copy in fp32 and, where its weight is trained,
     # its normalised value.
     norm = (4 if adapters else 8) if gated else size
-    kept = float(size * values + 2 * hidden * norm)
+    total = float(size * values + 2 * hidden * norm)
     if adapters:
         outputs = {"o_proj": queries, "down_proj": inner}
         names = config.lora.targets or (
@@ -211,8 +211,8 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
         copied = train.precision == "fp32" and config.model.dtype != "float32"
         times = 2 if config.lora.dropout else 1 if copied else 0
         if times:
-            kept += times * (4 if copied else size) * inputs - size * (2 * hidden + inner)
-    return kept
+            total += times * (4 if copied else size) * inputs - size * (2 * hidden + inner)
+    return total
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class MemoryPlan:
         Returns the config and, where there is a GPU, what was predicted and measured in a line.
         """
         config = self.config
-        longest = config.trained_length(encoder.settings.max_length)
+        longest = trained_length(config.optimisation, encoder.settings.max_length)
         if encoder.device.type != "cuda" or config.self_check is False:
             return config, []
         measured = measure_chunk(encoder, config, tokens_at_once(config, longest))
@@ -265,12 +265,26 @@ class MemoryPlan:
             how = f"chunks of {train.chunk_tokens:,} tokens"
         elif train.chunk_size is not None:
             how = f"chunks of {train.chunk_size} texts"
-        again = "gradient checkpointing" if train.gradient_checkpointing else "no checkpointing"
+        checkpointing = (
+            "gradient checkpointing" if train.gradient_checkpointing else "no checkpointing"
+        )
         return (
             f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
             f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB a token, {how}, "
-            f"{again}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
+            f"{checkpointing}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
+
+
+def trained_length(config: OptimisationConfig, longest: int) -> int:
+    """Return the tokens per text while training, of a model that reads `longest`.
+
+    Raises `ConfigError` where the config wants more.
+    """
+    length = config.max_length
+    if length is not None and length > longest:
+        allowed = f"at most model.max_length ({longest})"
+        raise ConfigError("optimisation.max_length", length, allowed)
+    return length or longest
 
 
 def tokens_at_once(config: FinetuneConfig, longest: int) -> int:
@@ -299,23 +313,23 @@ def plan_memory(
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
     both = train.gradient_checkpointing == "auto"
-    for again in (False, True) if both else (bool(train.gradient_checkpointing),):
-        plain = replace(train, gradient_checkpointing=again)
+    for checkpointing in (False, True) if both else (bool(train.gradient_checkpointing),):
+        plain = replace(train, gradient_checkpointing=checkpointing)
         if train.chunk_tokens != "auto":
             settings.append(plain)
             continue
         settings.append(replace(plain, chunk_tokens=None))
         empty = Memory.of(model, replace(config, optimisation=plain), 0)
         room = (USABLE * device - empty.fixed) / empty.a_token
-        least = max(longest, LEAST_CHUNK) if both and not again else longest
-        if room >= least or (again or not both):
+        least = max(longest, LEAST_CHUNK) if both and not checkpointing else longest
+        if room >= least or (checkpointing or not both):
             tokens = max(int(room) // _STEP * _STEP, longest)
             settings.append(replace(plain, chunk_tokens=tokens))
     options = []
     for setting in settings:
-        asked = replace(config, optimisation=setting)
-        memory = Memory.of(model, asked, tokens_at_once(asked, longest))
-        options.append(MemoryPlan(asked, memory, device, auto))
+        candidate = replace(config, optimisation=setting)
+        memory = Memory.of(model, candidate, tokens_at_once(candidate, longest))
+        options.append(MemoryPlan(candidate, memory, device, auto))
     return next((option for option in options if option.fits), options[-1])
 
 
@@ -371,7 +385,7 @@ def measure_chunk(encoder: Encoder, config: FinetuneConfig, tokens: int) -> Meas
     Out of memory, it is run with half as many. Weights, gradients and the random state stay as
     they are.
     """
-    model, longest = encoder.model, config.trained_length(encoder.settings.max_length)
+    model, longest = encoder.model, trained_length(config.optimisation, encoder.settings.max_length)
     device, state = encoder.device, random_state()
     half = config.optimisation.precision == "bf16"
     trained = list(trainable_weights(model).values())

@@ -190,9 +190,9 @@ class TrainingModule(pl.LightningModule):
             earlier = start.gradients.get(name)
             weight.grad = None if earlier is None else earlier.clone()
 
-    def share_of_step(self, passed: tuple[Forward, BatchStart], plan: BatchPlan) -> Tensor:
+    def share_of_step(self, forward: tuple[Forward, BatchStart], plan: BatchPlan) -> Tensor:
         """Count a batch whose loss is computed, and return the loss to go backward from."""
-        self._passed, loss = passed, passed[0].loss
+        self._passed, loss = forward, forward[0].loss
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
         if plan.window == accumulation:
@@ -206,20 +206,20 @@ class TrainingModule(pl.LightningModule):
         Where the device's memory is too small they begin again, in smaller chunks.
         """
         assert self._passed is not None
-        (passed, start), self._passed = self._passed, None
-        share = loss.detach() / passed.loss.detach()
+        (forward, start), self._passed = self._passed, None
+        share = loss.detach() / forward.loss.detach()
         # Chunks are encoded again, in the precision of the step.
         with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
             while True:
                 try:
-                    return passed.backward(loss, partial(backward_pass, self.trainer.strategy))
+                    return forward.backward(loss, partial(backward_pass, self.trainer.strategy))
                 except torch.OutOfMemoryError as error:
                     why = str(error)
                 # What the forward pass holds is freed before the next one.
-                del passed, loss
+                del forward, loss
                 self._halve_chunks(start, why)
-                passed = self._forward(start)
-                loss = passed.loss * share
+                forward = self._forward(start)
+                loss = forward.loss * share
 
     def configure_gradient_clipping(
         self,
@@ -242,11 +242,11 @@ class TrainingModule(pl.LightningModule):
         spoilt = (~norm.isfinite()).to(stop)
         terms = self._mean_over_ranks({**self.window.mean_terms(), _STOP: stop, _SPOILT: spoilt})
         self.stopping = terms.pop(_STOP) > 0
-        taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
-        if not taken:
+        is_taken = terms.pop(_SPOILT) == 0 and math.isfinite(terms["loss"])
+        if not is_taken:
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
-        self.losses.append(terms["loss"] if taken else math.nan)
+        self.losses.append(terms["loss"] if is_taken else math.nan)
         self.window.closed = True
         self.step = Step(terms, rate, float(norm))
         if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
@@ -275,8 +275,8 @@ class TrainingModule(pl.LightningModule):
         if "state_dict" not in checkpoint:
             return  # a strategy that shards has read them
         moved = {f"model.{name}" for name in trainable_weights(self.model)}
-        if odd := sorted(moved ^ checkpoint["state_dict"].keys()):
-            name = odd[0].removeprefix("model.")
+        if differing := sorted(moved ^ checkpoint["state_dict"].keys()):
+            name = differing[0].removeprefix("model.")
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
     def give_up(self, why: str) -> None:
@@ -360,14 +360,14 @@ class BatchStart:
 class CollatedBatch:
     """Hold a batch as its step takes it, on the CPU.
 
-    `distinct` are its texts, each once; `place` [texts] has the number of each of the batch's
-    claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk, and
-    `parts` each chunk's tensors.
+    `distinct` are its texts, each once; `text_numbers` [texts] has the number of each of the
+    batch's claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk,
+    and `parts` each chunk's tensors.
     """
 
     batch: TrainBatch
     distinct: Sequence[Tokens]
-    place: Tensor
+    text_numbers: Tensor
     chunks: Sequence[Sequence[int]]
     parts: Sequence[TokenBatch | PackedBatch]
 
@@ -439,14 +439,14 @@ class RetrieverModule(TrainingModule):
     def training_step(self, collated: CollatedBatch, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
         with without_copies(self.model):
-            passed = self.forward_pass(collated)
+            forward = self.forward_pass(collated)
         window, batch = self.window, collated.batch
         window.claims += len(batch.claims)
         window.real += sum(part.real_tokens for part in collated.parts)
         window.padded += sum(part.padded_tokens for part in collated.parts)
         if batch.teacher is not None:
             window.taught.append(taught(batch.teacher))
-        return self.share_of_step(passed, collated.plan)
+        return self.share_of_step(forward, collated.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """Compare the first step's loss with chance."""
@@ -465,8 +465,8 @@ class RetrieverModule(TrainingModule):
         def loss_of(vectors: Tensor) -> Tensor:
             # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(vectors.device.type, enabled=False):
-                place = collated.place.to(vectors.device, non_blocking=True)
-                inputs = self._inputs(collated.batch, vectors[place])
+                text_numbers = collated.text_numbers.to(vectors.device, non_blocking=True)
+                inputs = self._inputs(collated.batch, vectors[text_numbers])
                 self.candidates = len(inputs.sources)
                 loss, parts = combined(inputs, self.loss_config, self.config.temperature)
             terms.update(parts, loss=loss.detach())
@@ -481,9 +481,9 @@ class RetrieverModule(TrainingModule):
 
         missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
         whole = self.config.chunk_size is None and self.config.chunk_tokens is None
-        passed = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, whole=whole)
+        forward = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, whole=whole)
         self.window.terms.append(terms)
-        return passed
+        return forward
 
     def _inputs(self, batch: TrainBatch, vectors: Tensor) -> LossInputs:
         """Put a batch's vectors beside its targets, gathered over processes where configured."""

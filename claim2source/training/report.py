@@ -248,16 +248,18 @@ def report_pipeline(
     run.write(run.checkpoint(epoch))
     name, ranking, on_val = first
     settings = Scoring(repeats=_REPEATS, seen_golds=data.seen_golds)
-    one = score_result(FIRST_STAGE, ranking, reported, settings)
+    scored_system = score_result(FIRST_STAGE, ranking, reported, settings)
     by = {TO_CHOOSE_BY: on_val.score}
-    described = replace(one.report, model=name, claims="", val=on_val.by_split(), settings=by)
-    scored = {FIRST_STAGE: replace(one, report=described)}
+    described = replace(
+        scored_system.report, model=name, claims="", val=on_val.by_split(), settings=by
+    )
+    scored = {FIRST_STAGE: replace(scored_system, report=described)}
     results: dict[int, Result] = {}
     for system, number in {STEP_0: 0, CHOSEN: epoch}.items():
         checkpoint = run.checkpoint(number)
         if number not in results:
-            reads = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
-            stage = reads(
+            stage_class = CrossEncoder if config.model.kind == "cross_encoder" else YesNo
+            stage = stage_class(
                 model=str(checkpoint),
                 depth=config.first.depth,
                 dtype=config.model.dtype,
@@ -272,18 +274,18 @@ def report_pipeline(
                 device=config.device,
                 progress=True,
             )
-        one = score_result(system, results[number], reported, settings)
+        scored_system = score_result(system, results[number], reported, settings)
         folder = str(checkpoint.relative_to(run.path))
         entry = next(entry for entry in run.history if entry.epoch == number)
         described = replace(
-            one.report,
+            scored_system.report,
             model=folder if number else config.model.name,
             claims=config.rendering.claims,
             sources=config.rendering.sources,
             val={"val": entry.val},
             settings={"checkpoint": folder, "depth": config.first.depth},
         )
-        scored[system] = replace(one, report=described)
+        scored[system] = replace(scored_system, report=described)
     systems = {name: system.report for name, system in scored.items()}
     dataset, program = config.data.dataset, "train/finetune_reranker.py"
     report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
@@ -307,10 +309,10 @@ def pipeline_table(report: Report) -> TextTable:
     languages = list(on_val)
 
     def row(name: str, entry: Epoch, system: str | None) -> list[Cell]:
-        shown = None if system is None else report.systems[system].macro[MAIN_METRIC]
+        reported = None if system is None else report.systems[system].macro[MAIN_METRIC]
         values = [entry.val[language][MAIN_METRIC] for language in languages]
         score = None if entry.score is None else score_to_choose_by(entry)
-        return [name, *values, score, entry.loss, shown]
+        return [name, *values, score, entry.loss, reported]
 
     alone = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
     rows = [row(f"{FIRST_STAGE}: {first.model}", alone, FIRST_STAGE)]
@@ -327,10 +329,10 @@ def pipeline_table(report: Report) -> TextTable:
 def difference_lines(report: Report) -> list[str]:
     """Describe the re-ranker's gain on the report split, with intervals and tests."""
     lines = []
-    for one in report.tests[0].comparisons if report.tests else ():
-        around = f"{one.low:+.4f} to {one.high:+.4f}; p {one.p:.4f}, Holm {one.p_holm:.4f}"
-        line = f"{one.system} against {one.baseline} on {report.split}"
-        lines.append(f"{line}: {one.difference:+.4f} ({around}): {one.verdict}")
+    for test in report.tests[0].comparisons if report.tests else ():
+        around = f"{test.low:+.4f} to {test.high:+.4f}; p {test.p:.4f}, Holm {test.p_holm:.4f}"
+        line = f"{test.system} against {test.baseline} on {report.split}"
+        lines.append(f"{line}: {test.difference:+.4f} ({around}): {test.verdict}")
     return lines
 
 

@@ -28,8 +28,7 @@ from claim2source.training.reranker_module import (
     RerankerModule,
     pipeline_scores,
 )
-from claim2source.training.resume import TrainingState
-from claim2source.training.session import Session, open_session, saved_state
+from claim2source.training.session import Session, open_session
 from claim2source.training.teacher import read_teacher
 
 VAL, REPORTED = "val", "reported"
@@ -48,7 +47,6 @@ class Setup:
     first: FirstStage
     reranker: TrainedReranker
     rankings: dict[str, Result]
-    state: TrainingState | None
     trainer: pl.Trainer
     evaluation: PipelineOnVal
 
@@ -96,7 +94,8 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
         "first stage": first.hash(),
         "teacher's run": None if data.teacher is None else data.teacher.sha256,
     }
-    state = saved_state(run, world) if config.resume else None
+    if config.resume:
+        session.read_state()
     run.require_inputs(begun_with)
     manifest = RerankerManifest(
         base=reranker.base,
@@ -111,16 +110,16 @@ def set_up(config: RerankerConfig, session: Session) -> Setup:
     trainer = lightning_trainer(config, session, data, reranker.device, [evaluation])
     rankings = {}
     if world.is_first:
-        splits, named = {VAL: data.val, REPORTED: data.report}, config.data
+        splits, settings = {VAL: data.val, REPORTED: data.report}, config.data
         rankings = first.rank(
             splits,
             data.report,
-            named.dataset,
+            settings.dataset,
             session.store,
-            lenient=named.lenient,
+            lenient=settings.lenient,
             device=config.device,
         )
-    return Setup(config, data, first, reranker, rankings, state, trainer, evaluation)
+    return Setup(config, data, first, reranker, rankings, trainer, evaluation)
 
 
 def mine(setup: Setup, session: Session) -> list[MinedRow]:
@@ -132,8 +131,8 @@ def mine(setup: Setup, session: Session) -> list[MinedRow]:
     setup.evaluation.rank(setup.rankings.get(VAL))
     if (scores := setup.evaluation.score_base(config.chooses)) is not None:
         say(f"before training: val MRR@5  {scores}")
-    if setup.state is not None:
-        return restore_mined(session, setup.state.mined, train)
+    if session.state is not None:
+        return restore_mined(session, session.state.mined, train)
     if session.world.is_first and not run.mined.is_file():
         write_mined(read_mined(config.require_mined(), train), run.mined)
     return mined_rows(session, train)
@@ -158,7 +157,7 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow]) -> None:
     module = RerankerModule(reranker, pairs, config, steps, session.stop)
     summary = module.summary(config, sampler, setup.data)
     loader = sampler.loader(module.collate)
-    fit(session, setup.trainer, module, loader, setup.state, summary)
+    fit(session, setup.trainer, module, loader, summary)
 
 
 def choose(setup: Setup, session: Session) -> tuple[int, Choice]:

@@ -113,9 +113,11 @@ class RerankerLossConfig(Settings):
     scores: Path | None = None
 
     def check(self) -> None:
-        taught = self.kind == "margin_mse"
-        allowed = "a run file with the teacher's scores" if taught else f"none with {self.kind}"
-        require(taught == (self.scores is not None), "loss.scores", self.scores, allowed)
+        has_teacher = self.kind == "margin_mse"
+        allowed = (
+            "a run file with the teacher's scores" if has_teacher else f"none with {self.kind}"
+        )
+        require(has_teacher == (self.scores is not None), "loss.scores", self.scores, allowed)
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ class RerankerConfig(RunConfig):
         allowed = "float32 with tuning: full; 16 bits lose small steps"
         require(not full or model.dtype == "float32", "model.dtype", model.dtype, allowed)
         two = model.labels == 2
-        wanted = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
-        require(two == (loss == "cross_entropy"), "loss.kind", loss, wanted)
+        kinds = "cross_entropy with model.labels: 2" if two else "another with model.labels: 1"
+        require(two == (loss == "cross_entropy"), "loss.kind", loss, kinds)
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 

@@ -44,13 +44,15 @@ def system_hash(system: System, folder: Path | None = None) -> str:
         # A fitted fusion, or a trained re-ranker: another may lie there by now.
         names_in_stages = list(_texts_in([stage.entry for stage in system.stages]))
         files = [file_hash(value) for value in names_in_stages if Path(value).is_file()]
-        behind = [one for one in map(_weights_hash, names_in_stages) if one is not None]
+        stage_models = [
+            sha256 for sha256 in map(_weights_hash, names_in_stages) if sha256 is not None
+        ]
         # Of a checkpoint the weights say more than its place.
-        names = dict.fromkeys(m.name for m, known in zip(models, weights, strict=True) if known)
+        names = dict.fromkeys(m.name for m, sha256 in zip(models, weights, strict=True) if sha256)
         settings = repr(system.settings)
         for name in names:
             settings = settings.replace(repr(name), "")
-        return content_hash([settings, weights, files, behind])
+        return content_hash([settings, weights, files, stage_models])
 
 
 def _weights_hash(name: str) -> str | None:
@@ -173,15 +175,15 @@ class RerankerPairs:
         claims: Mapping[str, Claim] = {claim.id: claim for claim in train.claims}
         self.rows = [row for row in rows if len(self._ids(row, 0)) > 1]
         self.untaught = len(rows) - len(self.rows)
-        asked = [claims[row.claim] for row in self.rows]
-        self.golds = [claim.golds for claim in asked]
-        self.languages = [claim.lang for claim in asked]
-        self._claims = rendering.claim_texts(asked)
-        wanted = {n.source for row in self.rows for n in row.negatives}
-        wanted |= {row.positive for row in self.rows}
-        known = [source for source in train.sources if source.id in wanted]
-        texts = rendering.source_texts(known)
-        self._sources = {s.id: text for s, text in zip(known, texts, strict=True)}
+        row_claims = [claims[row.claim] for row in self.rows]
+        self.golds = [claim.golds for claim in row_claims]
+        self.languages = [claim.lang for claim in row_claims]
+        self._claims = rendering.claim_texts(row_claims)
+        source_ids = {n.source for row in self.rows for n in row.negatives}
+        source_ids |= {row.positive for row in self.rows}
+        sources = [source for source in train.sources if source.id in source_ids]
+        texts = rendering.source_texts(sources)
+        self._sources = {s.id: text for s, text in zip(sources, texts, strict=True)}
 
     def groups(self) -> list[int]:
         """Number the pairs' groups of connected golds: such pairs are kept apart."""
@@ -193,13 +195,13 @@ class RerankerPairs:
 
     def _ids(self, row: MinedRow, epoch: int) -> list[str]:
         scored = None if self.teacher is None else self.teacher.get(row.claim, {})
-        listed = [n for n in row.negatives if scored is None or n.source in scored]
+        negatives = [n for n in row.negatives if scored is None or n.source in scored]
         gold = [row.positive] if scored is None or row.positive in scored else []
         # Without the gold, one more is there to compare with.
-        wanted = self.negatives + 1 - len(gold)
-        taken = in_turn(listed, wanted, epoch) if len(listed) > wanted else listed
-        taken.sort(key=lambda negative: negative.origin == "random")
-        return [*gold, *(negative.source for negative in taken)]
+        count = self.negatives + 1 - len(gold)
+        group = in_turn(negatives, count, epoch) if len(negatives) > count else negatives
+        group.sort(key=lambda negative: negative.origin == "random")
+        return [*gold, *(negative.source for negative in group)]
 
     def pairs(self, number: int, ids: Sequence[str]) -> list[Pair]:
         """Write the texts of a pair's claim and of sources."""

@@ -145,16 +145,16 @@ class TrainedReranker(ABC):
     def _empty_stage(self, depth: int) -> Any:
         config = self.config.model
         texts = {"max_length": config.max_length, "instruction": config.instruction}
-        given: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
+        options: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
         if self.reads is YesNo:
-            given["template"] = config.template
+            options["template"] = config.template
         return self.reads(
             model=config.name,
             revision=config.revision,
             dtype=config.dtype,
             allow_remote_code=config.allow_remote_code,
             depth=depth,
-            **given,
+            **options,
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
@@ -174,9 +174,9 @@ class TrainedReranker(ABC):
                 else:
                     save_adapter(self.model, temporary, manifest.base.name)
                 weights = written_weights(temporary, kind)
-            written = replace(manifest, weights=weights)
-            written.write(temporary)
-        return written
+            manifest = replace(manifest, weights=weights)
+            manifest.write(temporary)
+        return manifest
 
 
 class CrossEncoderToTrain(TrainedReranker):
@@ -227,8 +227,8 @@ class CrossEncoderToTrain(TrainedReranker):
             network.activation_fn = network.named_activation
             # Versions of sentence-transformers before 6 read it here.
             config = network[0].model.config
-            known = getattr(config, "sentence_transformers", None) or {}
-            config.sentence_transformers = known | {
+            settings = getattr(config, "sentence_transformers", None) or {}
+            config.sentence_transformers = settings | {
                 "activation_fn": fullname(network.activation_fn)
             }
         try:

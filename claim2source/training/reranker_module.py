@@ -34,7 +34,7 @@ from claim2source.training.session import Session
 _TOP = 5  # places that LambdaLoss looks at
 
 
-def given_logits(labels: int) -> Any:
+def logits_table(labels: int) -> Any:
     """Stand for a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
 
     The losses of sentence-transformers run the model themselves. Pairs are scored in chunks here,
@@ -42,7 +42,7 @@ def given_logits(labels: int) -> Any:
     """
     from sentence_transformers.cross_encoder import CrossEncoder
 
-    class GivenLogits(CrossEncoder):
+    class LogitsTable(CrossEncoder):
         """Look up the logits of rows."""
 
         logits = torch.zeros(0, labels)
@@ -66,7 +66,7 @@ def given_logits(labels: int) -> Any:
         def forward(self, input: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
             return {"scores": self.logits[input["rows"]]}
 
-    return GivenLogits()
+    return LogitsTable()
 
 
 class GroupLoss:
@@ -79,16 +79,16 @@ class GroupLoss:
     def __init__(self, config: RerankerLossConfig, labels: int = 1) -> None:
         from sentence_transformers.cross_encoder import losses
 
-        self.config, self.given = config, given_logits(labels)
+        self.config, self.table = config, logits_table(labels)
         raw = nn.Identity()
         kinds: Mapping[str, Any] = {
-            "listwise": lambda: losses.ListNetLoss(self.given, raw, mini_batch_size=-1),
+            "listwise": lambda: losses.ListNetLoss(self.table, raw, mini_batch_size=-1),
             "lambda": lambda: losses.LambdaLoss(
-                self.given, k=_TOP, activation_fn=raw, mini_batch_size=-1
+                self.table, k=_TOP, activation_fn=raw, mini_batch_size=-1
             ),
-            "bce": lambda: losses.BinaryCrossEntropyLoss(self.given, raw),
-            "cross_entropy": lambda: losses.CrossEntropyLoss(self.given, raw),
-            "margin_mse": lambda: losses.MarginMSELoss(self.given, raw),
+            "bce": lambda: losses.BinaryCrossEntropyLoss(self.table, raw),
+            "cross_entropy": lambda: losses.CrossEntropyLoss(self.table, raw),
+            "margin_mse": lambda: losses.MarginMSELoss(self.table, raw),
         }
         self.loss = kinds[config.kind]()
 
@@ -100,27 +100,27 @@ class GroupLoss:
         `logits` [pairs, labels] come group after group, each of the next of `sizes` pairs; `golds`
         [pairs] tells which are golds. `teacher` [pairs] are its scores.
         """
-        self.given.logits, kind = logits, self.config.kind
+        self.table.logits, kind = logits, self.config.kind
         ends = torch.tensor(sizes).cumsum(0).tolist()
         rows = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
-        found: Tensor
+        loss: Tensor
         if kind in ("bce", "cross_entropy"):
             target = golds.float() if kind == "bce" else golds.long()
-            found = self.loss([[""] * len(logits), sum(rows, [])], target)
+            loss = self.loss([[""] * len(logits), sum(rows, [])], target)
         elif kind == "margin_mse":
             assert teacher is not None
             # Groups may differ in size: one at a time, each claim counts alike.
             single = [
                 self.loss([[""], *([row] for row in part)], teacher[None, part]) for part in rows
             ]
-            found = torch.stack(single).mean()
+            loss = torch.stack(single).mean()
         else:
             targets = [part.float() for part in golds.split(list(sizes))]
             if kind == "listwise":
                 # Its targets are a softmax: these give the golds all of it.
                 targets = [part.log() for part in targets]
-            found = self.loss([[""] * len(rows), rows], targets)
-        return found
+            loss = self.loss([[""] * len(rows), rows], targets)
+        return loss
 
 
 # Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
@@ -141,7 +141,7 @@ def are_alike(scores: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class ReadyGroups:
+class CollatedGroups:
     """Hold a batch as its step takes it: groups of pairs, in chunks of tensors, on the CPU.
 
     `texts` are the pairs, `sizes` those of the groups, one after another; `golds` [pairs] tells
@@ -178,7 +178,7 @@ class RerankerModule(TrainingModule):
         self.loss_of_groups = [GroupLoss(config.loss, reranker.labels)]  # no part of the model
         self._alike = 0
 
-    def collate(self, plan: BatchPlan) -> ReadyGroups:
+    def collate(self, plan: BatchPlan) -> CollatedGroups:
         """Make the tensors of a planned batch's groups."""
         texts: list[Pair] = []
         sizes, golds, taught = [], [], []
@@ -196,41 +196,41 @@ class RerankerModule(TrainingModule):
         chunks = length_chunks(lengths, self.chunk_size or len(lengths))
         parts = [self.reranker.features([texts[index] for index in chunk]) for chunk in chunks]
         teacher = torch.tensor(taught) if taught else None
-        return ReadyGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
+        return CollatedGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
 
-    def training_step(self, ready: ReadyGroups, batch_idx: int) -> Tensor:
+    def training_step(self, groups: CollatedGroups, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
-        chunks, terms = ready.chunks, dict[str, Tensor]()
-        part_of = {tuple(rows): part for rows, part in zip(chunks, ready.parts, strict=True)}
+        chunks, terms = groups.chunks, dict[str, Tensor]()
+        part_of = {tuple(rows): part for rows, part in zip(chunks, groups.parts, strict=True)}
 
         def encode(rows: Sequence[int]) -> Tensor:
             part = part_of.get(tuple(rows))
             if part is None:
-                part = self.reranker.features([ready.texts[row] for row in rows])
+                part = self.reranker.features([groups.texts[row] for row in rows])
             return self.reranker.logits(_moved(part, self.device))
 
         def loss_of(logits: Tensor) -> Tensor:
             # In bf16 logits would be coarse.
             with torch.autocast(logits.device.type, enabled=False):
-                golds = ready.golds.to(logits.device)
-                teacher = None if ready.teacher is None else ready.teacher.to(logits.device)
-                loss = self.loss_of_groups[0](logits.float(), ready.sizes, golds, teacher)
+                golds = groups.golds.to(logits.device)
+                teacher = None if groups.teacher is None else groups.teacher.to(logits.device)
+                loss = self.loss_of_groups[0](logits.float(), groups.sizes, golds, teacher)
             values = logits.detach().float()
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
-            alike = [are_alike(one) for one in scores.split(list(ready.sizes))]
+            alike = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
             share = torch.tensor(sum(alike) / len(alike), device=loss.device)
             terms.update({"loss": loss.detach(), ALIKE: share})
             return loss
 
         with without_copies(self.model):
-            passed = self.run_chunks(chunks, encode, loss_of, whole=self.chunk_size is None)
+            forward = self.run_chunks(chunks, encode, loss_of, whole=self.chunk_size is None)
         self.window.terms.append(terms)
-        self.window.claims += len(ready.sizes)
-        for part in ready.parts:
+        self.window.claims += len(groups.sizes)
+        for part in groups.parts:
             masks = [v for k, v in part.items() if k.rpartition(".")[2] == "attention_mask"]
             self.window.real += sum(int(mask.sum()) for mask in masks)
             self.window.padded += sum(mask.numel() for mask in masks)
-        return self.share_of_step(passed, ready.plan)
+        return self.share_of_step(forward, groups.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **more: Any) -> None:
         """Clip the gradients, and stop where the scores have been alike for many steps.
@@ -307,11 +307,11 @@ class PipelineOnVal(EvaluateOnVal):
     def _rerank_val(self) -> Result:
         """Re-rank val with the current weights, a share in every process."""
         val, world, model = self.data.val, self.world, self.reranker.model
-        mine = val.claims[world.rank :: world.size]
-        part = self._first.restricted([claim.id for claim in mine])
+        share = val.claims[world.rank :: world.size]
+        part = self._first.restricted([claim.id for claim in share])
         training = model.training
         model.eval()
-        result = self.reranker.stage(self.config.first.depth).apply(mine, val.sources, part)
+        result = self.reranker.stage(self.config.first.depth).apply(share, val.sources, part)
         model.train(training)
         return join_results(gather_values(result, world), val.claims)
 
@@ -330,7 +330,7 @@ class PipelineOnVal(EvaluateOnVal):
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:
     """Score a ranking of val; `choose_by` is the metric of the choice."""
-    one = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
+    scored = score_result("val", result, data.val, Scoring(METRICS, 0, 0, data.seen_golds))
     weighing, metric = data.weighing, config.choose_by
     values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
-    return val_scores(one.report, values, weighing)
+    return val_scores(scored.report, values, weighing)

@@ -234,9 +234,9 @@ class StopSignals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a child's end is not this program's
             os._exit(128 + number)
-        again = self.received == number == signal.SIGINT
+        is_second = self.received == number == signal.SIGINT
         first, self.received = self.received is None, self.received or number
-        if again or (first and not self._waits):
+        if is_second or (first and not self._waits):
             raise Stopped("", self.received)
 
 

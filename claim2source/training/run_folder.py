@@ -115,19 +115,19 @@ class RunFolder:
         if lock:
             run.lock = FolderLock(folder)
         try:
-            if run.resumes:
-                refuse_changes(path / CONFIG_FILE, config)
-                found = _read(path)
-                run.history, run.chosen = list(found.history), found.chosen
-                run.begun_with = found.begun_with
-                if run.is_finished:
-                    run.saved_steps, run.skipped_steps = found.steps, found.skipped_steps
-                if run.is_finished or run.state.is_file():
-                    run.check_history(0)
             if run.replaces:
                 _refuse_inputs_within(folder, config)
                 if not _is_thrown_away(path):
                     check_aside(folder, why_run_is_kept)
+            if run.resumes:
+                refuse_changes(path / CONFIG_FILE, config)
+                file = _read(path)
+                run.history, run.chosen = list(file.history), file.chosen
+                run.begun_with = file.begun_with
+                if run.is_finished:
+                    run.saved_steps, run.skipped_steps = file.steps, file.skipped_steps
+                if run.is_finished or run.state.is_file():
+                    run.check_history(0)
         except BaseException:
             run.release()
             raise
@@ -193,7 +193,8 @@ class RunFolder:
         """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
         for what, sha256 in self.begun_with.items():
             if begun_with.get(what) != sha256:
-                raise UserError(f"the {what} is not the one that the run began with")
+                why = f"the {what} is not the one that the run began with"
+                raise UserError(f"{why}; begin again with --overwrite, or with another --out")
         self.begun_with = begun_with
 
     def remove_states(self) -> None:
@@ -221,8 +222,8 @@ class RunFolder:
         """
         share = config.held_out_seen
         if self.resumes and config.data.val_seen_share is None:
-            begun = _flattened(_begun_settings(self.path / CONFIG_FILE))[_SEEN_SHARE]
-            share = begun if isinstance(begun, int | float) else share
+            original = _flattened(_begun_settings(self.path / CONFIG_FILE))[_SEEN_SHARE]
+            share = original if isinstance(original, int | float) else share
         return replace(config, data=replace(config.data, val_seen_share=share))
 
     def best_epoch(self, *, trained: bool = False) -> int:

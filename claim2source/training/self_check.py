@@ -149,16 +149,16 @@ def _train_copy(
 ) -> Trial:
     """Train a copy for some steps, on the same texts, without dropout."""
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
-    own = Encoder(model, encoder.tokenizer, encoder.settings, None)
+    copied = Encoder(model, encoder.tokenizer, encoder.settings, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
-    rows = torch.arange(len(texts[0]), device=own.device)
-    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=own.device)
+    rows = torch.arange(len(texts[0]), device=copied.device)
+    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=copied.device)
     losses, gradient = [], torch.empty(0)
     for _ in range(STEPS):
-        parts = [own.batch(side) if packed else own.collate(side) for side in texts]
-        low = torch.autocast(own.device.type, torch.bfloat16) if half else nullcontext()
+        parts = [copied.batch(side) if packed else copied.collate(side) for side in texts]
+        low = torch.autocast(copied.device.type, torch.bfloat16) if half else nullcontext()
         with low:
-            claims, golds = (own.vectors(part.to(own.device)) for part in parts)
+            claims, golds = (copied.vectors(part.to(copied.device)) for part in parts)
         loss = info_nce(claims, golds, rows, masked, config.optimisation.temperature)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
@@ -170,8 +170,8 @@ def _train_copy(
     return Trial(tuple(losses), gradient)
 
 
-def _compare(what: str, one: Trial, other: Trial, bounds: tuple[float, float]) -> Comparison:
-    pairs = zip(one.losses, other.losses, strict=True)
+def _compare(what: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> Comparison:
+    pairs = zip(trial.losses, reference.losses, strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
-    gradient = float((one.gradient - other.gradient).norm() / other.gradient.norm())
+    gradient = float((trial.gradient - reference.gradient).norm() / reference.gradient.norm())
     return Comparison(what, loss, gradient, bounds)

@@ -21,15 +21,19 @@ from claim2source.training.run_folder import RunFolder
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """Hold a training's processes, folder, signals, store and logs, before anything is loaded."""
+    """Hold a training's processes, folder, signals, logs and store, before anything is loaded.
+
+    `state` is what a stopped run is resumed from, once it is read.
+    """
 
     world: World
     run: RunFolder
     stop: StopSignals
-    store: Store
     logs: RunLog
+    store: Store
+    state: TrainingState | None = None
 
     def together(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
@@ -41,6 +45,32 @@ class Session:
             if self.world.is_first:
                 self.run.begin(config)
 
+    def read_state(self) -> None:
+        """Read the state to resume from: none where nothing was saved, or the run is finished.
+
+        Raises `UserError` for a state that cannot be read, or of another number of processes.
+        """
+        run, first = self.run, self.world.is_first
+        if run.is_finished:
+            if first:
+                say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
+            return
+        if not run.has_state:
+            if first:
+                log.warning("%s: nothing was saved yet; the run begins again", run.path)
+            return
+        state, damage = TrainingState.newest(run.state)
+        run.damaged, run.saved_steps = damage is not None, state.steps_done
+        run.skipped_steps = skipped_steps(state.losses)
+        if damage is not None and first:
+            log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
+        if state.world_size != self.world.size:
+            raise UserError(
+                f"the run was begun with {state.world_size} processes, not {self.world.size}: "
+                "batches would differ"
+            )
+        self.state = state
+
 
 @contextmanager
 def open_session(config: RunConfig) -> Iterator[Session]:
@@ -50,15 +80,15 @@ def open_session(config: RunConfig) -> Iterator[Session]:
     """
     with said_once():
         world = launched_world(device=config.device)
-        use_cores(world.local_size, config.threads)
     if not world.is_first:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
     with joined_world(world, config.device), StopSignals().installed() as stop:
         with together(world):
             run = RunFolder.find(config, lock=world.is_first)
+            use_cores(world.local_size, config.threads)
         try:
-            yield Session(world, run, stop, Store(config.store), RunLog(config, run))
+            yield Session(world, run, stop, RunLog(config, run), Store(config.store))
         except (Stopped, RuntimeError) as error:
             # Where one process stops first, the others' exchange with it fails.
             if stop.received is None and not isinstance(error, Stopped):
@@ -67,29 +97,3 @@ def open_session(config: RunConfig) -> Iterator[Session]:
             raise Stopped(run.stopped_text if world.is_first else "", signal or SIGTERM) from None
         finally:
             run.release()
-
-
-def saved_state(run: RunFolder, world: World) -> TrainingState | None:
-    """Load the state to resume from; None where nothing was saved, or the run is finished.
-
-    Raises `UserError` for a state that cannot be read, or of another number of processes.
-    """
-    if run.is_finished:
-        if world.is_first:
-            say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
-        return None
-    if not run.has_state:
-        if world.is_first:
-            log.warning("%s: nothing was saved yet; the run begins again", run.path)
-        return None
-    state, damage = TrainingState.newest(run.state)
-    run.damaged, run.saved_steps = damage is not None, state.steps_done
-    run.skipped_steps = skipped_steps(state.losses)
-    if damage is not None and world.is_first:
-        log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
-    if state.world_size != world.size:
-        raise UserError(
-            f"the run was begun with {state.world_size} processes, not {world.size}: "
-            "batches would differ"
-        )
-    return state

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from claim2source.core.config import require
-from claim2source.core.errors import InputError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import content_hash, file_hash
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.io.store import Store
@@ -84,9 +83,8 @@ def run_files(path: Path, key: str = _KEY) -> list[Path]:
 
 def run_hash(path: Path, key: str = _KEY) -> str:
     """Hash a run: of a file its own, of a folder that of all its files."""
-    if path.is_file():
-        return file_hash(path)
-    return content_hash([file_hash(file) for file in run_files(path, key)])
+    hashes = [file_hash(file) for file in run_files(path, key)]
+    return hashes[0] if path.is_file() else content_hash(hashes)
 
 
 def read_teacher(
@@ -109,7 +107,7 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
     Raises `InputError` when they have none of the claims, name a source that the data set does
     not have, or score a claim in two files.
     """
-    known = {source.id for source in data.sources}
+    source_ids = {source.id for source in data.sources}
     golds = {claim.id: claim.golds for claim in data.claims}
     scores: dict[str, Mapping[str, float]] = {}
     for file in [file for path in paths for file in run_files(path, key)]:
@@ -119,7 +117,7 @@ def run_scores(paths: Sequence[Path], data: Dataset, key: str) -> TeacherScores:
                 continue
             if claim.id in scores:
                 raise InputError(file, field="claim", why=f"{claim.id} is in another file too")
-            if wrong := next((source for source in scored if source not in known), None):
+            if wrong := next((source for source in scored if source not in source_ids), None):
                 raise InputError(file, field="source", why=f"{wrong} is not in the data set")
             scores[claim.id] = scored
     if not scores:
@@ -148,12 +146,12 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     for claim in train.claims:
         scored = teacher.scores.get(claim.id, {})
         others = [pair for pair in scored.items() if pair[0] not in claim.golds]
-        listed = [
+        negatives = [
             Negative(source, score, "teacher")
             for source, score in others[config.first_rank - 1 : config.last_rank]
             if config.pool == "all" or source in golds
         ]
-        rows += [MinedRow(claim.id, gold, tuple(listed[: config.hard])) for gold in claim.golds]
+        rows += [MinedRow(claim.id, gold, tuple(negatives[: config.hard])) for gold in claim.golds]
     return rows
 
 
@@ -289,8 +287,8 @@ class SourceTeacher:
         """Give the projection its first weights, and the student's weights their name."""
         projection = self.projection
         if (folder / FILE).is_file():
-            known = load_projection(folder, projection.in_features)
-            projection.load_state_dict(known.state_dict())
+            initial = load_projection(folder, projection.in_features)
+            projection.load_state_dict(initial.state_dict())
         else:
             plain = Encoder(
                 self.student.model, self.student.tokenizer, self.student.settings, untrained
@@ -313,8 +311,9 @@ def load_teacher(config: FinetuneConfig, student: Encoder) -> SourceTeacher:
     teacher cannot be loaded, or reads sources otherwise.
     """
     assert config.teacher is not None
-    allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
-    require(student.settings.truncate_dim is None, "model.name", config.model.name, allowed)
+    if student.settings.truncate_dim is not None:
+        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
+        raise ConfigError("model.name", config.model.name, allowed)
     resolved = resolve(ModelConfig(config.teacher.name), config.device)
     resolved.rendering_for(config.rendering)
     sources = resolved.encoder.source_encoder or resolved.encoder

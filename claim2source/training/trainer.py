@@ -1,16 +1,13 @@
-"""Make Lightning's trainer of the `trainer:` settings of a config."""
+"""Make the arguments of Lightning's trainer of the `trainer:` settings of a config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.imports import import_named
 from claim2source.core.keys import did_you_mean
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
 
 # What YAML holds.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
@@ -83,31 +80,31 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
 
     check_names(settings)
     hints = get_type_hints(pl.Trainer.__init__)
-    known = hints.keys() - REFUSED.keys() - {"return"}
+    names = hints.keys() - REFUSED.keys() - {"return"}
     loose = ConfigDict(arbitrary_types_allowed=True)
-    made: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in known:
-            meant = did_you_mean(name, sorted(known))
+        if name not in names:
+            meant = did_you_mean(name, sorted(names))
             raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
         try:
-            made[name] = _instances(value)
-            TypeAdapter(hints[name], config=loose).validate_python(made[name], strict=True)
+            arguments[name] = _instances(value)
+            TypeAdapter(hints[name], config=loose).validate_python(arguments[name], strict=True)
         except (AttributeError, ImportError, TypeError, ValueError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
             reason = " ".join((first["msg"] if first else str(error)).split())
             raise ConfigError(f"trainer.{name}", value, f"arguments of Trainer: {reason}") from None
     for name in ("callbacks", "plugins"):
-        parts = made.get(name) or []
+        parts = arguments.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
             _check_part(name, part)
     # A strategy may bring such parts along.
-    strategy = made.get("strategy")
+    strategy = arguments.get("strategy")
     for part in ("_precision_plugin", "_checkpoint_io"):
         _check_part("strategy", getattr(strategy, part, None))
     if getattr(strategy, "_model_averaging_period", None):
         raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
-    return made
+    return arguments
 
 
 def _instances(value: Any) -> Any:
@@ -129,15 +126,3 @@ def _check_part(name: str, part: object) -> None:
         if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
             allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
             raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
-
-
-def make_trainer(arguments: Mapping[str, Any]) -> pl.Trainer:
-    """Make the trainer. Raises `ConfigError` for arguments that Lightning refuses."""
-    import pytorch_lightning as pl
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-
-    try:
-        return pl.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None

@@ -68,8 +68,8 @@ print(c2s.compare(results, dev, repeats=1000), "\n")
 with TemporaryDirectory() as folder:
     dense.save(Path(folder) / "index")
     opened = c2s.load_index(Path(folder) / "index", device="cpu")
-    again = opened.search(dev.claims[:5])
-    assert all(again.sources(c.id) == results["MiniLM"].sources(c.id) for c in dev.claims[:5])
+    repeated = opened.search(dev.claims[:5])
+    assert all(repeated.sources(c.id) == results["MiniLM"].sources(c.id) for c in dev.claims[:5])
 
     # A plain string is a claim too; its id is "0".
     text = "New study: cutting screen time before bed helps teenagers sleep longer"

@@ -42,7 +42,7 @@ def run(config: Config) -> Measured:
     texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
-    watch, few = Watch(config.clock), claims[:SAMPLE]
+    watch, sample = Watch(config.clock), claims[:SAMPLE]
 
     def ours(side: str, analysis: BM25Config) -> Run:
         with watch(f"{side} index"):
@@ -54,12 +54,12 @@ def run(config: Config) -> Measured:
     def peer() -> list[np.ndarray]:
         with watch("peer index"):
             index = BM25Okapi([source.abstract.split() for source in sources])
-        with watch("peer search", times=len(claims) / len(few)):
-            scores = [index.get_scores(claim.text.split()) for claim in few]
-            return [one[np.argsort(one)[::-1][:DEPTH]] for one in scores]  # as get_top_n
+        with watch("peer search", times=len(claims) / len(sample)):
+            scores = [index.get_scores(claim.text.split()) for claim in sample]
+            return [row[np.argsort(row)[::-1][:DEPTH]] for row in scores]  # as get_top_n
 
     ranked = ours("ours", WHITESPACE)  # warms up
-    for claim, expected in zip(few, peer(), strict=True):
+    for claim, expected in zip(sample, peer(), strict=True):
         scores = [*ranked.scored(claim.id).values()]
         if not np.allclose(scores, expected[: len(scores)], rtol=1e-4, atol=1e-5):
             raise UserError(f"the scores of claim {claim.text!r} differ from rank_bm25's")

@@ -45,16 +45,16 @@ def run(config: Config) -> Measured:
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         sides = {name: partial(pool.submit, step, config, *kind) for name, kind in kinds.items()}
         steps = Watch().take_turns(sides, config.repeats)
-    by_kind = {name: np.array([one.result() for one in taken]).T for name, taken in steps.items()}
+    by_kind = {name: np.array([job.result() for job in jobs]).T for name, jobs in steps.items()}
     peak = {name: peaks for name, (peaks, _, _) in by_kind.items()}
     added = {name: peaks - before for name, (peaks, before, _) in by_kind.items()}
     # Dropout falls alike on both: the chunks are the same.
     common.largest_difference(by_kind["chunked"][2], by_kind["plain"][2], 3e-4, "losses of chunks")
-    least = np.maximum(added["chunked"], 0.1)  # a step that adds nothing measurable
+    whole = np.maximum(added["chunked"], 0.1)  # a step that adds nothing measurable
     return {
-        **ratio_of(added["plain"] / least),
+        **ratio_of(added["plain"] / whole),
         **ratio_of(peak["chunked_large"] / peak["chunked"], "growth_"),
-        **ratio_of(added["chunked_large"] / least, "growth_above_start_"),
+        **ratio_of(added["chunked_large"] / whole, "growth_above_start_"),
         "peak_mib": {name: median(values, 1) for name, values in peak.items()},
     }
 
@@ -84,8 +84,8 @@ def step(config: Config, batch: int, chunked: bool) -> tuple[float, float, float
 
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
     before = peak_memory()
-    way = chunked_forward if chunked else whole_forward
-    passed = way(length_chunks([len(text.ids) for text in tokens], CHUNK), encode, loss_of)
+    forward = chunked_forward if chunked else whole_forward
+    passed = forward(length_chunks([len(text.ids) for text in tokens], CHUNK), encode, loss_of)
     passed.backward(passed.loss)
     optimizer.step()
     return peak_memory() / 2**20, before / 2**20, passed.loss.item()

@@ -51,15 +51,15 @@ class DataBench(Bench):
 
     def texts(self, documents: int, claims: int) -> list[list[str]]:
         """Draw distinct texts of documents and of claims; the seed fixes them."""
-        data, rendering, drawn = load(self.dataset, self.split), Rendering(), []
-        for key, wanted, texts in (
+        data, rendering, samples = load(self.dataset, self.split), Rendering(), []
+        for key, size, texts in (
             ("documents", documents, rendering.source_texts(data.sources)),
             ("claims", claims, rendering.claim_texts(data.claims)),
         ):
-            whole, draw = sorted(set(texts)), np.random.default_rng([SEED, wanted])
-            require(wanted <= len(whole), key, wanted, f"at most {len(whole)} of {self.dataset}")
-            drawn.append([whole[i] for i in draw.choice(len(whole), size=wanted, replace=False)])
-        return drawn
+            pool, draw = sorted(set(texts)), np.random.default_rng([SEED, size])
+            require(size <= len(pool), key, size, f"at most {len(pool)} of {self.dataset}")
+            samples.append([pool[i] for i in draw.choice(len(pool), size=size, replace=False)])
+        return samples
 
 
 def seconds_by(clock: Clock) -> float:
@@ -119,19 +119,19 @@ def ratio_of(values: np.ndarray, prefix: str = "") -> Measured:
     return {f"{prefix}ratio": median(values), f"{prefix}spread": ends}
 
 
-def largest_difference(ours: np.ndarray, peer: np.ndarray, most: float, what: str) -> float:
-    """Compute the largest difference; raise `UserError` where it exceeds `most`: not equal work."""
+def largest_difference(ours: np.ndarray, peer: np.ndarray, limit: float, values: str) -> float:
+    """Compute the largest difference; raise `UserError` beyond `limit`: not equal work."""
     worst = float(np.abs(ours - peer).max()) if ours.shape == peer.shape else float("inf")
-    if not worst <= most:
-        raise UserError(f"the {what} differ by up to {worst:.2g} from the peer's")
+    if not worst <= limit:
+        raise UserError(f"the {values} differ by up to {worst:.2g} from the peer's")
     return float(f"{worst:.2g}")
 
 
 def zipf_texts(draw: np.random.Generator, words: Sequence[str], lengths: np.ndarray) -> list[str]:
     """Draw texts of so many words, the words, most frequent first, distributed by Zipf's law."""
     weights = 1 / np.arange(1, len(words) + 1)
-    drawn = draw.choice(len(words), size=int(lengths.sum()), p=weights / weights.sum())
-    parts = np.split(np.array(words, dtype=object)[drawn], np.cumsum(lengths)[:-1])
+    indices = draw.choice(len(words), size=int(lengths.sum()), p=weights / weights.sum())
+    parts = np.split(np.array(words, dtype=object)[indices], np.cumsum(lengths)[:-1])
     return [" ".join(part) for part in parts]
 
 

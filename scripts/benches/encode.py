@@ -37,8 +37,8 @@ def run(config: Config) -> Measured:
 
     documents, claims = config.texts(config.documents, config.claims)
     texts: dict[Side, list[str]] = {"source": documents, "claim": claims}
-    alike: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
-    resolved = resolve(ModelConfig(common.MINILM, **alike), "cpu")
+    model_options: dict[str, Any] = {"pooling": "mean", "normalize": True, "prompts": False}
+    resolved = resolve(ModelConfig(common.MINILM, **model_options), "cpu")
     encoder, peer = resolved.encoder, SentenceTransformer(str(resolved.folder), device="cpu")
     peer.max_seq_length, peer.default_prompt_name = encoder.settings.max_length, None
     options: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False}

@@ -78,24 +78,24 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     """Yield papers with their terms and vectors, those of sentences too; the seed fixes them."""
     count = config.sources
     draw, demo = np.random.default_rng([SEED, count]), load("demo", "test").sources
-    known = sorted({one for source in demo for one in sentences_of(source.abstract)})
-    encoded = dense.encoder.encode(known, "source", store=None, progress=None)[0]
+    sentences = sorted({sentence for source in demo for sentence in sentences_of(source.abstract)})
+    encoded = dense.encoder.encode(sentences, "source", store=None, progress=None)[0]
     words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25Config())
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
         own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
-        chosen = draw.integers(len(known), size=(size, SENTENCES + 2))
+        picks = draw.integers(len(sentences), size=(size, SENTENCES + 2))
         abstracts = [
-            " ".join([*(known[j] for j in row[:SENTENCES]), text])
-            for row, text in zip(chosen, own, strict=True)
+            " ".join([*(sentences[j] for j in row[:SENTENCES]), text])
+            for row, text in zip(picks, own, strict=True)
         ]
         titles = [demo[i].title for i in draw.integers(len(demo), size=size)]
         ids = [f"s{start + i:08d}" for i in range(size)]
         sources = [
-            Source(*one, venue="" if (start + i) % 100 else VENUE)
-            for i, one in enumerate(zip(ids, titles, abstracts, strict=True))
+            Source(*row, venue="" if (start + i) % 100 else VENUE)
+            for i, row in enumerate(zip(ids, titles, abstracts, strict=True))
         ]
-        near = np.einsum("s,psd->pd", PARTS, encoded[chosen[:, [0, -1, -2]]])
+        near = np.einsum("s,psd->pd", PARTS, encoded[picks[:, [0, -1, -2]]])
         noise = draw.standard_normal(near.shape) / np.sqrt(near.shape[1])
         vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -104,9 +104,9 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
             for i, source in enumerate(sources)
         ]
         # The last sentence, which nobody encodes, has another's vector.
-        kept = [*half(encoded)[chosen[:, : SENTENCES + 1]]] if config.sentences else None
-        terms = [" ".join(one) for one in analyser.sources(sources)]
-        yield Rows(papers, terms, half(vectors), [stamp_of(paper) for paper in papers], kept)
+        vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]] if config.sentences else None
+        terms = [" ".join(row) for row in analyser.sources(sources)]
+        yield Rows(papers, terms, half(vectors), [stamp_of(paper) for paper in papers], vectors_of)
 
 
 def build(folder: Path, config: Config, dense: Dense) -> Measured:
@@ -127,7 +127,7 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
         "seconds": {part: round(sum(took), 1) for part, took in watch.seconds.items()},
         "cpu_seconds": {part: round(sum(took), 1) for part, took in cpu.seconds.items()},
         "disk_mb": round(engine.stats().size / 2**20),
-        "memory_mb": {moment: round(most / 2**20) for moment, most in memory.items()},
+        "memory_mb": {moment: round(peak / 2**20) for moment, peak in memory.items()},
         "partitions": engine.manifest.partitions,
         "probes": engine.manifest.probes,
         "recall": round(engine.manifest.recall, 4),
@@ -136,8 +136,8 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
 
 def run(config: Config) -> Measured:
     """Build an index, serve it, ask, and measure all of it."""
-    known, dense = [claim.text for claim in load("demo", "test").claims], Dense(ModelConfig())
-    posts = [known[i % len(known)] for i in range(config.requests)]
+    texts, dense = [claim.text for claim in load("demo", "test").claims], Dense(ModelConfig())
+    posts = [texts[i % len(texts)] for i in range(config.requests)]
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "idx"
         built = build(index, config, dense)
@@ -146,30 +146,30 @@ def run(config: Config) -> Measured:
             cold = over_http(host, posts[:COLD])
         finder = Finder(open_index(index), sentences=config.sentences)
         with served(index, config) as (host, server):
-            ways = {
+            calls = {
                 INSIDE: partial(in_process, finder, posts),
                 ONE: partial(over_http, host, posts),
                 f"{CLIENTS} clients": partial(at_once, host, posts),
             }
             in_process(finder, posts[:WARM])
             over_http(host, posts[:WARM])
-            seconds = Watch().take_turns(ways, config.repeats)
+            seconds = Watch().take_turns(calls, config.repeats)
             before = sum(server.cpu_times()[:2])
             over_http(host, posts)
             spent = sum(server.cpu_times()[:2]) - before
             memory = round(server.memory_info().rss / 2**20)
         shares = recall(finder.engine, posts, dense)
     percentiles = {
-        way: {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
-        for way, took in seconds.items()
+        name: {f"p{n}": 1000 * np.percentile(took, n, axis=1) for n in (50, 95)}
+        for name, took in seconds.items()
     }
     percentiles["cold"] = {f"p{n}": np.array([1000 * np.percentile(cold, n)]) for n in (50, 95)}
     return {
         **ratio_of(percentiles[INSIDE]["p95"] / percentiles[ONE]["p95"]),
         "recall_of_posts": shares,
         "milliseconds": {
-            way: {name: median(values, 1) for name, values in of_way.items()}
-            for way, of_way in percentiles.items()
+            call: {name: median(values, 1) for name, values in of_way.items()}
+            for call, of_way in percentiles.items()
         },
         **built,
         "server_mb": memory,
@@ -181,12 +181,12 @@ def recall(engine: Engine, posts: Sequence[str], dense: Dense) -> dict[str, floa
     """Compute recall@100 of posts against the comparison of all vectors, by filter."""
     vectors = dense.encoder.encode(posts, "claim", store=None, progress=None)[0]
     shares = {}
-    for name, where in FILTERS.items():
+    for name, conditions in FILTERS.items():
         parts = []
         for vector in vectors:
-            truth = [score for _, score in engine.dense(vector, DEPTH, where, exact=True)]
-            least = min(truth) - 1e-5  # ties have no order
-            hits = sum(score >= least for _, score in engine.dense(vector, DEPTH, where))
+            truth = [score for _, score in engine.dense(vector, DEPTH, conditions, exact=True)]
+            threshold = min(truth) - 1e-5  # ties have no order
+            hits = sum(score >= threshold for _, score in engine.dense(vector, DEPTH, conditions))
             parts.append(min(hits, len(truth)) / len(truth))
         shares[name] = round(float(np.mean(parts)), 4)
     return shares

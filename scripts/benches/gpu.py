@@ -144,8 +144,8 @@ def train(config: Config, peak: float, claims: int, checkpointing: bool) -> Meas
     planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
     adapt(encoder, planned.config)
     recipe, _ = planned.calibrate(encoder)
-    drawn = training.Config(texts=config.dataset, batch_size=claims)
-    _, rows, texts = pairs = training.draw_pairs(drawn, config.repeats)
+    drawing = training.Config(texts=config.dataset, batch_size=claims)
+    _, rows, texts = pairs = training.draw_pairs(drawing, config.repeats)
     if not config.tiny:
         torch.cuda.reset_peak_memory_stats()
     steps = training.train(encoder, recipe.optimisation, pairs, "bf16-mixed")
@@ -177,8 +177,8 @@ def rates(
     """Compute tokens and FLOPs a second, where the texts are read `times` a second."""
     lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
     flops = ModelShape.of(encoder.model)
-    needed = flops.training(lengths, "lora") if trained else flops.forward(lengths)
-    share = round(needed * times / peak, 4)
+    operations = flops.training(lengths, "lora") if trained else flops.forward(lengths)
+    share = round(operations * times / peak, 4)
     return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
 
 
@@ -189,29 +189,29 @@ def attend(config: Config) -> Measured:
     bounds = torch.tensor([0, *accumulate(lengths)], device=config.device, dtype=torch.int32)
     torch.manual_seed(SEED)
     shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
-    drawn = [torch.randn(shape, device=config.device) for shape in shapes]
+    inputs = [torch.randn(shape, device=config.device) for shape in shapes]
     kernel = None if config.tiny else flash_varlen()
 
     def by_text(*sides: Tensor) -> Tensor:
-        cut = [side.transpose(0, 1).split(lengths, dim=1) for side in sides]
+        parts = [side.transpose(0, 1).split(lengths, dim=1) for side in sides]
         dot = partial(scaled_dot_product_attention, enable_gqa=True)
-        return torch.cat([dot(*text) for text in zip(*cut, strict=True)], 1).transpose(0, 1)
+        return torch.cat([dot(*text) for text in zip(*parts, strict=True)], 1).transpose(0, 1)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return kernel(q, k, v, bounds, max(lengths), None, False) if kernel else by_text(q, k, v)
 
     results = []
     for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
-        given = [side.to(dtype, copy=True).requires_grad_() for side in drawn]
-        output = attention(*given)
+        copies = [side.to(dtype, copy=True).requires_grad_() for side in inputs]
+        output = attention(*copies)
         output.float().square().mean().backward()
-        results.append([output, *(side.grad for side in given if side.grad is not None)])
-    apart = {
+        results.append([output, *(side.grad for side in copies if side.grad is not None)])
+    errors = {
         name: round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
         for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True)
     }
     name = getattr(kernel, "__name__", None)
-    return {"kernel": name, **apart, "right": max(apart.values()) < 0.02}
+    return {"kernel": name, **errors, "right": max(errors.values()) < 0.02}
 
 
 def whole_run(config: Config) -> Measured:
@@ -259,11 +259,11 @@ def whole_run(config: Config) -> Measured:
 
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     """Score pairs with a yes/no model of random weights."""
-    some = {**TINY, "head_dim": 8} if config.tiny else {**sizes, "head_dim": 128}
-    some["max_position_embeddings"] = 4096
+    dimensions = {**TINY, "head_dim": 8} if config.tiny else {**sizes, "head_dim": 128}
+    dimensions["max_position_embeddings"] = 4096
     stage = YesNo()
     # In the place of what it would load: see functools.cached_property.
-    stage.__dict__["network"] = random_model(Qwen3Config, config.device, some)
+    stage.__dict__["network"] = random_model(Qwen3Config, config.device, dimensions)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
     pairs = [Pair(claim, source) for claim in claims for source in sources]
     list(stage.score(pairs[:4]))

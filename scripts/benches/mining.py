@@ -66,8 +66,8 @@ class Inputs:
         self.claims = normalized(self.sources[golds] + 2 * noise / DIMENSIONS**0.5)
         # The number makes every text distinct: the peer merges equal ones.
         pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
-        named = enumerate(zip(posts, golds, strict=True))
-        claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in named)
+        rows = enumerate(zip(posts, golds, strict=True))
+        claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in rows)
         self.dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
         self.row = {claim.text: row for row, claim in enumerate(self.dataset.claims)}
         self.device = "cpu"
@@ -133,7 +133,7 @@ def mine_peer(inputs: Any) -> Any:
 def check_same(config: Config) -> None:
     """Raise `UserError` unless both sides choose the same negatives by dense scores."""
     data = (inputs := Inputs(config)).dataset
-    text_of = {one.id: one.abstract for one in data.sources} | {c.id: c.text for c in data.claims}
+    text_of = {s.id: s.abstract for s in data.sources} | {c.id: c.text for c in data.claims}
     ours = {
         text_of[row.claim]: [text_of[negative.source] for negative in row.negatives]
         for row in mine_ours(inputs, DENSE)

@@ -45,14 +45,14 @@ def run(config: Config) -> Measured:
 
     sources, claims = config.texts(config.claims * config.sources, config.claims)
     pairs = [Pair(claims[i // config.sources], text) for i, text in enumerate(sources)]
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)
         torch.manual_seed(SEED)
         raw: Any = {"device": "cpu", "activation_fn": torch.nn.Identity()}
         peer = Peer(base, num_labels=1, **raw)
         peer.model.classifier.weight.data *= 20  # scores that differ enough to be compared
-        peer.save_pretrained(made)
-        stage = CrossEncoder(model=made).with_runtime(None, "cpu")
+        peer.save_pretrained(folder)
+        stage = CrossEncoder(model=folder).with_runtime(None, "cpu")
         predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
         sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
         sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}

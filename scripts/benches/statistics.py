@@ -36,8 +36,8 @@ class Config(Bench):
     draws: Repeats = 10_000
 
     def check(self) -> None:
-        most = self.systems - 1
-        require(self.repeats <= most, "repeats", self.repeats, f"1 to {most}, one for each system")
+        high = self.systems - 1
+        require(self.repeats <= high, "repeats", self.repeats, f"1 to {high}, one for each system")
 
 
 def run(config: Config) -> Measured:
@@ -84,8 +84,8 @@ def interval_and_test(
     mine: np.ndarray, baseline: np.ndarray, sizes: np.ndarray, draws: int, permutations: int
 ) -> None:
     """Compute interval and paired test with scipy from papers' summed scores and claim counts."""
-    alike: dict[str, Any] = {"batch": 1000, "vectorized": True}
-    interval = {"paired": True, "method": "percentile", "n_resamples": draws, **alike}
-    test = {"permutation_type": "samples", "n_resamples": permutations, **alike}
+    options: dict[str, Any] = {"batch": 1000, "vectorized": True}
+    interval = {"paired": True, "method": "percentile", "n_resamples": draws, **options}
+    test = {"permutation_type": "samples", "n_resamples": permutations, **options}
     stats.bootstrap((mine, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), **interval)
     stats.permutation_test((mine, baseline), lambda a, b, axis: (a - b).sum(axis), **test)

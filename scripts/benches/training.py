@@ -83,10 +83,10 @@ def draw_pairs(config: Config, steps: int = 2) -> Pairs:
     """
     data = load("demo" if config.texts == "short" else config.texts, "train")
     if config.texts == "short":
-        titles = (replace(one, abstract="", authors=(), venue="") for one in data.sources)
+        titles = (replace(source, abstract="", authors=(), venue="") for source in data.sources)
         data = replace(data, sources=tuple(titles))
     rendered = RENDERING.source_texts(data.sources)
-    text_of = {one.id: text for one, text in zip(data.sources, rendered, strict=True)}
+    text_of = {source.id: text for source, text in zip(data.sources, rendered, strict=True)}
     claims = [claim for claim in data.claims if len(claim.golds) == 1]
     random.Random(SEED).shuffle(claims)
     texts, seen = dict[MinedRow, tuple[str, str]](), set[str]()
@@ -116,7 +116,7 @@ def run(config: Config) -> Measured:
     steps = common.Watch().take_turns(sides, config.repeats)
     ours, peer = steps["ours"][0], steps["peer"][0]
     losses = np.array(ours.losses[0]), np.array(peer.losses[0])
-    seconds = {name: np.array([np.mean(one.seconds) for one in of]) for name, of in steps.items()}
+    seconds = {name: np.array([np.mean(step.seconds) for step in of]) for name, of in steps.items()}
     return {
         **common.ratio_of(seconds["peer"] / seconds["ours"]),
         "seconds_a_step": {side: common.median(took, 4) for side, took in seconds.items()},
@@ -125,7 +125,7 @@ def run(config: Config) -> Measured:
     }
 
 
-def train_ours(config: Config, drawn: Pairs) -> Steps:
+def train_ours(config: Config, pairs: Pairs) -> Steps:
     encoder = resolve(config.base, "cpu").encoder
     optimisation = OptimisationConfig(
         batch_size=config.batch_size,
@@ -139,13 +139,13 @@ def train_ours(config: Config, drawn: Pairs) -> Steps:
     )
     torch.manual_seed(0)
     adapt(encoder, FinetuneConfig(tuning=config.tuning, lora=LORA, optimisation=optimisation))
-    return train(encoder, optimisation, drawn, clock=config.clock)
+    return train(encoder, optimisation, pairs, clock=config.clock)
 
 
 def train(
     encoder: Encoder,
     optimisation: OptimisationConfig,
-    drawn: Pairs,
+    data_pairs: Pairs,
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
     clock: Clock = "wall",
 ) -> Steps:
@@ -157,7 +157,7 @@ def train(
             torch.cuda.synchronize()
         ends.append(seconds_by(clock))
 
-    (data, rows, _), started = drawn, seconds_by(clock)
+    (data, rows, _), started = data_pairs, seconds_by(clock)
     pairs = TrainingPairs(data, rows, encoder, RENDERING, 0)
     preparing = seconds_by(clock) - started
     sampler = BatchSampler(range(len(rows)), optimisation.batch_size, epochs=1)
@@ -176,7 +176,7 @@ def train(
     return Steps([took + share for took in np.diff(ends)[1:].tolist()], module.losses)
 
 
-def train_peer(config: Config, drawn: Pairs) -> Steps:
+def train_peer(config: Config, pairs: Pairs) -> Steps:
     """Train with sentence-transformers and its loss of in-batch negatives, plain or cached.
 
     Settings that are not fixed here are its defaults (fused AdamW among them); it tokenizes
@@ -189,7 +189,7 @@ def train_peer(config: Config, drawn: Pairs) -> Steps:
     from torch.utils.data import SequentialSampler
     from transformers import TrainerCallback
 
-    (_, rows, texts), ends = drawn, list[float]()
+    (_, rows, texts), ends = pairs, list[float]()
 
     class Ends(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -219,7 +219,7 @@ def train_peer(config: Config, drawn: Pairs) -> Steps:
     loss.register_forward_hook(lambda _module, _inputs, value: losses.append(value.detach()))
     sampler = BatchSampler(range(len(rows)), config.batch_size, epochs=1)
     order = [texts[row] for plan in sampler for row in plan.rows]
-    columns = {"anchor": [claim for claim, _ in order], "positive": [one for _, one in order]}
+    columns = {"anchor": [claim for claim, _ in order], "positive": [source for _, source in order]}
     with tempfile.TemporaryDirectory() as folder:
         arguments = st.SentenceTransformerTrainingArguments(
             folder,

@@ -24,7 +24,8 @@ from claim2source.core.errors import UserError
 from claim2source.engines import open_index
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
-from eval.serve import TOKEN, ServeConfig, listen, main
+from claim2source.serve.server import TOKEN, listen
+from eval.serve import main
 from tests.eval.test_find import PIPELINE, index  # noqa: F401  the fixture
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
@@ -70,7 +71,7 @@ def test_what_cannot_be_served_is_said_in_one_line(
 
 def test_answers_are_sent_at_once() -> None:
     """asyncio sets TCP_NODELAY only where the socket names its protocol."""
-    with listen(ServeConfig(index="idx", port=0)) as listening:
+    with listen("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP and listening.getsockname()[0] == "127.0.0.1"
 
 

@@ -137,7 +137,7 @@ def test_a_budget_of_requests_stops_cleanly(
     with AnswerStore(tmp_path / "a.sqlite") as store:
         config = config_of(server, max_requests=7)
         llm = LLM(config, store)
-        answers = llm.answer(requests, what="posts")
+        answers = llm.answer(requests, subject="posts")
         assert server.requests == 7 == llm.budget.sent
         good = [answer for answer in answers if answer.failure is None]
         assert 0 < len(good) == len(store) < 7
@@ -147,7 +147,7 @@ def test_a_budget_of_requests_stops_cleanly(
         with pytest.raises(UserError, match="the same command continues from there"):
             require_answers(answers)
         # The same budget again, and then none.
-        assert llm.answer(requests, what="posts")[0].failure in (None, why)
+        assert llm.answer(requests, subject="posts")[0].failure in (None, why)
         assert server.requests == 7
         rest = LLM(config_of(server), store).answer(requests)
         require_answers(rest)
@@ -308,7 +308,7 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
     server = llm_server(lambda chat: f"I cannot say {server.requests}")
     requests = asking("a", schema=SCHEMA)
     with AnswerStore(tmp_path / "a.sqlite") as store:
-        (answer,) = LLM(config_of(server), store).answer(requests, what="posts")
+        (answer,) = LLM(config_of(server), store).answer(requests, subject="posts")
         assert (answer.failure, answer.raw, answer.data) == ("not JSON", "I cannot say 2", None)
         assert "posts: 1 of 1 failed: 1 not JSON (r0)" in caplog.text
         require_answers([answer])  # the server has answered: a next run would not help

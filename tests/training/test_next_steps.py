@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from claim2source.core.config import read_config
+from claim2source.evaluation.options import ReportConfig
 from claim2source.models import ModelConfig
 from claim2source.pipeline.table import EvaluateConfig
 from claim2source.training.after import next_steps
 from claim2source.training.config import DataConfig, FinetuneConfig
-from eval.report import Config as ReportConfig
 from train.merge import MergeConfig
 
 CONFIG = FinetuneConfig(

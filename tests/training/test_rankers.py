@@ -41,8 +41,8 @@ def plain_loss(weights: np.ndarray, lists: Lists, penalty: float) -> float:
     """The listwise loss, a claim at a time."""
     total = 0.0
     for row in range(len(lists.weights)):
-        x = lists.features[row][lists.found[row]].astype(np.float64)
-        scores, gold = x @ weights, lists.gold[row][lists.found[row]]
+        x = lists.features[row][lists.is_candidate[row]].astype(np.float64)
+        scores, gold = x @ weights, lists.gold[row][lists.is_candidate[row]]
         log_odds = scores - np.log(np.exp(scores).sum())
         total -= lists.weights[row] * log_odds[gold].mean()
     return total + penalty / 2 * float(weights @ weights)
@@ -72,7 +72,7 @@ def test_padding_claims_out_of_reach_and_several_golds_count_as_they_should() ->
     lists = planted([1.0, 0.5], claims=60)
     wider = Lists(
         np.pad(lists.features, ((0, 0), (0, 4), (0, 0)), constant_values=9.0),
-        np.pad(lists.found, ((0, 0), (0, 4))),
+        np.pad(lists.is_candidate, ((0, 0), (0, 4))),
         np.pad(lists.gold, ((0, 0), (0, 4))),
         lists.weights,
         lists.groups,

