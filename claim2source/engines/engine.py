@@ -9,14 +9,13 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.memory import release_memory
 from claim2source.core.records import Claim
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Failure, Result
 from claim2source.core.stage import Claims, as_claims
 from claim2source.engines.files import (
     IndexFiles,
@@ -57,6 +56,7 @@ from claim2source.engines.probes import (
     chosen_probes,
     sampled_queries,
 )
+from claim2source.engines.results import SearchPart, SearchResults
 from claim2source.engines.rows import (
     EVERYWHERE,
     PAPER,
@@ -70,7 +70,7 @@ from claim2source.engines.rows import (
 )
 from claim2source.engines.table import PaperTable, Stats
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
-from claim2source.retrieve import FusionConfig, candidate_pool, fuse
+from claim2source.retrieve import FusionConfig, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.dense import Dense, TextEncoder
@@ -79,7 +79,6 @@ from claim2source.retrieve.fuse import score_missing
 if TYPE_CHECKING:
     import pyarrow
 
-Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 # Below so many papers every vector is compared: there is one partition.
 EXACT = 50_000
 # Weight of terms for claims in another language than the papers', without a translation: few of
@@ -101,23 +100,6 @@ _FIRST_VERSION = (
 )
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResults:
-    """Hold results for claims by terms, by vectors and fused; and the claims' vectors.
-
-    `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
-    weights of terms for claims in another language than the papers', without a translation, where
-    nobody chose one.
-    """
-
-    lexical: Result
-    dense: Result
-    fused: Result
-    vectors: Mapping[str, np.ndarray]
-    texts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    alphas: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(PaperTable):
@@ -525,7 +507,7 @@ class Engine(PaperTable):
         vectors: dict[str, np.ndarray] = {}
         of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
         by_vectors = partial(self._search_by_vectors, vectors, of_texts)
-        lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
+        lexical, dense = SearchPart(self._by_terms, where), SearchPart(by_vectors, where)
         # By terms while the claims are encoded: neither holds the interpreter for long.
         with ThreadPoolExecutor(1) as pool:
             by_terms = pool.submit(lexical.search, posts, depth)
@@ -574,25 +556,6 @@ class Engine(PaperTable):
             claim.id: self.dense(vectors[claim.id], k, where.within(claim.candidates))
             for claim in claims
         }
-
-
-class _Part:
-    def __init__(self, search: Search, where: Where) -> None:
-        self._search, self._where = search, where
-
-    def search(self, claims: Claims, k: int = 100) -> Result:
-        started, posts = time.perf_counter(), as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
-        results = self._search(posts, self._where, deeper)
-        lists = {
-            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in posts
-        }
-        run = Run.from_lists(lists, pool=candidate_pool(posts))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
-
-    def save(self, folder: str | Path) -> NoReturn:
-        raise UserError("a part of an index is not written alone: copy its folder")
 
 
 def open_index(place: str | Path, version: int | None = None) -> Engine:
