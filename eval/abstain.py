@@ -90,7 +90,7 @@ def abstain(config: AbstainConfig) -> str:
     """
     require_output(config.out)
     if config.index is not None:
-        return measured_index(config, config.index)
+        return measure_index(config, config.index)
     assert config.system is not None
     require_tracking(config.wandb)
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
@@ -102,10 +102,10 @@ def abstain(config: AbstainConfig) -> str:
 
     # Fit on train, and write the richest model of the target that was asked for.
     train = runner.choosing_claims(system).val
-    known = paired_results(runner, system, config.claims, train)
+    fitting = paired_results(runner, system, config.claims, train)
     paired = paired_results(runner, system, config.claims, dataset) if dataset.golds else None
     on = f" of {train.name or config.dataset}, {train.split}"
-    fitted = fit_all(known, paired, config.risk, on)
+    fitted = fit_all(fitting, paired, config.risk, on)
     [model for model in fitted.values() if model.target == config.target][-1].model.write(
         config.out / "abstain.json"
     )
@@ -136,7 +136,7 @@ def abstain(config: AbstainConfig) -> str:
     return render(parts)
 
 
-def measured_index(config: AbstainConfig, index: str) -> str:
+def measure_index(config: AbstainConfig, index: str) -> str:
     """Measure an index's abstention, write it to `config.out`, and return the tables."""
     engine = open_index(index)
     model = abstention_of(engine, index)

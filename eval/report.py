@@ -48,28 +48,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.out is not None:
         require_output(config.out)
     if config.html is not None:
-        require_page(config.html, config.reports, config.dataset)
+        require_page(config)
     tables = None
     if config.published:
         tables = beside_published(config)
     else:
         compare(config)
     if config.html is not None:
-        page = html_report(
-            config.reports,
-            config.html,
-            dataset=config.dataset,
-            split=config.split,
-            languages=config.languages,
-            metric=config.metric,
-            baseline=config.against,
-            claims=config.claims,
-            repeats=config.repeats,
-            seed=config.seed,
-            wandb=config.wandb,
-            lenient=config.lenient,
-            published=None if tables is None else tables.with_ours(),
-        )
+        page = html_report(config, None if tables is None else tables.with_ours())
         # What is printed as CSV is read by programs.
         if config.format != "csv" or config.out is not None:
             say(page)
@@ -93,18 +79,7 @@ def beside_published(config: ReportConfig) -> PublishedTables:
 
 def compare(config: ReportConfig) -> None:
     """Score and test the systems of the reports; write and print the comparison."""
-    board = Leaderboard.read(
-        config.reports,
-        config.dataset,
-        config.split,
-        config.languages,
-        metric=config.metric,
-        baseline=config.against,
-        alpha=config.alpha,
-        repeats=config.repeats,
-        seed=config.seed,
-        lenient=config.lenient,
-    )
+    board = Leaderboard.read(config)
     if config.out is not None:
         write_json(config.out / "compare.json", board.plain())
         write_text(config.out / "compare.md", f"{board.markdown()}\n")

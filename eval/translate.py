@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from claim2source.core.config import flag, list_field, read_config
-from claim2source.core.errors import ConfigError, UserError, run_program
-from claim2source.core.files import require_writable, write_json
+from claim2source.core.errors import ConfigError, run_program
+from claim2source.core.files import write_json
 from claim2source.core.terminal import say
-from claim2source.datasets import folder_of, load
-from claim2source.datasets.beir import DEMO, QUERIES, check_folders
+from claim2source.datasets import load
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.models.seq2seq import Seq2SeqConfig, translations
-from claim2source.text.quality import listed
+from claim2source.text.quality import first_lines
 from claim2source.text.translate import (
     Translated,
     count_lines,
     foreign_claims,
     foreign_sources,
     put_translations,
+    require_translatable,
     translation_report,
 )
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def translate(config: TranslateConfig) -> None:
     """Translate and write; raise `UserError` last where texts were left over."""
-    folder = checked_folder(config)
+    folder = require_translatable(config.dataset, config.out, config.report)
     ids = None
     if config.split is not None:
         ids = {claim.id for claim in load(folder, config.split, lenient=True).claims}
@@ -107,24 +107,6 @@ def translate(config: TranslateConfig) -> None:
         require_answers(answers, "texts")
 
 
-def checked_folder(config: TranslateConfig) -> Path:
-    """Return the data set's folder; raise `UserError` where something would be lost."""
-    if config.out is not None:
-        require_writable(config.out, "folder")
-    folder = folder_of(config.dataset)
-    if config.out is None:
-        if folder.resolve() == DEMO.resolve():
-            raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
-        require_writable(folder / QUERIES, "file")
-    else:
-        check_folders(folder, config.out)
-    if config.report is not None:
-        require_writable(config.report, "file")
-        if config.report.resolve().is_relative_to((config.out or folder).resolve()):
-            raise UserError(f"{config.report}: lies in the data set; choose another --report")
-    return folder
-
-
 def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) -> None:
     """Write the translations and the report; say what failed or is doubtful."""
     count = put_translations(folder, results, config.out, strict=config.strict)
@@ -134,7 +116,7 @@ def write(config: TranslateConfig, folder: Path, results: Sequence[Translated]) 
         if lines:
             left = ", left out" if kind == "doubtful" and config.strict else ""
             say(f"{len(lines)} {kind}{left}:")
-        for line in listed(lines, SHOWN, "" if config.report else "; see --report FILE"):
+        for line in first_lines(lines, SHOWN, "" if config.report else "; see --report FILE"):
             say(line)
     if config.report is not None:
         write_json(config.report, translation_report(results))

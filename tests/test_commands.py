@@ -99,7 +99,7 @@ def test_every_command_shown_is_one_its_program_takes(
                 config = read(program, words)
                 if program == "eval/evaluate.py" and config.only and not config.systems:
                     # Systems of the package: the rows that it would run are there.
-                    assert config.checkpoint or config.planned()
+                    assert config.checkpoint or config.plans()
             seen.add(program)
     assert seen
 
@@ -148,7 +148,7 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
             continue
         if program == "eval/evaluate.py":
             config = replace(config, only=[], checkpoint=config.checkpoint or ["C"])
-            planned = {one.system.name.split("+")[-1] for one in config.planned()}
+            planned = {one.system.name.split("+")[-1] for one in config.plans()}
             assert planned >= {*names}
         runs += program.startswith("eval/")
     assert runs

@@ -133,7 +133,7 @@ def augrc(confidence: np.ndarray, wrong: np.ndarray) -> float:
 def risk_coverage(confidence: np.ndarray, wrong: np.ndarray) -> Curve:
     """Draw the risk-coverage curve of a confidence, higher meaning surer; [claims] each."""
     order, weights = _Order(confidence), np.ones((1, len(wrong)))
-    answered, failed = order.cumulated(weights)[0], order.cumulated(weights * wrong)[0]
+    answered, failed = order.cumulate(weights)[0], order.cumulate(weights * wrong)[0]
     values = np.asarray(confidence, np.float64)[order.places][order.ends]
     return Curve(values, answered.astype(np.int64), failed.astype(np.int64))
 
@@ -304,14 +304,14 @@ class _Order:
         ordered = values[self.places]
         self.ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
 
-    def cumulated(self, weights: np.ndarray) -> np.ndarray:
+    def cumulate(self, weights: np.ndarray) -> np.ndarray:
         """Sum weights [samples, claims] from the surest claim to each step, [samples, steps]."""
         sums: np.ndarray = weights[:, self.places].cumsum(axis=1)[:, self.ends]
         return sums
 
     def auroc(self, weights: np.ndarray, present: np.ndarray) -> np.ndarray:
         """Return AUROC by sample; NaN where the claims are all of one kind."""
-        good, bad = self.cumulated(weights * present), self.cumulated(weights * ~present)
+        good, bad = self.cumulate(weights * present), self.cumulate(weights * ~present)
         pairs = good[:, -1] * bad[:, -1]
         with np.errstate(invalid="ignore"):
             areas: np.ndarray = _area(bad, good) / np.where(pairs > 0, pairs, np.nan)
@@ -319,13 +319,13 @@ class _Order:
 
     def augrc(self, weights: np.ndarray, wrong: np.ndarray) -> np.ndarray:
         """Return AUGRC by sample."""
-        answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
+        answered, failed = self.cumulate(weights), self.cumulate(weights * wrong)
         areas: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
         return areas
 
     def coverage(self, weights: np.ndarray, wrong: np.ndarray, most: float) -> np.ndarray:
         """Return the most coverage at a risk of at most `most`, by sample."""
-        answered, failed = self.cumulated(weights), self.cumulated(weights * wrong)
+        answered, failed = self.cumulate(weights), self.cumulate(weights * wrong)
         # A division, as in `Curve.risk`: a product would round otherwise at the border.
         risk = failed / np.maximum(answered, 1)
         covered: np.ndarray = np.where(risk <= most, answered, 0).max(axis=1) / answered[:, -1]

@@ -129,8 +129,8 @@ def _prompts(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         for key, prompt in stage.settings.items():
             if isinstance(prompt, Mapping) and "sha256" in prompt:
-                made = map(prompt.get, ("name", "version", "sha256"))
-                rows.append([name, f"{stage.name}: {key}", *made])
+                origin = map(prompt.get, ("name", "version", "sha256"))
+                rows.append([name, f"{stage.name}: {key}", *origin])
     return rows + _unrecorded(report, 3)
 
 
@@ -242,9 +242,9 @@ def _hardware(report: Report) -> list[Row]:
 
 
 def _software(report: Report) -> list[Row]:
-    made = report.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
-    return [[made.program, made.git, versions]]
+    origin = report.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
+    return [[origin.program, origin.git, versions]]
 
 
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:

@@ -64,11 +64,11 @@ def tried_table(choice: Choice) -> TextTable | None:
 
 def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
     """Tabulate MRR@5 on val and its parts, by system and language; None without any."""
-    known = {name: system.val for name, system in systems.items() if system.val}
-    splits = list(dict.fromkeys(split for tables in known.values() for split in tables))
+    tables_of = {name: system.val for name, system in systems.items() if system.val}
+    splits = list(dict.fromkeys(split for tables in tables_of.values() for split in tables))
     rows: list[list[Cell]] = [
         [name, language, *(tables.get(s, {}).get(language, {}).get(MAIN_METRIC) for s in splits)]
-        for name, tables in known.items()
+        for name, tables in tables_of.items()
         for language in dict.fromkeys(lang for table in tables.values() for lang in table)
     ]
     return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.datasets import load
 from claim2source.datasets.grouping import gold_groups
 from claim2source.evaluation.families import Family, compare_families, family_parts
+from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.rankings import Ranking, result_of
 from claim2source.evaluation.ranks import first_ranks
 from claim2source.evaluation.reports import (
@@ -168,15 +168,7 @@ class ScoredRuns:
 
 
 def read_scored(
-    reports: Sequence[Path],
-    dataset: str | None = None,
-    split: str | None = None,
-    languages: Sequence[str] | None = None,
-    *,
-    metric: str = MAIN_METRIC,
-    baseline: str | None = None,
-    more_metrics: Sequence[str] = (),
-    lenient: bool = False,
+    config: ReportConfig, more_metrics: Sequence[str] = ()
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
@@ -184,7 +176,7 @@ def read_scored(
     are of. Without a data set, split or languages, these are what all the reports name. Raises
     `UserError` where the reports differ, hold no scores, or have runs of other claims.
     """
-    loaded = [system for system in read_reports(reports) if not system.report.simulated]
+    loaded = [system for system in read_reports(config.reports) if not system.report.simulated]
     names = {(system.report_folder, system.report.name) for system in loaded}
     systems = {
         system.name: system
@@ -194,15 +186,17 @@ def read_scored(
     }
     if not systems:
         raise UserError("reports: none of them holds a system with scores that is not simulated")
-    folder, split = common_data([*systems.values()], dataset, split)
-    languages = languages or common_languages([*systems.values()])
-    data = load(folder, split, languages, lenient=lenient)
-    if baseline is not None and baseline not in systems:
-        raise ConfigError("against", baseline, f"a system of the reports: {', '.join(systems)}")
+    folder, split = common_data([*systems.values()], config.dataset, config.split)
+    languages = config.languages or common_languages([*systems.values()])
+    data = load(folder, split, languages, lenient=config.lenient)
+    if config.against is not None and config.against not in systems:
+        allowed = f"a system of the reports: {', '.join(systems)}"
+        raise ConfigError("against", config.against, allowed)
     runs = {name: judged_run(system, data) for name, system in systems.items()}
     # Languages without a gold are ranked, and in no comparison.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
-    return folder, systems, ScoredRuns.of(runs, judged, metric, baseline, more_metrics)
+    scored = ScoredRuns.of(runs, judged, config.metric, config.against, more_metrics)
+    return folder, systems, scored
 
 
 @dataclass(frozen=True)
@@ -216,27 +210,12 @@ class Leaderboard:
     results: Sequence[FamilyResult]
 
     @classmethod
-    def read(
-        cls,
-        reports: Sequence[Path],
-        dataset: str | None,
-        split: str | None,
-        languages: Sequence[str] | None,
-        *,
-        metric: str,
-        baseline: str | None,
-        alpha: float,
-        repeats: int,
-        seed: int,
-        lenient: bool,
-    ) -> Leaderboard:
+    def read(cls, config: ReportConfig) -> Leaderboard:
         """Read, score and test the systems of reports; raise `UserError` as `read_scored` does."""
-        folder, systems, scored = read_scored(
-            reports, dataset, split, languages, metric=metric, baseline=baseline, lenient=lenient
-        )
-        bounds = scored.bounds(repeats, seed)
-        tests = scored.tests(micro=True, alpha=alpha, repeats=repeats, seed=seed)
-        return cls(folder, systems, scored, bounds, tests)
+        repeats, seed = config.repeats, config.seed
+        folder, systems, scored = read_scored(config)
+        tests = scored.tests(micro=True, alpha=config.alpha, repeats=repeats, seed=seed)
+        return cls(folder, systems, scored, scored.bounds(repeats, seed), tests)
 
     @property
     def title(self) -> str:

@@ -81,10 +81,10 @@ class ReportConfig(Settings):
         is_one_folder = self.benchmarks is None or len(self.reports) == 1
         require(is_one_folder, "reports", self.reports, "one folder of results, with benchmarks")
         for key in ("tables", "rows"):
-            given = getattr(self, key)
-            require(given is None or self.published, key, given, "none without --published")
-        for named in self.rows or ():
-            require("=" in named, "rows", named, "ROW=SYSTEM, such as GritLM-F=epoch-2")
+            value = getattr(self, key)
+            require(value is None or self.published, key, value, "none without --published")
+        for pair in self.rows or ():
+            require("=" in pair, "rows", pair, "ROW=SYSTEM, such as GritLM-F=epoch-2")
         good = self.wandb == "off" or self.html is not None
         require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
         # The permutations that Holm needs grow with 1 / alpha.

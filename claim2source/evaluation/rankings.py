@@ -40,33 +40,33 @@ _KINDS_ALLOWED = (
 
 
 def named_results(
-    given: Ranking | Mapping[str, Ranking], dataset: Dataset
+    results: Ranking | Mapping[str, Ranking], dataset: Dataset
 ) -> dict[str, Run | Result]:
     """Read rankings by name, or a single one; a model ranks the data set's claims.
 
     Raises `UserError` for what is no ranking, or one of other claims.
     """
-    if isinstance(given, Mapping) and not _is_scores(given):
-        return {name: result_of(ranking, dataset, name) for name, ranking in given.items()}
-    return {ONE: result_of(given, dataset)}
+    if isinstance(results, Mapping) and not _is_scores(results):
+        return {name: result_of(ranking, dataset, name) for name, ranking in results.items()}
+    return {ONE: result_of(results, dataset)}
 
 
-def result_of(given: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
+def result_of(ranking: Any, dataset: Dataset, name: str = ONE) -> Run | Result:
     """Read one ranking; that of a file, mapping or table must be of the data set's claims."""
-    if isinstance(given, Run | Result):
-        return given
-    if is_sentence_transformer(given):
-        return Dense(given).index(dataset.sources).search(dataset.claims, DEPTH)
-    if isinstance(given, str | Path):
+    if isinstance(ranking, Run | Result):
+        return ranking
+    if is_sentence_transformer(ranking):
+        return Dense(ranking).index(dataset.sources).search(dataset.claims, DEPTH)
+    if isinstance(ranking, str | Path):
         golds = {claim: dataset.qrels.golds(claim) for claim in dataset.qrels.claim_ids}
-        run = named_as(read_run(given), golds).run
-    elif isinstance(given, Mapping) and _is_scores(given):
-        run = run_from_scores(given, name)
-    elif is_table(given):
-        run = run_from_frame(given, name)
+        run = named_as(read_run(ranking), golds).run
+    elif isinstance(ranking, Mapping) and _is_scores(ranking):
+        run = run_from_scores(ranking, name)
+    elif is_table(ranking):
+        run = run_from_frame(ranking, name)
     else:
         raise UserError(
-            f"{name}: a {type(given).__name__} is not a ranking; allowed: {_KINDS_ALLOWED}"
+            f"{name}: a {type(ranking).__name__} is not a ranking; allowed: {_KINDS_ALLOWED}"
         )
     if dataset.golds:
         coverage(run, dataset.qrels, name)

@@ -64,19 +64,19 @@ def score_rumors(
     repeats: int = 0,
     seed: int = 0,
     *,
-    named: Run | None = None,
+    verdict_run: Run | None = None,
 ) -> RumorScores:
     """Score the first five tweets of every rumour, and the verdicts, where there are any.
 
-    `named` is the evidence that the verdicts name, where it is not that of `run`. `repeats` is the
-    number of draws of the intervals, 0 for none. Raises ValueError where the rumours have no
-    labels.
+    `verdict_run` is the evidence that the verdicts name, where it is not that of `run`. `repeats`
+    is the number of draws of the intervals, 0 for none. Raises ValueError where the rumours have
+    no labels.
     """
     if not rumors.is_labelled:
         raise ValueError("no labels to score by")
     ids = [rumor.id for rumor in rumors.rumors]
     qrels, top = rumors.dataset.qrels, run.top(MOST)
-    said_by = top if named is None else named.top(MOST)
+    said_by = top if verdict_run is None else verdict_run.top(MOST)
     judged = [claim for claim in ids if qrels.golds(claim)]
     # NaN: not in the mean.
     by_rumor = {name: np.full(len(ids), np.nan) for name in RANKING}

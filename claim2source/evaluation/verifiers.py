@@ -46,7 +46,7 @@ class VerifierWork:
         )
 
 
-def verified(result: Result, moves: Moves | None) -> VerifierWork | None:
+def verifier_work(result: Result, moves: Moves | None) -> VerifierWork | None:
     """Describe a verifier's result; None for other stages. `moves` are those of all languages."""
     if not result.details:
         return None
@@ -61,7 +61,7 @@ def verified(result: Result, moves: Moves | None) -> VerifierWork | None:
     )
 
 
-def verified_table(stages: Mapping[str, VerifierWork]) -> TextTable:
+def verifier_table(stages: Mapping[str, VerifierWork]) -> TextTable:
     """Tabulate verifiers' work and its effect."""
     columns = "stage claims asked share requests tokens promoted demoted tokens/promoted".split()
     rows: list[list[Cell]] = []

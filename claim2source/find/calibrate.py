@@ -109,7 +109,7 @@ def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
         f" of {dataset.name}, {dataset.split}, each with its papers in the index and without, and "
         f"{len(questions.others)} posts of other topics; the index has {papers} papers"
     )
-    chosen = fit_abstention(paired, seed=seed, said=summary)
+    chosen = fit_abstention(paired, seed=seed, on=summary)
     design, penalty = chosen.model.design, chosen.chosen[1]
     rng = np.random.default_rng(seed)
     groups = [_deal_folds(one, rng) for one in (paired.outcomes.groups, questions.kinds)]
@@ -155,7 +155,7 @@ def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) 
     return parts
 
 
-def measured_line(model: AbstainModel) -> str:
+def reliability_line(model: AbstainModel) -> str:
     """Write how often the paper was in the index by verdict, over held-out claims."""
     edges = (0.0, model.threshold, model.sure, 1.1)
     names = ("not here", "uncertain", "found")

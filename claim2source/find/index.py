@@ -266,7 +266,7 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
-    from claim2source.find.calibrate import calibrate, measured_line
+    from claim2source.find.calibrate import calibrate, reliability_line
     from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
@@ -277,9 +277,8 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             raise
         return f"no abstention: {error}"
     engine.note(abstain=fitted.plain())
-    return (
-        f"abstention fitted on {fitted.fitted.removeprefix('present, ')}; {measured_line(fitted)}"
-    )
+    on = fitted.fitted.removeprefix("present, ")
+    return f"abstention fitted on {on}; {reliability_line(fitted)}"
 
 
 def fill(

@@ -65,8 +65,8 @@ def papers_of_claims(
     numbers = connected_groups([[key] for key in ids] + [list(pair) for pair in alike])[: len(ids)]
     group = dict(zip(ids, numbers, strict=True))
     members: dict[int, set[str]] = {}
-    for one in ids:
-        members.setdefault(group[one], set()).add(one)
+    for source in ids:
+        members.setdefault(group[source], set()).add(source)
     return {
         claim.id: frozenset().union(*(members.get(group.get(g, -1), {g}) for g in claim.golds))
         for claim in dataset.claims
@@ -151,7 +151,7 @@ def _stages(result: SystemResult, dataset: Dataset) -> dict[str, Result]:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedModel:
     """Hold a model that was fitted to a target, and how its settings were chosen.
 
     `safe` is the probability from which answers were wrong at most as often as `risk` allows, at
@@ -179,64 +179,64 @@ class Fitted:
 
 
 def fit_abstention(
-    asked: PairedResults,
+    paired: PairedResults,
     target: Target = "present",
     none: bool = False,
     risk: float = 0.1,
     seed: int = 13,
-    said: str = "",
-) -> Fitted:
+    on: str = "",
+) -> FittedModel:
     """Choose the number of scores and the penalty on held-out papers, and fit on all claims.
 
     The papers are dealt to five folds; of all settings the one with the smallest log loss on
     the folds it was not fitted on is taken. Raises `UserError` with fewer papers than folds.
     """
-    outcomes = asked.outcomes
+    outcomes = paired.outcomes
     papers = np.unique(outcomes.groups)
     if len(papers) < FOLDS:
         raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {len(papers)}")
     wanted = outcomes.present if target == "present" else outcomes.right
     dealt = np.random.default_rng(seed).permutation(len(papers)) % FOLDS
     fold = dealt[np.searchsorted(papers, outcomes.groups)]
-    if any(len(np.unique(wanted[fold != one])) < 2 for one in range(FOLDS)):
+    if any(len(np.unique(wanted[fold != number])) < 2 for number in range(FOLDS)):
         raise UserError(
             f"abstention cannot be fitted: no two kinds of claims to tell apart ({target})"
         )
     tried: dict[tuple[int, float], float] = {}
     held_out: dict[tuple[int, float], np.ndarray] = {}
     for scores in SCORES:
-        design = Design(tuple(asked.stages), scores, none)
-        features = asked.features(design)
+        design = Design(tuple(paired.stages), scores, none)
+        features = paired.features(design)
         for penalty in PENALTIES:
             shares = np.empty(len(wanted))
-            for one in range(FOLDS):
-                rest = fold != one
+            for number in range(FOLDS):
+                rest = fold != number
                 model = fit(design, features[rest], wanted[rest], penalty)
                 shares[~rest] = model.probabilities(features[~rest])
             sure = np.clip(np.where(wanted, shares, 1 - shares), 1e-12, None)
             tried[scores, penalty] = round(float(-np.log(sure).mean()), 12)
             held_out[scores, penalty] = shares
     best = min(tried, key=lambda setting: tried[setting])
-    design = Design(tuple(asked.stages), best[0], none)
-    model = fit(design, asked.features(design), wanted, best[1])
+    design = Design(tuple(paired.stages), best[0], none)
+    model = fit(design, paired.features(design), wanted, best[1])
     safe = safe_threshold(risk_coverage(held_out[best], ~outcomes.right), risk)
-    about = f"{len(asked.claim_ids)} claims of {len(papers)} papers{said}"
+    about = f"{len(paired.claim_ids)} claims of {len(papers)} papers{on}"
     about += " (is the first source right?)" * (target == "right")
-    return Fitted(replace(model, fitted=about), safe, best, tried, held_out[best], target)
+    return FittedModel(replace(model, fitted=about), safe, best, tried, held_out[best], target)
 
 
 def fit_all(
-    known: PairedResults, paired: PairedResults | None, risk: float, on: str
-) -> dict[str, Fitted]:
+    train: PairedResults, paired: PairedResults | None, risk: float, on: str
+) -> dict[str, FittedModel]:
     """Fit both targets, also with a verifier's "none" where both results have it, the richest last.
 
     `on` names the claims of `known`, on which they are fitted.
     """
-    with_none = known.has_none and (paired or known).has_none
+    with_none = train.has_none and (paired or train).has_none
     targets: tuple[Target, ...] = ("present", "right")
     return {
         f"logistic: {'paper present' if target == 'present' else 'first source right'}"
-        + (", with none" if none else ""): fit_abstention(known, target, none, risk, said=on)
+        + (", with none" if none else ""): fit_abstention(train, target, none, risk, on=on)
         for none in ([False, True] if with_none else [False])
         for target in targets
     }
@@ -244,7 +244,7 @@ def fit_all(
 
 def write_measures(
     paired: PairedResults,
-    fitted: Mapping[str, Fitted],
+    fitted: Mapping[str, FittedModel],
     out: Path,
     title: str,
     *,
@@ -290,7 +290,7 @@ def write_measures(
     return parts, table
 
 
-def thresholds_table(fitted: Mapping[str, Fitted], curves: Mapping[str, Curve]) -> TextTable:
+def thresholds_table(fitted: Mapping[str, FittedModel], curves: Mapping[str, Curve]) -> TextTable:
     """Tabulate models at their own threshold, and at the one that was safe on train."""
     columns = ["model", "answered from", "coverage", "risk", "risk at most", "answered", "wrong"]
     rows: list[list[Cell]] = []

@@ -145,8 +145,11 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     def _write(self, folder: Path) -> None:
         """Write all runs and the report; raise `UserError` for a foreign report there."""
         if folder not in self._written and (folder / FILE).exists():
-            made, split = Report.read(folder).provenance, self.dataset.split
-            if made.program != PROGRAM or made.data.get(split) != self.dataset.fingerprint:
+            provenance, split = Report.read(folder).provenance, self.dataset.split
+            if (
+                provenance.program != PROGRAM
+                or provenance.data.get(split) != self.dataset.fingerprint
+            ):
                 why = "another report would be lost; give the Evaluator a name of its own"
                 raise UserError(f"{folder / FILE}: {why}")
         self._written.add(folder)

@@ -40,44 +40,44 @@ def _tests_of(
         yield "Each stage against the one before", (row.tested[-1], row.tested[0])
     if row.name not in row.tested:
         return
-    same = [one for one in rows if one.form == row.form and one.name in one.tested]
+    same = [other for other in rows if other.form == row.form and other.name in other.tested]
 
     def among(fits: Callable[[Row], bool]) -> str | None:
         return next((row.name for row in same if fits(row)), None)
 
-    planned, first = row.planned, row.planned.system.first
-    if planned.varied is not None:
-        if base := among(lambda one: one.planned.system.name == planned.varied):
+    plan, first = row.plan, row.plan.system.first
+    if plan.varied is not None:
+        if base := among(lambda other: other.plan.system.name == plan.varied):
             yield "One setting at a time", (row.name, base)
         return
-    own = [row for row in rows if row.planned.system.name == planned.system.name]
+    own = [row for row in rows if row.plan.system.name == plan.system.name]
     base_form = next((row for row in own if row.form == "original"), own[0])
     if base_form is not row and base_form.name in base_form.tested:
         yield "Other claim forms against original claims", (row.name, base_form.name)
-    if (checkpoint := planned.checkpoint) is not None and not checkpoint.is_step_0:
+    if (checkpoint := plan.checkpoint) is not None and not checkpoint.is_step_0:
         zero = among(
-            lambda one: (
-                (other := one.planned.checkpoint) is not None
-                and other.is_step_0
-                and other.run == checkpoint.run
-                and one.planned.suffix == planned.suffix
-                and one.planned.varied is None
+            lambda other: (
+                (candidate := other.plan.checkpoint) is not None
+                and candidate.is_step_0
+                and candidate.run == checkpoint.run
+                and other.plan.suffix == plan.suffix
+                and other.plan.varied is None
             )
         )
         if zero:
-            behind = f", {planned.suffix[1:]}" if planned.suffix else ""
+            behind = f", {plan.suffix[1:]}" if plan.suffix else ""
             yield f"Every epoch against step 0{behind}", (row.name, zero)
-    if planned.system.stages:
+    if plan.system.stages:
         return
     if isinstance(first, HybridNode):
-        if part := among(lambda one: one.planned.system.name == first.dense.name):
+        if part := among(lambda other: other.plan.system.name == first.dense.name):
             yield "Hybrids against their dense part", (row.name, part)
         else:
-            untested.append(f"{planned.system.name} ({first.dense.display_name})")
-        if part := among(lambda one: one.planned.system.name == first.sparse.name):
+            untested.append(f"{plan.system.name} ({first.dense.display_name})")
+        if part := among(lambda other: other.plan.system.name == first.sparse.name):
             yield "Hybrids against their sparse part", (row.name, part)
     elif isinstance(first, BM25Node):
-        if papers := among(lambda one: one.planned.system.label_of() == PAPERS_LABEL):
+        if papers := among(lambda other: other.plan.system.label_of() == PAPERS_LABEL):
             yield "Other BM25s against the papers'", (row.name, papers)
     elif base := _nearest_bm25(same, row):
         yield "Dense systems against BM25", (row.name, base)
@@ -89,8 +89,8 @@ def _nearest_bm25(rows: Sequence[Row], row: Row) -> str | None:
     candidates = [
         ((first.bm25.metadata is not rich, first.is_fit), number, row.name)
         for number, row in enumerate(rows)
-        if isinstance(first := row.planned.system.first, BM25Node)
-        and not row.planned.system.stages
-        and row.planned.varied is None
+        if isinstance(first := row.plan.system.first, BM25Node)
+        and not row.plan.system.stages
+        and row.plan.varied is None
     ]
     return min(candidates)[2] if candidates else None

@@ -31,7 +31,7 @@ from claim2source.systems.nodes import (
     FieldedNode,
     HybridNode,
     RunNode,
-    rebuilt,
+    rebuild,
 )
 from claim2source.systems.read import DEEPEST, Systems, read_stage
 from claim2source.systems.stages import SystemStage
@@ -77,7 +77,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Planned:
+class RowPlan:
     """Hold a system to evaluate, and the claim form: a row; none is the system's own form.
 
     `varied` is the name of the system that it is a variation of.
@@ -110,13 +110,13 @@ def row_name(system: str, form: ClaimForm) -> str:
     return f"{system}.{form}"
 
 
-def over_forms(planned: Iterable[Planned], forms: Sequence[ClaimForm]) -> list[Planned]:
+def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[RowPlan]:
     """List every system with every claim form; one with claims of its own has those alone."""
     forms_of: Sequence[ClaimForm | None] = forms or [None]
     return [
-        replace(item, form=form)
-        for item in planned
-        for form in (forms_of if item.system.claims is None else [item.system.claims])
+        replace(row, form=form)
+        for row in plans
+        for form in (forms_of if row.system.claims is None else [row.system.claims])
     ]
 
 
@@ -165,7 +165,7 @@ def plan(
     only: Sequence[str] = (),
     vary: Mapping[str, Sequence[Any]] | None = None,
     run: Path | None = None,
-) -> list[Planned]:
+) -> list[RowPlan]:
     """List the systems to evaluate: systems, checkpoints, `behind` on each of these, variations.
 
     A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
@@ -177,51 +177,51 @@ def plan(
         for name, system in systems.items()
         if checkpoints and any(model.name == CHECKPOINT for model in system.dense_models)
     }
-    planned = [Planned(system) for name, system in systems.items() if name not in waiting]
+    plans = [RowPlan(system) for name, system in systems.items() if name not in waiting]
     for checkpoint in checkpoints:
         checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
         for system in (_CHECKPOINT_ALONE, *{**behind, **waiting}.values()):
             system = system.on_checkpoint(checkpoint.path, routes, read_as, checkpoint.name)
-            planned.append(Planned(system, checkpoint=checkpoint))
-    planned = _select(planned, only)
+            plans.append(RowPlan(system, checkpoint=checkpoint))
+    plans = _select(plans, only)
     if run is not None:
         if why := why_not_file(run):
             raise InputError(run, why=why)
         node = RunNode(run=SavedRunConfig({ALL: run}))
-        planned = [
-            replace(item, system=replace(item.system, first=replace(node, name=item.system.name)))
-            for item in planned
+        plans = [
+            replace(row, system=replace(row.system, first=replace(node, name=row.system.name)))
+            for row in plans
         ]
-    return planned + [
-        Planned(_varied(item.system, key, value), None, item.checkpoint, item.system.name)
+    return plans + [
+        RowPlan(_varied(row.system, key, value), None, row.checkpoint, row.system.name)
         for key, values in (vary or {}).items()
-        for item in planned
+        for row in plans
         for value in values
     ]
 
 
-def _select(planned: Sequence[Planned], only: Sequence[str]) -> list[Planned]:
+def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
     """Take the systems that are named.
 
     `chosen` is the checkpoint that a training chose with all that stands on it, `chosen+NAME` one
     of these; `epoch-*` stands for all names that begin so.
     """
     names = [
-        {item.system.name, *((CHOSEN, f"{CHOSEN}{item.suffix}") if item.is_chosen else ())}
-        for item in planned
+        {row.system.name, *((CHOSEN, f"{CHOSEN}{row.suffix}") if row.is_chosen else ())}
+        for row in plans
     ]
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
-            known = dict.fromkeys(item.system.name for item in planned)
-            allowed = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
+            all_names = dict.fromkeys(row.system.name for row in plans)
+            allowed = f"{did_you_mean(name, all_names)}allowed: {', '.join(all_names)}"
             raise ConfigError("only", name, "", f"{name!r} is not allowed; {allowed}")
     if not only:
-        return list(planned)
-    return [item for item, own in zip(planned, names, strict=True) if _is_named(own, only)]
+        return list(plans)
+    return [row for row, own in zip(plans, names, strict=True) if _is_named(own, only)]
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
-    return any(name == given or fnmatchcase(name, given) for name in names for given in only)
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in only)
 
 
 def _varied(system: System, key: str, value: Any) -> System:
@@ -243,7 +243,7 @@ def _varied(system: System, key: str, value: Any) -> System:
     nodes = list(system.first.walk())
     if not any(_with_setting(node, path, value) for node in nodes):
         raise ConfigError("vary", key, "a setting of a node of the first stage")
-    first = rebuilt(
+    first = rebuild(
         system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
     )
     return replace(changed, first=replace(first, name=changed.name))

@@ -22,7 +22,7 @@ from claim2source.core.tables import Cell, Part, TextTable
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import gold_moves, moves_table
 from claim2source.evaluation.reports import join_runs
-from claim2source.evaluation.verifiers import VerifierWork, verified, verified_table
+from claim2source.evaluation.verifiers import VerifierWork, verifier_table, verifier_work
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.pipeline.evaluate import (
@@ -33,7 +33,7 @@ from claim2source.pipeline.evaluate import (
     with_whole,
 )
 from claim2source.pipeline.files import write_runs, write_submissions
-from claim2source.pipeline.plan import Planned, row_name
+from claim2source.pipeline.plan import RowPlan, row_name
 from claim2source.pipeline.views import report_parts, write_markdown
 from claim2source.stages.facts import VersionedScores
 from claim2source.systems.conditions import share_asked
@@ -69,7 +69,7 @@ class Row:
     say what stages did; `parts` tabulate it, of a row that was read from its folder none.
     """
 
-    planned: Planned
+    plan: RowPlan
     form: ClaimForm
     stages: Mapping[str, ScoredSystem]
     notes: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Row:
     @property
     def name(self) -> str:
         """Name the whole system over this claim form."""
-        return row_name(self.planned.system.name, self.form)
+        return row_name(self.plan.system.name, self.form)
 
     @property
     def tested(self) -> list[str]:
@@ -86,19 +86,19 @@ class Row:
         return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
-def by_model(planned: Sequence[Planned]) -> list[int]:
+def by_model(plans: Sequence[RowPlan]) -> list[int]:
     """Order systems so that those of one dense model are together: it is loaded once."""
-    models = [repr(item.system.first.main_model or item.system.name) for item in planned]
-    return sorted(range(len(planned)), key=lambda number: models.index(models[number]))
+    models = [repr(plan.system.first.main_model or plan.system.name) for plan in plans]
+    return sorted(range(len(plans)), key=lambda number: models.index(models[number]))
 
 
-def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
+def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> Row:
     """Run a system over its claim form, and score each of its stages."""
-    system, dataset, rewrites = planned.system, runner.reported, runner.settings.rewrites
+    system, dataset, rewrites = plan.system, runner.reported, runner.settings.rewrites
     if rewrites:  # another text of the reported claims; settings are chosen without it
-        form = system.form_of(planned.form, runner.runtime)
+        form = system.form_of(plan.form, runner.runtime)
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
-    result = runner.run(system, planned.form, dataset)
+    result = runner.run(system, plan.form, dataset)
     results = result.stages[-len(system.stages) - 1 :]
     try:
         scoring = replace(scoring, seen_golds=runner.choosing_claims(system).trained_golds)
@@ -106,12 +106,12 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         pass  # its training's claims are not here
     row, last = row_name(system.name, result.form), len(results) - 1
     stage_names = _stage_names(system, results)
-    stages = [one.stage for one in system.stages]
+    stages = [stage.stage for stage in system.stages]
     scored = {}
     for number, (stage_name, stage) in enumerate(zip(stage_names, [None, *stages], strict=True)):
         name = row if number == last else f"{row}: {stage_name}"
         scored_stage = score_result(name, results[number].result, dataset, scoring)
-        report = _fill_report(scored_stage.report, planned, result, number, runner)
+        report = _fill_report(scored_stage.report, plan, result, number, runner)
         # A stage that reads texts of sources may read others than the first one.
         read = getattr(stage, "sources", result.sources)
         report = replace(report, stage="" if number == last else stage_name, sources=read)
@@ -121,7 +121,7 @@ def run_row(planned: Planned, runner: SystemRunner, scoring: Scoring) -> Row:
         scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
     parts += _versions(system.stages, stage_names[1:], results, dataset, runner.runtime)
-    return Row(planned, result.form, scored, tuple(notes), tuple(parts))
+    return Row(plan, result.form, scored, tuple(notes), tuple(parts))
 
 
 def _stage_names(system: System, results: Sequence[StageResult]) -> list[str]:
@@ -140,9 +140,9 @@ def _first_simulated(system: System) -> int:
 
 
 def _fill_report(
-    report: SystemReport, planned: Planned, result: SystemResult, number: int, runner: SystemRunner
+    report: SystemReport, plan: RowPlan, result: SystemResult, number: int, runner: SystemRunner
 ) -> SystemReport:
-    system, checkpoint = planned.system, planned.checkpoint
+    system, checkpoint = plan.system, plan.checkpoint
     model = system.label_of(number)
     if number == len(system.stages):
         parts = [
@@ -193,14 +193,14 @@ def _stage_details(
         moved = gold_moves(before.run, after.run, dataset, depth)
         moves[name] = depth, moved
         notes += _stage_notes(name, depth, before.run, after)
-        if work := verified(after, moved.get(MACRO)):
+        if work := verifier_work(after, moved.get(MACRO)):
             verifiers[name] = work
             notes.append(f"{name}: {work.sentence()}.")
     parts: list[Part] = []
     if any(moved for _, moved in moves.values()):
         parts += ["Golds promoted and demoted by each stage:", moves_table(moves)]
     if verifiers:
-        parts += ["Verifiers' requests and their cost:", verified_table(verifiers)]
+        parts += ["Verifiers' requests and their cost:", verifier_table(verifiers)]
     return notes, parts
 
 
@@ -245,8 +245,8 @@ def _versions(
         ):
             continue
         for version in stage.stage.each_version():
-            one = replace(stage, stage=version)
-            result = one.apply(data.claims, data.sources, results[:position], runtime)
+            version_stage = replace(stage, stage=version)
+            result = version_stage.apply(data.claims, data.sources, results[:position], runtime)
             table = score_languages(result.run, judged.claims, judged.qrels, [MAIN_METRIC])
             for language, row in {**table, MACRO: macro(table)}.items():
                 scores.setdefault((name, language), []).append(row[MAIN_METRIC])
@@ -264,17 +264,17 @@ def _versions(
 
 
 def read_or_run(
-    out: Path, planned: Planned, runner: SystemRunner, scoring: Scoring, program: str
+    out: Path, plan: RowPlan, runner: SystemRunner, scoring: Scoring, program: str
 ) -> Row:
     """Read a row from its folder in `out` if its key is the same, else make and write it."""
-    form = planned.system.form_of(planned.form, runner.runtime)
-    folder = out / row_name(planned.system.name, form)
-    key = _row_key(runner, scoring, planned.system, form)
-    row = _read_row(planned, form, folder, key, runner.reported.languages)
+    form = plan.system.form_of(plan.form, runner.runtime)
+    folder = out / row_name(plan.system.name, form)
+    key = _row_key(runner, scoring, plan.system, form)
+    row = _read_row(plan, form, folder, key, runner.reported.languages)
     if row is None:
         # A report of other settings must not stand beside these runs if this stops halfway.
         (folder / FILE).unlink(missing_ok=True)
-        row = run_row(planned, runner, scoring)
+        row = run_row(plan, runner, scoring)
         keyed = {name: stage.with_report(key=key) for name, stage in row.stages.items()}
         row = replace(row, stages=keyed)
         _write_row(row, runner.reported, folder, runner.settings.dataset, program)
@@ -300,7 +300,7 @@ def _write_row(row: Row, dataset: Dataset, folder: Path, name: str, program: str
 
 
 def _read_row(
-    planned: Planned, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
+    plan: RowPlan, form: ClaimForm, folder: Path, key: str, languages: Sequence[str]
 ) -> Row | None:
     """Read a finished row; None where its key differs or a file is missing."""
     try:
@@ -314,7 +314,7 @@ def _read_row(
             stages[name] = ScoredSystem(system, join_runs(runs))
     except InputError:
         return None
-    return Row(planned, form, stages, report.notes) if stages else None
+    return Row(plan, form, stages, report.notes) if stages else None
 
 
 def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: ClaimForm) -> str:

@@ -99,13 +99,13 @@ class RumorsConfig(ModelOptions):
 class Row:
     """Hold a system's evidence, verdicts and report.
 
-    `named` is the evidence that the verdicts name, where that is another file's.
+    `verdict_run` is the evidence that the verdicts name, where that is another file's.
     """
 
     report: SystemReport
     run: Run
     verdicts: Verdicts
-    named: Run | None = None
+    verdict_run: Run | None = None
     scores: RumorScores | None = None
 
 
@@ -116,25 +116,25 @@ def verify_rumors(config: RumorsConfig) -> str:
     Raises `UserError` for files, models and servers that cannot be used.
     """
     # Refuse what cannot be done before anything is run.
-    given = [one for one in (config.evidence, config.verification) if one is not None]
+    outputs = [file for file in (config.evidence, config.verification) if file is not None]
     require_output(config.out)
-    require(bool(given or config.systems), "systems", config.systems, "one or more files")
+    require(bool(outputs or config.systems), "systems", config.systems, "one or more files")
     systems = named_systems(config.systems, config.only) if config.systems else {}
-    if given:
+    if outputs:
         require(config.name not in systems, "name", config.name, "another than the systems'")
-    _require_outputs(config, [*systems, *([config.name] if given else [])], given)
+    _require_outputs(config, [*systems, *([config.name] if outputs else [])], outputs)
     rumors = load_rumors(config.dataset, config.split)
     others = None if config.choose_on is None else load_rumors(config.choose_on)
     _require_runnable(config, systems.values(), rumors, others)
 
     # Run and score.
-    rows, not_run = _run(config, systems, rumors, others, alone=len(systems) == 1 and not given)
+    rows, not_run = _run(config, systems, rumors, others, alone=len(systems) == 1 and not outputs)
     if config.submit is not None and not_run:
         raise UserError(f"submit: {not_run[0].system} did not run")
-    if given:
+    if outputs:
         rows.append(_read_outputs(config, rumors))
     if rumors.is_labelled:
-        rows = [_scored(row, rumors, config) for row in rows]
+        rows = [_with_scores(row, rumors, config) for row in rows]
     report = replace(_make_report(config, rumors, rows), not_run=tuple(not_run))
 
     # Write.
@@ -185,7 +185,7 @@ def _run(
             advice = system.advice or "remedy the reason, and run it again"
             not_run.append(NotRun(name, "original", str(error), advice))
             continue
-        rows.append(_described(system, result, rumors))
+        rows.append(_row_of(system, result, rumors))
     return rows, not_run
 
 
@@ -200,9 +200,9 @@ def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
     return [f"{line}, {silent} of them without a verdict." if silent else f"{line}."]
 
 
-def _require_outputs(config: RumorsConfig, names: Sequence[str], given: Sequence[Path]) -> None:
+def _require_outputs(config: RumorsConfig, names: Sequence[str], outputs: Sequence[Path]) -> None:
     """Check all that is written, before anything is run. Raises `UserError`."""
-    inputs = [config.dataset, *filter(None, [config.choose_on]), *given, *config.systems]
+    inputs = [config.dataset, *filter(None, [config.choose_on]), *outputs, *config.systems]
     files = [(config.out / ANOVA, "systems")]
     for name in names:
         files.append((config.out / name / EVIDENCE, "\tQ0\t"))
@@ -260,7 +260,7 @@ def folds_of(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
     return [frozenset(rumor.id for rumor in by_label[fold::folds]) for fold in range(folds)]
 
 
-def _described(system: System, result: SystemResult, rumors: Rumors) -> Row:
+def _row_of(system: System, result: SystemResult, rumors: Rumors) -> Row:
     """Describe a system's result; a verdict is the last stage's note."""
     label = system.label_of()
     failures = {
@@ -288,13 +288,13 @@ def _read_outputs(config: RumorsConfig, rumors: Rumors) -> Row:
     if config.verification is None:
         assert run is not None
         return Row(report, run, {})
-    verdicts, named = read_verification(config.verification, rumors)
-    return Row(report, named if run is None else run, verdicts, named)
+    verdicts, evidence = read_verification(config.verification, rumors)
+    return Row(report, evidence if run is None else run, verdicts, evidence)
 
 
-def _scored(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
+def _with_scores(row: Row, rumors: Rumors, config: RumorsConfig) -> Row:
     scores = score_rumors(
-        rumors, row.run, row.verdicts, config.repeats, config.seed, named=row.named
+        rumors, row.run, row.verdicts, config.repeats, config.seed, verdict_run=row.verdict_run
     )
     table: Table = {rumors.language: {**scores.known, "queries": len(rumors.rumors)}}
     report = replace(
@@ -316,8 +316,8 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[Row]) -> R
     )
     first = None if main is None else main.scores
     headline = {name: None if first is None else first.values[name] for name in HEADLINE}
-    known = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
-    notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in known))
+    metrics = dict.fromkeys(name for row in rows if row.scores for name in row.scores.known)
+    notes = (*report.notes, *(f"{name}: {DEFINITIONS[name]}." for name in metrics))
     report = replace(report, headline=headline, notes=notes)
     return with_published(report, [row.report for row in rows if not row.report.simulated])
 
@@ -371,10 +371,10 @@ def _report_parts(report: Report, config: RumorsConfig, rows: Sequence[Row]) -> 
         parts.append(TextTable(head, cells, numeric=numeric))
     for row in rows:
         for choice in row.report.choices:
-            said = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
+            notes = "; ".join([f"{choice.metric} {choice.score:.4f} there", *choice_notes(choice)])
             parts.append(
                 f"{row.report.name}: chosen among {choice.compared} on {choice.claims} rumours of "
-                f"{choice.split}: {choice_text(choice)} ({said})."
+                f"{choice.split}: {choice_text(choice)} ({notes})."
             )
     if (left := report.not_run_table()) is not None:
         parts += [f"Not run ({len(report.not_run)}):", left]

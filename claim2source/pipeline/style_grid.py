@@ -171,13 +171,13 @@ def add_styles(
                 own[name] = _cell(row, name, read[key], claims, sources, runner, options, settings)
         except (UserError, MemoryError, RuntimeError) as error:
             # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
-            failed = not_run_row(row.planned.system, row.form, error)
+            failed = not_run_row(row.plan.system, row.form, error)
             not_run.append(replace(failed, system=f"{failed.system}: styles"))
             continue
-        for one in own.values():
-            if one.report.runs:
-                write_runs(one.run.top(WRITTEN), dataset, out / one.report.runs)
-                write_submissions(one.run, dataset, out / one.report.runs)
+        for cell in own.values():
+            if cell.report.runs:
+                write_runs(cell.run.top(WRITTEN), dataset, out / cell.report.runs)
+                write_submissions(cell.run, dataset, out / cell.report.runs)
         cells |= own
         if own:
             title = f"{row.name}: every cell against S0C0"
@@ -209,13 +209,13 @@ def add_styles(
 
 
 def _has_grid(row: Row) -> bool:
-    behind = row.planned.checkpoint is not None and bool(row.planned.system.stages)
-    return row.planned.varied is None and not behind
+    behind = row.plan.checkpoint is not None and bool(row.plan.system.stages)
+    return row.plan.varied is None and not behind
 
 
 def _reads_originals(row: Row, runtime: SystemRuntime) -> bool:
     """Tell whether originals of foreign claims are rewritten; `UserError` where parts differ."""
-    first, form = row.planned.system.first, row.planned.system.claims or row.form
+    first, form = row.plan.system.first, row.plan.system.claims or row.form
     parts = first.parts if isinstance(first, RouteNode) else (first,)
     if len({part.form_of(form, runtime) == "original" for part in parts}) > 1:
         raise UserError(f"{row.name}: some of its parts read translations and some do not")
@@ -233,7 +233,7 @@ def _cell(
     settings: Scoring,
 ) -> ScoredSystem:
     """Run and score a cell; a claim with several versions has the mean of its scores."""
-    dataset, system = runner.reported, row.planned.system
+    dataset, system = runner.reported, row.plan.system
     results = [
         runner.run(system, row.form, replace(dataset, claims=of_claims, sources=of_sources))
         for of_sources in views.sources[sources]

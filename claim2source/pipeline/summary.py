@@ -23,10 +23,10 @@ def summary_parts(report: Report, folder: Path, more: Sequence[Part] = ()) -> li
     """
     scores = _scores(report)
     parts: list[Part] = [*(_first(scores) if scores is not None else ()), *fitting(more)]
-    parts += _listed("Chosen on claims that nothing is reported on:", _choices(report))
-    parts += ["\n".join(_wrapped(note) for note in report.notes)] if report.notes else []
-    not_run = [f"{one.system} ({one.claims}): {one.reason}; {one.advice}" for one in report.not_run]
-    parts += _listed(f"Not run ({len(report.not_run)}):", not_run)
+    parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
+    parts += ["\n".join(_wrap(note) for note in report.notes)] if report.notes else []
+    not_run = [f"{row.system} ({row.claims}): {row.reason}; {row.advice}" for row in report.not_run]
+    parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
     if (tests := _tests(report)) is not None:
         parts += [f"Tests of {MAIN_METRIC}, p after Holm within each family:", *_first(tests)]
     if (published := _published(report)) is not None:
@@ -52,7 +52,7 @@ def _scores(report: Report) -> TextTable | None:
         return None
     main = MAIN_METRIC if MAIN_METRIC in scored[0].macro else next(iter(scored[0].macro))
     languages = sorted_languages(lang for system in scored for lang in system.languages)
-    shown = languages if 1 < len(languages) <= 4 else ()
+    by_language = languages if 1 < len(languages) <= 4 else ()
     deep = [m for m in scored[0].macro if m.startswith("recall@")][-1:]
     rows: list[list[Cell]] = []
     for system in scored:
@@ -61,14 +61,14 @@ def _scores(report: Report) -> TextTable | None:
         seconds = None if cost is None or not cost.seconds else f"{cost.seconds:.1f}"
         rows.append(
             [
-                *(_short(title, 54 - 8 * len(shown)), _short(system.claims, 10)),
-                *(system.languages.get(language, {}).get(main) for language in shown),
+                *(_short(title, 54 - 8 * len(by_language)), _short(system.claims, 10)),
+                *(system.languages.get(language, {}).get(main) for language in by_language),
                 *(system.macro[main], system.bounds(MACRO, main)),
                 *(system.macro.get(metric) for metric in deep),
                 f">{seconds}" if cost is not None and cost.reused and seconds else seconds,
             ]
         )
-    columns = ["system", "claims", *shown, f"{main} {MACRO}", "95 %", *deep, "seconds"]
+    columns = ["system", "claims", *by_language, f"{main} {MACRO}", "95 %", *deep, "seconds"]
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
 
 
@@ -76,14 +76,16 @@ def _tests(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
     for family in report.tests:
         # Of several languages the macro average is told; the files have each.
-        several = any(one.family == family.family and one.average == MACRO for one in report.tests)
+        several = any(
+            test.family == family.family and test.average == MACRO for test in report.tests
+        )
         own = f"{family.average} claims (a family of its own)"
         if family.family.endswith(own) or family.average == "micro" and several:
             continue
-        for one in family.comparisons:
-            bounds = f"{one.low:+.4f} to {one.high:+.4f}"
-            name, baseline = _short(one.system, 30), _short(one.baseline, 24)
-            rows.append([name, baseline, f"{one.difference:+.4f}", bounds, one.p_holm, one.verdict])
+        for pair in family.comparisons:
+            bounds = f"{pair.low:+.4f} to {pair.high:+.4f}"
+            names = _short(pair.system, 30), _short(pair.baseline, 24)
+            rows.append([*names, f"{pair.difference:+.4f}", bounds, pair.p_holm, pair.verdict])
     columns = ["system", "against", "difference", "95 %", "p", "verdict"]
     numeric = [False, False, True, True, True, False]
     return TextTable(columns, rows, numeric=numeric) if rows else None
@@ -105,13 +107,13 @@ def _published(report: Report) -> TextTable | None:
 
 
 def _choices(report: Report) -> list[str]:
-    named = [(system.name, system.choices) for system in report.scored]
+    choices_of = [(system.name, system.choices) for system in report.scored]
     if report.training is not None and report.training.choice is not None:
-        named.append(("training", (report.training.choice,)))
+        choices_of.append(("training", (report.training.choice,)))
     return [
         f"{name}: {choice_text(choice)} ({choice.metric} {choice.score:.4f} on {choice.claims} "
         f"claims of {choice.split})"
-        for name, choices in named
+        for name, choices in choices_of
         for choice in choices
     ]
 
@@ -122,15 +124,15 @@ def _first(table: TextTable) -> list[Part]:
     return [table._replace(rows=table.rows[:_ROWS]), *more]
 
 
-def _listed(head: str, lines: Sequence[str]) -> list[Part]:
+def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
     if not lines:
         return []
-    shown = [f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}" for line in lines]
+    items = [f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}" for line in lines]
     more = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
-    return ["\n".join([head, *map(_wrapped, shown[:_LINES]), *more])]
+    return ["\n".join([head, *map(_wrap, items[:_LINES]), *more])]
 
 
-def _wrapped(line: str) -> str:
+def _wrap(line: str) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False)
 
 

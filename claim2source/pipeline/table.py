@@ -31,7 +31,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.families import declared_families
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.plan import Planned, checkpoints_of, over_forms, plan
+from claim2source.pipeline.plan import RowPlan, checkpoints_of, over_forms, plan
 from claim2source.pipeline.rows import (
     Row,
     by_model,
@@ -141,7 +141,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         bounded = [MAIN_METRIC] if tuple(self.metrics) == METRICS else scored
         return Scoring(scored, self.repeats if self.tests else 0, self.seed, bounded=bounded)
 
-    def planned(self) -> list[Planned]:
+    def plans(self) -> list[RowPlan]:
         """List the systems to evaluate, each with its own claim form. Raises `UserError`."""
         shipped = shipped_files()
         systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
@@ -169,7 +169,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
     """
     # Plan, and refuse what cannot be done before anything is run.
-    training, planned = _training(config.checkpoint), config.planned()
+    training, plans = _training(config.checkpoint), config.plans()
     for name in config.checkpoint:
         require_model(replace(config.model, name=name))
     if config.styles is not None:
@@ -181,10 +181,10 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
     if config.rewrites and rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     forms, notes = distinct_forms(config.claims, dataset.claims)
-    planned = over_forms(planned, forms)
-    names = [item.name for item in planned]
+    plans = over_forms(plans, forms)
+    names = [plan.name for plan in plans]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
-    if config.submit and any(item.system.is_simulated for item in planned):
+    if config.submit and any(plan.system.is_simulated for plan in plans):
         allowed = "none of a simulated stage, or of one that is handed the golds"
         raise ConfigError("submit", str(config.submit), allowed)
 
@@ -202,7 +202,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
         notes += [f"{', '.join(deeper)}: left out, deeper than --depth {config.depth}."]
     output = Output(config.out, config.submit, config.wandb, as_plain(config))
     runner, scoring = SystemRunner(dataset, settings), config.scoring
-    evaluation = Evaluation(planned, runner, scoring, notes, config.styles, output, training)
+    evaluation = Evaluation(plans, runner, scoring, notes, config.styles, output, training)
     return evaluation.write()
 
 
@@ -235,7 +235,7 @@ class Evaluation:
     alike; `styles` adds their cells; `training` is that of the checkpoints.
     """
 
-    planned: Sequence[Planned]
+    plans: Sequence[RowPlan]
     runner: SystemRunner
     scoring: Scoring
     notes: Sequence[str] = ()
@@ -247,8 +247,8 @@ class Evaluation:
         """Run and score the planned systems; list those that fail as not run."""
         rows: dict[int, Row] = {}
         failed: dict[int, NotRun] = {}
-        for number in watched(by_model(self.planned), "systems", len(self.planned)):
-            item = self.planned[number]
+        for number in watched(by_model(self.plans), "systems", len(self.plans)):
+            item = self.plans[number]
             try:
                 if self.output is None:
                     rows[number] = run_row(item, self.runner, self.scoring)
@@ -265,17 +265,17 @@ class Evaluation:
     def report(self, rows: Sequence[Row], not_run: Sequence[NotRun]) -> Report:
         """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
         dataset, scored = self.runner.reported, scored_rows(rows)
-        on_chosen = [row for row in rows if row.planned.is_chosen]
-        alone = [row.name for row in on_chosen if not row.planned.suffix]
+        on_chosen = [row for row in rows if row.plan.is_chosen]
+        alone = [row.name for row in on_chosen if not row.plan.suffix]
         alone = [rows[0].name] if len(rows) == 1 and not not_run else alone
         reports = {name: system.report for name, system in scored.items()}
         main = alone[0] if len(alone) == 1 else None
         name, program = (self.runner.settings.dataset, PROGRAM) if self.output else (None, "")
         report = make_report(dataset, reports, main, name=name, program=program)
         # First stages are asked for more than any metric needs; later ones may cut the lists.
-        cut = scored_rows([row for row in rows if row.planned.system.stages])
+        cut = scored_rows([row for row in rows if row.plan.system.stages])
         report = with_depth_notes(report, cut, dataset)
-        chosen = {one.name for row in on_chosen if (one := row.planned.checkpoint)}
+        chosen = {checkpoint.name for row in on_chosen if (checkpoint := row.plan.checkpoint)}
         of_rows = [
             f"{row.name}: {note}" for row in rows for note in row.notes if note not in report.notes
         ]
@@ -316,7 +316,7 @@ class Evaluation:
             output.wandb, tables, folder=output.folder, program=program, config=output.settings
         )
         if output.submit is not None and report.not_run:
-            name, why = self.planned[0].name, report.not_run[0].reason
+            name, why = self.plans[0].name, report.not_run[0].reason
             raise UserError(f"submit: {name} did not run: {why}")
         return f"{title}\n{render(summary_parts(report, output.folder, details))}"
 
@@ -344,10 +344,10 @@ def evaluate_systems(
     """
     by_name = systems if isinstance(systems, Mapping) else read_systems([Path(systems)])
     distinct, notes = distinct_forms(forms, dataset.claims)
-    planned = (Planned(replace(system, name=name)) for name, system in by_name.items())
+    plans = (RowPlan(replace(system, name=name)) for name, system in by_name.items())
     runner = SystemRunner(dataset, settings or RunSettings())
     scoring = Scoring(repeats=repeats, seed=seed)
-    evaluation = Evaluation(over_forms(planned, distinct), runner, scoring, notes)
+    evaluation = Evaluation(over_forms(plans, distinct), runner, scoring, notes)
     return evaluation.report(*evaluation.rows())
 
 

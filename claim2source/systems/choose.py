@@ -221,7 +221,9 @@ def choose(
         far = {
             setting: steps[setting] if distance is None else distance(setting) for setting in near
         }
-        chosen = min(near, key=lambda one: (round(far[one], 12), -scores[one], steps[one]))
+        chosen = min(
+            near, key=lambda setting: (round(far[setting], 12), -scores[setting], steps[setting])
+        )
         if scores[chosen] == top:
             first = chosen
     recorded = tuple(
@@ -521,7 +523,9 @@ def choose_margin(
         reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
         is_asked = np.array([why is None for why in reasons])
         tried[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
-    chosen, choice = choose(MARGIN, tried, weighing, settings=lambda one: {MARGIN: one}, rule=rule)
+    chosen, choice = choose(
+        MARGIN, tried, weighing, settings=lambda margin: {MARGIN: margin}, rule=rule
+    )
     both = f"asks about {shares[chosen]:.1%} of these claims"
     everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
     return chosen, replace(choice, note=f"{both}; {everywhere} {weighing.score(old):.4f}")

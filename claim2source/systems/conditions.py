@@ -57,8 +57,8 @@ class WhenConfig(Settings):
         doubtful = [claim for claim in claims if claim.id not in notes]
         if not doubtful:
             return undoubted
-        asked = stage(doubtful, run.restricted(claim.id for claim in doubtful))
-        return join_results([asked, undoubted], claims)
+        result = stage(doubtful, run.restricted(claim.id for claim in doubtful))
+        return join_results([result, undoubted], claims)
 
 
 def margin_of(run: Run, claim: str) -> float:

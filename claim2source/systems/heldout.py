@@ -25,7 +25,7 @@ from claim2source.text import ClaimForm
 
 log = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 Trained = Manifest | RerankerManifest
 TRAIN_SPLIT, VAL_SHARE, VAL_SEED = "train", 0.1, 13
 
@@ -95,7 +95,7 @@ def carve(
     return SelectionData(rest, val, "", seen_claims(rest, val), mix)
 
 
-def known_to_none(selections: Sequence[SelectionData]) -> SelectionData:
+def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:
     """Return the claims that none of several models was trained on.
 
     They are weighed as those of the first that held some out. Raises `NothingToChooseOn` where no
@@ -129,8 +129,8 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
         if selection.val is not selection.train
     }
     selection = next(iter((held_out or selections).values()))
-    for name, one in held_out.items():
-        if one.val.fingerprint != selection.val.fingerprint:
+    for name, other in held_out.items():
+        if other.val.fingerprint != selection.val.fingerprint:
             raise UserError(
                 f"routes.{language}: {next(iter(held_out))} and {name} held out other claims of "
                 "train: train them with the same data.val_share, val_seed and val_seen_share"
@@ -146,23 +146,23 @@ class HeldOut:
     """Answer which claims of a data set something may be chosen on, for one reported split.
 
     `manifests` are those of all that was trained and is part of what is chosen: their training
-    must not have seen the claims. None stands for a model without one. `given` are the claims
-    themselves, in place of a data set's train, with `labels`, their verdicts.
+    must not have seen the claims. None stands for a model without one. `own_train` are the
+    claims themselves, in place of a data set's train, with `labels`, their verdicts.
     """
 
     dataset: str
     reported: str
     choosing: ChoosingOn = ChoosingOn()
-    given: Dataset | None = None
+    own_train: Dataset | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    _made: dict[str, Any] = field(default_factory=dict, init=False)
+    _values: dict[str, Any] = field(default_factory=dict, init=False)
     _shared: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, init=False)
 
     def without(self, claims: Collection[str]) -> HeldOut:
         """Remove some of the given claims, which are reported: a fold of a cross-validation."""
-        assert self.given is not None
-        rest = self.given.with_claims(
-            claim for claim in self.given.claims if claim.id not in claims
+        assert self.own_train is not None
+        rest = self.own_train.with_claims(
+            claim for claim in self.own_train.claims if claim.id not in claims
         )
         other = HeldOut(self.dataset, self.reported, self.choosing, rest, self.labels)
         other._shared = self._shared
@@ -172,21 +172,21 @@ class HeldOut:
         """Return the values per claim, by id, that depend on no other claim; folds share them."""
         return self._shared.setdefault(repr(key), {})
 
-    def once(self, key: object, make: Callable[[], Made]) -> Made:
+    def once(self, key: object, make: Callable[[], Value]) -> Value:
         """Return the value made for a key of the same content, else make it."""
         text = repr(key)
-        if text not in self._made:
-            self._made[text] = make()
-        made: Made = self._made[text]
-        return made
+        if text not in self._values:
+            self._values[text] = make()
+        value: Value = self._values[text]
+        return value
 
     def train(self, split: str | None = None) -> Dataset:
         """Load the claims for parts without weights: all of train, or of the split that is named.
 
         Raises `NothingToChooseOn` where it is the reported one, is not there, or has no golds.
         """
-        if self.given is not None:
-            return self._with_golds(self.given)
+        if self.own_train is not None:
+            return self._with_golds(self.own_train)
         split = self.choosing.split or split or TRAIN_SPLIT
         return self.once(split, lambda: self._load(split))
 
@@ -216,11 +216,11 @@ class HeldOut:
         `UserError` for settings that contradict a trained one's, `NothingToChooseOn` where no
         claim with a gold is left.
         """
-        if self.given is not None:
-            return SelectionData(self.given, self.given, labels=self.labels)
+        if self.own_train is not None:
+            return SelectionData(self.own_train, self.own_train, labels=self.labels)
         models = list(manifests) or [None]
         return self.once(
-            models, lambda: known_to_none([self._unknown_to(model) for model in models])
+            models, lambda: unknown_to_all([self._unknown_to(model) for model in models])
         )
 
     def _unknown_to(self, manifest: Trained | None) -> SelectionData:
@@ -238,7 +238,7 @@ class HeldOut:
             return selection  # the base was trained on other data, or not at all
         if self.choosing.val == "train":
             raise UserError(_KNOWS_TRAIN)
-        return known_to_none([selection, of_base])
+        return unknown_to_all([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
         """Find the claims that a model's last training held out; all of train without one."""
@@ -255,9 +255,9 @@ class HeldOut:
         selection = self.carved(data)
         note = ""
         if trained and data.val_sha256 != selection.val.fingerprint:
-            known = _claims_of(data, self.dataset)
-            if known is not None:
-                return self._without(train, known, selection)
+            claims = _claims_of(data, self.dataset)
+            if claims is not None:
+                return self._without(train, claims, selection)
             note = _DIFFERS
             if data.dataset is not None:
                 note += f", and {data.dataset}, which it was trained on, is not here"
@@ -324,7 +324,7 @@ class Fitting:
         """Return how a setting is chosen."""
         return self.held_out.choosing.rule
 
-    def once(self, made_of: object, make: Callable[[], Made]) -> Made:
+    def once(self, made_of: object, make: Callable[[], Value]) -> Value:
         """Choose a setting, once for equal parts, form and texts, whatever they are called."""
         return self.held_out.once((made_of, self.form), make)
 

@@ -128,11 +128,11 @@ class GridNode(Node, ABC):
         self.require_supported()
         if not self.grid or self.fitted:
             return self, []
-        node, choice = self.chosen(fitting)
+        node, choice = self.choose_settings(fitting)
         return replace(node, fitted=True), [choice]
 
     @abstractmethod
-    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+    def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
         """Choose the settings of the grid."""
 
 
@@ -144,7 +144,7 @@ class BM25Node(GridNode):
 
     kind = "bm25"
 
-    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+    def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
         """Choose the settings of the grid, with the claim form that it is run with."""
         form = self.form_of(fitting.form, fitting.runtime)
         base = replace(self.bm25, claims=form)
@@ -181,7 +181,7 @@ class FieldedNode(GridNode):
 
     kind = "fielded"
 
-    def chosen(self, fitting: Fitting) -> tuple[Self, Choice]:
+    def choose_settings(self, fitting: Fitting) -> tuple[Self, Choice]:
         """Choose the settings of the grid; folds share what depends on no other claim."""
         made_of = self.fielded, self.grid, fitting.train_split
         scores = fitting.held_out.shared(made_of)
@@ -281,7 +281,7 @@ class RunNode(Node):
         return SavedRun(self.run).index(sources)
 
 
-class Unwritten:
+class SearchOnly:
     """Refuse to be written: a system is not an index in a folder."""
 
     def save(self, folder: str | Path) -> None:
@@ -340,7 +340,7 @@ class HybridNode(Node):
         if not self.fits or self.fitted:
             return node, choices
 
-        def chosen() -> tuple[FusionConfig, Choice]:
+        def choose_here() -> tuple[FusionConfig, Choice]:
             selection = fitting.held_out.claims([manifest])
             index = node.index(selection.val.sources, fitting.runtime, fitting.form)
             first, second = index.rankings(selection.val.claims, _DEEPEST_FUSION)
@@ -355,7 +355,7 @@ class HybridNode(Node):
                 rule=fitting.rule,
             )
 
-        fusion, choice = fitting.once(_unnamed(node), chosen)
+        fusion, choice = fitting.once(_unnamed(node), choose_here)
         return replace(node, fusion=fusion, fitted=True), [*choices, choice]
 
     def index(
@@ -380,7 +380,7 @@ class HybridNode(Node):
         return f"{kind}:{self.dense.label_of()}"
 
 
-class HybridNodeIndex(Unwritten):
+class HybridNodeIndex(SearchOnly):
     """Search the indexes of a hybrid's parts and fuse their rankings."""
 
     def __init__(self, node: HybridNode, sparse: Index, dense: Index) -> None:
@@ -499,7 +499,7 @@ class RouteNode(Node):
 
 
 @dataclass(frozen=True)
-class _RouteIndex(Unwritten):
+class _RouteIndex(SearchOnly):
     node: RouteNode
     sources: Sequence[Source]
     runtime: SystemRuntime
@@ -570,14 +570,14 @@ def _choose_route(language: str, parts: Sequence[AnyNode], fitting: Fitting) -> 
     )
 
 
-def rebuilt(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
+def rebuild(node: AnyNode, change: Callable[[AnyNode], AnyNode]) -> AnyNode:
     """Rebuild a tree with every node changed, parts before the nodes that hold them."""
     if isinstance(node, HybridNode):
-        sparse, dense = rebuilt(node.sparse, change), rebuilt(node.dense, change)
+        sparse, dense = rebuild(node.sparse, change), rebuild(node.dense, change)
         node = replace(node, sparse=sparse, dense=dense)
     elif isinstance(node, RouteNode):
         routes = {
-            language: tuple(rebuilt(part, change) for part in parts)
+            language: tuple(rebuild(part, change) for part in parts)
             for language, parts in node.routes.items()
         }
         node = replace(node, routes=routes)

@@ -113,7 +113,7 @@ class _DenseSettings(Settings):
 Systems = dict[str, System]
 # Name -> its entry, and all the values of its file, which know their lines.
 Entries = dict[str, tuple[SystemEntry, YamlMapping]]
-Made = TypeVar("Made")
+Config = TypeVar("Config")
 
 
 def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> Systems:
@@ -240,20 +240,20 @@ class _Reader:
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
-        self._made: Systems = {}
+        self._systems: Systems = {}
         self._open: list[str] = []
 
     def system(self, name: str) -> System:
         """Make the system of a name. Raises `InputError` with the file and the name."""
-        if name in self._made:
-            return self._made[name]
+        if name in self._systems:
+            return self._systems[name]
         entry, values = self.entries[name]
         if name in self._open:
             why = f"names itself: {' -> '.join([*self._open, name])}"
             raise ConfigError(name, "", "", why).at(_line_of(values, name, "retrieve"))
         self._open.append(name)
         try:
-            made = self._system(name, entry)
+            system = self._system(name, entry)
         except ConfigError as error:
             if error.key == name:  # it says all that there is to say
                 raise
@@ -261,8 +261,8 @@ class _Reader:
             raise ConfigError(name, "", "", why).at(_line_of(values, name, error.key)) from None
         finally:
             self._open.pop()
-        self._made[name] = made
-        return made
+        self._systems[name] = system
+        return system
 
     def _system(self, name: str, entry: SystemEntry) -> System:
         stages: tuple[SystemStage, ...] = ()
@@ -291,11 +291,11 @@ class _Reader:
                 several[0], name=several[0].name or name, label=several[0].label or label
             )
         routes = {DEFAULT: several}
-        for language, given in (entry.routes or {}).items():
+        for language, node in (entry.routes or {}).items():
             if language == DEFAULT:
                 allowed = "a language, such as de; `retrieve` is for the others"
-                raise ConfigError(f"routes.{language}", given, allowed)
-            routes[language] = self._several(given, f"routes.{language}")
+                raise ConfigError(f"routes.{language}", node, allowed)
+            routes[language] = self._several(node, f"routes.{language}")
         for language, nodes in routes.items():
             if any(isinstance(node, RouteNode) for node in nodes):
                 allowed = "a node without routes of its own"
@@ -304,31 +304,31 @@ class _Reader:
 
     def _several(self, value: Any, key: str) -> tuple[AnyNode, ...]:
         nodes = value if isinstance(value, list) else [value]
-        made = tuple(self._node(node, key) for node in nodes)
-        if not made or any(one in made[:i] for i, one in enumerate(made)):
+        parts = tuple(self._node(node, key) for node in nodes)
+        if not parts or any(part in parts[:i] for i, part in enumerate(parts)):
             raise ConfigError(key, value, "a node, or a list of different ones")
-        return made
+        return parts
 
-    def _node(self, given: Any, key: str) -> AnyNode:
-        if isinstance(given, str):
-            if given not in self.entries:
+    def _node(self, node: Any, key: str) -> AnyNode:
+        if isinstance(node, str):
+            if node not in self.entries:
                 kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(key, given, f"{kinds}, or the name of a system")
-            return self._shared_node(given, key)
-        if not isinstance(given, Mapping):
-            raise ConfigError(key, given, f"one of {', '.join(KINDS)}, or a name")
-        kind, *others = [kind for kind in KINDS if kind in given] or [""]
+                raise ConfigError(key, node, f"{kinds}, or the name of a system")
+            return self._shared_node(node, key)
+        if not isinstance(node, Mapping):
+            raise ConfigError(key, node, f"one of {', '.join(KINDS)}, or a name")
+        kind, *others = [kind for kind in KINDS if kind in node] or [""]
         if not kind or others:
-            raise ConfigError(key, given, f"exactly one of {', '.join(KINDS)}")
-        if (claims := given.get("claims")) is not None:
+            raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}")
+        if (claims := node.get("claims")) is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
-        beside = {name: value for name, value in given.items() if name not in (kind, "claims")}
+        beside = {name: value for name, value in node.items() if name not in (kind, "claims")}
         make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
         if make_node is not None:
-            return replace(make_node(given[kind], beside, f"{key}."), claims=claims)
+            return replace(make_node(node[kind], beside, f"{key}."), claims=claims)
         for name, entry in beside.items():
             raise ConfigError(f"{key}.{name}", entry, "none here")
-        return replace(_leaf_node(kind, given[kind], f"{key}.{kind}"), claims=claims)
+        return replace(_leaf_node(kind, node[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared_node(self, name: str, key: str) -> AnyNode:
         system = self.system(name)
@@ -388,7 +388,7 @@ def _leaf_node(kind: str, value: Any, key: str) -> BM25Node | FieldedNode | RunN
     return RunNode(run=make(SavedRunConfig, settings, f"{key}."))
 
 
-def _read_grid(kind: type[Made], value: Any, key: str, usual: Grid) -> tuple[Made, Grid]:
+def _read_grid(kind: type[Config], value: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
     """Read settings; lists are values to choose from, `k1: fit` stands for the usual ones."""
     settings = dict(_mapping(value, key))
     lists = dict(usual) if settings.get("k1") == FIT else {}

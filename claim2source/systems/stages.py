@@ -159,7 +159,7 @@ def models_of(stage: Stage) -> list[str]:
     """Name the models of a stage, any of which may have been trained on claims."""
     if isinstance(stage, Learned):
         views = ((view.name, view.view.model) for view in stage.fusion.views)
-        return [stage.models.get(name, one.name) for name, one in views if one is not None]
+        return [stage.models.get(name, view.name) for name, view in views if view is not None]
     model = getattr(stage, "model", None)
     return [model] if isinstance(model, str) else []
 
@@ -218,22 +218,22 @@ def apply_stage(
     stage = with_runtime(stage, store, device, progress)
     key = None
     if store is not None:
-        asked = request_key(
+        inputs = request_key(
             claims,
             [[claim.text, claim.translation, claim.lang] for claim in claims],
             content_hash([asdict(source) for source in sources]),
             len(before.run),
         )
         identity = getattr(stage, "identity", None)
-        made = [sys.modules[kind.__module__] for kind in type(stage).__mro__]
-        code = [inspect.getsource(module) for module in made if _is_python(module)]
+        modules = [sys.modules[kind.__module__] for kind in type(stage).__mro__]
+        code = [inspect.getsource(module) for module in modules if _is_python(module)]
         key = {
             "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
             "settings": asdict(stage),  # type: ignore[call-overload]
             "code": content_hash(code),
             "identity": dict(identity) if identity is not None else None,
             "ranking": content_hash([list(row) for row in before.run]),
-            **asked,
+            **inputs,
         }
 
     def apply() -> Result:
@@ -260,8 +260,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
             settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
         elif spec.name.endswith("prompt") and isinstance(value, str):
             prompt = read_prompt(value)
-            made = {"version": prompt.version, "sha256": file_hash(prompt.path)}
-            settings[spec.name] = {"name": prompt.name, **made}
+            origin = {"version": prompt.version, "sha256": file_hash(prompt.path)}
+            settings[spec.name] = {"name": prompt.name, **origin}
         elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
             settings[spec.name] = value
     return settings
@@ -279,11 +279,11 @@ def apply_stages(
 
     `on_stage` is called with the name of each before it is applied.
     """
-    results = [StageResult(*one) for one in before]
-    for one in stages:
-        on_stage(one.name)
-        result = one.apply(claims, sources, results, runtime)
-        results.append(StageResult(one.name, result))
+    results = [StageResult(*result) for result in before]
+    for stage in stages:
+        on_stage(stage.name)
+        result = stage.apply(claims, sources, results, runtime)
+        results.append(StageResult(stage.name, result))
     return results[len(before) :]
 
 
@@ -302,8 +302,8 @@ def label_of_stage(name: str, stage: Any) -> str:
     def changed(config: Any, front: str = "") -> Iterator[str]:
         for spec in dataclasses.fields(config):
             value = getattr(config, spec.name)
-            made = spec.default_factory
-            default = spec.default if made is dataclasses.MISSING else made()
+            factory = spec.default_factory
+            default = spec.default if factory is dataclasses.MISSING else factory()
             if spec.name == "model" and value:
                 yield f"{front}model={Path(value).name}"
             elif dataclasses.is_dataclass(value):
@@ -327,33 +327,33 @@ def fit_stages(
     `before` are the named results of the first stage for `data`, the claims of val with a gold.
     Pairs are scored once: their scores are in the store.
     """
-    results = [StageResult(*one) for one in before]
+    results = [StageResult(*result) for result in before]
     fitted, choices = list[SystemStage](), list[Choice]()
-    last = max((number for number, one in enumerate(stages) if one.fits), default=-1)
+    last = max((number for number, stage in enumerate(stages) if stage.fits), default=-1)
 
     def run(stage: SystemStage) -> StageResult:
         return apply_stages([stage], results, data.claims, data.sources, runtime)[0]
 
-    for number, one in enumerate(stages):
-        if MIX in one.fits:
-            runs = {mix: run(one.with_setting(MIX, mix)).result.run for mix in MIXES}
+    for number, stage in enumerate(stages):
+        if MIX in stage.fits:
+            runs = {mix: run(stage.with_setting(MIX, mix)).result.run for mix in MIXES}
             mix, choice = choose_mix(runs, selection.weighing(data), rule, selection.note)
-            one = one.with_setting(MIX, mix)
+            stage = stage.with_setting(MIX, mix)
             choices.append(choice)
-        if THRESHOLD in one.fits:
+        if THRESHOLD in stage.fits:
             if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
                 why = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
                 raise NothingToChooseOn(why)
-            threshold, choice = choose_threshold(run(one).result, data, selection.labels)
-            one = one.with_setting(THRESHOLD, threshold)
+            threshold, choice = choose_threshold(run(stage).result, data, selection.labels)
+            stage = stage.with_setting(THRESHOLD, threshold)
             choices.append(choice)
-        if MARGIN in one.fits:
+        if MARGIN in stage.fits:
             earlier = results[-2].result.run if len(results) > 1 else None
-            now, after = results[-1].result.run, run(replace(one, when=None)).result.run
-            margin, choice = choose_margin(now, after, data, one.when, earlier, rule=rule)
-            one = one.with_setting(MARGIN, margin)
+            now, after = results[-1].result.run, run(replace(stage, when=None)).result.run
+            margin, choice = choose_margin(now, after, data, stage.when, earlier, rule=rule)
+            stage = stage.with_setting(MARGIN, margin)
             choices.append(choice)
-        fitted.append(one)
+        fitted.append(stage)
         if number < last:
-            results.append(run(one))
+            results.append(run(stage))
     return tuple(fitted), choices

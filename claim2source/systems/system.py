@@ -125,10 +125,10 @@ class System:
 
         `stages` is the number of stages after the first one that it is the name of; none: all.
         """
-        named = self.stages[:stages]
-        if self.label is not None and named == self.stages:
+        first_stages = self.stages[:stages]
+        if self.label is not None and first_stages == self.stages:
             return self.label
-        return " + ".join([self.first.label_of(), *(stage.label for stage in named)])
+        return " + ".join([self.first.label_of(), *(stage.label for stage in first_stages)])
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources of a claim the first stage keeps, `depth` at least."""
@@ -140,7 +140,7 @@ class System:
 
     def models(self) -> list[str]:
         """Name the models of its stages, any of which may have been trained on claims."""
-        return [model for one in self.stages for model in models_of(one.stage)]
+        return [model for stage in self.stages for model in models_of(stage.stage)]
 
     def on_checkpoint(
         self,
@@ -279,8 +279,8 @@ class SystemIndex:
         stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
         after = stages[len(result.parts) + 1 :]
         cost = result.cost
-        for _, one in after:
-            cost = cost.over_same(one.cost)
+        for _, stage_result in after:
+            cost = cost.over_same(stage_result.cost)
         models = _dense_models(system.first, dict.fromkeys(claim.lang for claim in claims))
         main = system.first.main_model
         return SystemResult(
@@ -337,7 +337,7 @@ class SystemRunner:
         """Return the claims that something may be chosen on."""
         return HeldOut(self.settings.dataset, self.reported.split, self.settings.choosing)
 
-    def fitted(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
+    def fit(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
         """Choose all that is to be chosen of a system for a claim form, off the reported split."""
         key = repr(system), form
         if key not in self._fitted:
@@ -353,7 +353,7 @@ class SystemRunner:
         `form` is the claim form; none: the system's own. Raises `UserError` where it cannot run.
         """
         data = self.reported if dataset is None else dataset
-        fitted, last = self.fitted(system, form), self._last
+        fitted, last = self.fit(system, form), self._last
         if last is None or last.fitted != fitted or last.sources != data.sources:
             self._last = None  # before the next one is built
             self._last = fitted.index(data.sources)

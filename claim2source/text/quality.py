@@ -90,14 +90,14 @@ class WrittenText:
 Judge = Callable[[str], WrittenText]
 
 
-def judged(text: str, why_bad: str | None, why_doubtful: str | None) -> WrittenText:
+def judge_text(text: str, why_bad: str | None, why_doubtful: str | None) -> WrittenText:
     """Keep a text that is doubtful at most; `why_bad` says why it is none at all."""
     if why_bad is not None:
         return WrittenText(kind="failed", why=why_bad)
     return WrittenText(text, "" if why_doubtful is None else "doubtful", why_doubtful)
 
 
-def listed(lines: Sequence[str], most: int, rest: str) -> list[str]:
+def first_lines(lines: Sequence[str], most: int, rest: str) -> list[str]:
     """Indent the first lines; `rest` says where the others are."""
     more = [f"  and {len(lines) - most} more{rest}"] if len(lines) > most else []
     return [*(f"  {line}" for line in lines[:most]), *more]

@@ -22,7 +22,7 @@ from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text import style_rules
 from claim2source.text.language import detect, why_bad_reply
 from claim2source.text.prompts import Prompt
-from claim2source.text.quality import Quality, WrittenText, judged, listed
+from claim2source.text.quality import Quality, WrittenText, first_lines, judge_text
 
 Side = Literal["claims", "sources"]
 # Which text of a claim in another language than English is rewritten, and is its C0.
@@ -68,7 +68,7 @@ class Style:
     def judge(self, original: Original, reply: str) -> WrittenText:
         """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
         bad = self.why_bad(reply, original)
-        return judged(reply, bad, bad or self.form(reply))
+        return judge_text(reply, bad, bad or self.form(reply))
 
 
 def _form_of_abstract(text: str) -> str | None:
@@ -252,7 +252,7 @@ def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewr
     if failed:
         unused = len(rewrites) - len(good)
         lines.append(f"  {len(failed)} failed, of which {unused} have no text:")
-    return lines + listed(failed, LISTED, f", in {style.name}.jsonl")
+    return lines + first_lines(failed, LISTED, f", in {style.name}.jsonl")
 
 
 def read_origin(folder: Path) -> dict[str, StyleOrigin]:

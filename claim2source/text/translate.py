@@ -10,13 +10,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import Problems
-from claim2source.core.files import atomic_folder, atomic_path
+from claim2source.core.errors import ConfigError, Problems, UserError
+from claim2source.core.files import atomic_folder, atomic_path, require_writable
 from claim2source.core.records import sorted_languages
-from claim2source.datasets.beir import CORPUS, QRELS, QUERIES
+from claim2source.datasets.beir import (
+    CORPUS,
+    DEMO,
+    QRELS,
+    QUERIES,
+    check_folders,
+    folder_of,
+)
 from claim2source.io.jsonl import JsonLines, Row
 from claim2source.text.language import detect, why_bad_reply
-from claim2source.text.quality import WrittenText, judged, lost_facts
+from claim2source.text.quality import WrittenText, judge_text, lost_facts
 
 CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -46,11 +53,29 @@ class ForeignText:
         """
         longest = max(_ALWAYS, _TIMES * len(self.text))
         bad = why_bad_reply(reply, self.text, language="en", longest=longest, may_repeat=False)
-        return judged(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
+        return judge_text(reply, bad, bad or "; ".join(lost_facts(self.text, reply)) or None)
 
 
 # Where and in which text: (id, part) -> English.
 Translations = Mapping[tuple[str, str], str]
+
+
+def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
+    """Return a data set's folder; raise `UserError` where a file would be lost or not written."""
+    if out is not None:
+        require_writable(out, "folder")
+    folder = folder_of(dataset)
+    if out is not None:
+        check_folders(folder, out)
+    elif folder.resolve() == DEMO.resolve():
+        raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
+    else:
+        require_writable(folder / QUERIES, "file")
+    if report is not None:
+        require_writable(report, "file")
+        if report.resolve().is_relative_to((out or folder).resolve()):
+            raise UserError(f"{report}: lies in the data set; choose another --report")
+    return folder
 
 
 def foreign_claims(

@@ -15,6 +15,7 @@ from claim2source.core.errors import ConfigError, InputError, said_once
 from claim2source.core.program import command_of
 from claim2source.core.terminal import say
 from claim2source.evaluation.html.page import html_report
+from claim2source.evaluation.options import ReportConfig
 from claim2source.io.wandb import wandb_mode
 from claim2source.pipeline.plan import CHOSEN, STEP_0
 from claim2source.pipeline.table import EvaluateConfig, evaluate_table
@@ -73,7 +74,7 @@ def check_after(config: FinetuneConfig) -> None:
     only = [name for name in evaluation.only if not name.startswith(of_run)]
     step_0 = f"{config.out}/checkpoints/{STEP_0}"
     try:
-        replace(evaluation, only=only, checkpoint=[step_0]).planned()
+        replace(evaluation, only=only, checkpoint=[step_0]).plans()
         if evaluation.styles is not None:
             require_texts(evaluation.styles.texts, evaluation.styles.rewritten)
     except ConfigError as error:
@@ -96,16 +97,16 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
             outputs.append(folder)
         with _logged_failure("the page"):
             if outputs:
-                page = html_report(
-                    [folder],
-                    folder / PAGE,
+                page = ReportConfig(
+                    reports=[folder],
+                    html=folder / PAGE,
                     dataset=config.data.dataset,
                     split=config.data.report_split,
                     languages=config.languages,
                     lenient=config.data.lenient,
                     wandb=wandb_mode(config.wandb.mode),
                 )
-                say(f"\n{page}")
+                say(f"\n{html_report(page)}")
                 outputs.append(folder / PAGE)
     say(next_steps(config, chosen, trained, outputs))
 

@@ -16,6 +16,7 @@ from claim2source.core.report import Report
 from claim2source.core.run import Result, Run
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.compare import read_scored
+from claim2source.evaluation.options import ReportConfig
 from claim2source.io.trec import read_run
 from claim2source.pipeline.summary import WIDTH
 from claim2source.pipeline.table import EvaluateConfig
@@ -114,7 +115,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         False, True, True
     ]  # fmt: skip
     # What a made-up verifier says is in no test and beside no published number.
-    _, compared, _ = read_scored([tmp_path / "out"])
+    _, compared, _ = read_scored(ReportConfig(reports=[tmp_path / "out"]))
     assert list(compared) == NAMES[:2]
     tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}
     assert tested == {(NAMES[1], NAMES[0])}
@@ -245,7 +246,7 @@ def test_the_ablations_that_the_paper_lacks_are_one_file() -> None:
     path = REPOSITORY / "configs" / "verify" / "sweep.yaml"
     words = ["--config", str(path), "--out", "o"]
     config = read_config(EvaluateConfig, words, program="t", description="t")
-    planned = {one.system.name: one.system for one in config.planned()}
+    planned = {one.system.name: one.system for one in config.plans()}
     assert len(planned) == 1 + sum(map(len, config.vary.values())) == 22
     stages = {
         name: [{**asdict(s.stage), **({"when": s.when} if s.when else {})} for s in one.stages]

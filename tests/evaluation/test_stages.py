@@ -12,7 +12,7 @@ from claim2source.core.run import Result, Run
 from claim2source.evaluation.html.claims import traced_claims
 from claim2source.evaluation.html.page import trace_page
 from claim2source.evaluation.ranks import Moves, gold_moves
-from claim2source.evaluation.verifiers import verified
+from claim2source.evaluation.verifiers import verifier_work
 
 
 def test_moves_of_golds_are_counted_by_hand() -> None:
@@ -41,10 +41,10 @@ def test_a_verifiers_work_and_its_price_are_counted() -> None:
         "c": {"asks": 0, "tokens": 0},
     }
     moves = Moves(4, 1.0, 3, 1, 1, 1)
-    one = verified(Result(run, details=details), moves)
+    one = verifier_work(Result(run, details=details), moves)
     assert one is not None and (one.claims, one.asked, one.asks, one.tokens) == (4, 2, 6, 150)
     assert one.tokens_per_promoted == 50 and one.share_asked == 0.5
-    assert verified(Result(run), moves) is None
+    assert verifier_work(Result(run), moves) is None
 
 
 def test_the_page_follows_every_candidate_and_escapes_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.engines import Engine, grow_engine, open_index
 from claim2source.find import calibrate as module
-from claim2source.find.calibrate import calibrate, measured_line, reliability
+from claim2source.find.calibrate import calibrate, reliability, reliability_line
 from claim2source.find.elsewhere import posts_from_elsewhere
 from claim2source.find.finder import Finder
 from claim2source.io.posts import Post
@@ -76,7 +76,7 @@ def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     found, absent = model.measured(model.sure, 1.1), model.measured(0, model.threshold)
     assert found.answers > 60 and found.here / found.answers > 0.9
     assert absent.answers > 150 and absent.here / absent.answers < 0.1
-    assert f'{found.here} of {found.answers} that are "found"' in measured_line(model)
+    assert f'{found.here} of {found.answers} that are "found"' in reliability_line(model)
     assert model.papers == 60 and model.topic is not None
     engine.note(abstain=model.plain())
     engine.close()

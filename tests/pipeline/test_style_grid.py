@@ -19,7 +19,7 @@ from claim2source.io.store import Store
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.pipeline.evaluate import Scoring, make_report
-from claim2source.pipeline.plan import Planned
+from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import run_row
 from claim2source.pipeline.style_grid import StyleOptions, StyleViews, add_styles
 from claim2source.pipeline.table import scored_rows
@@ -82,7 +82,7 @@ def run(
     """The report of the systems with their grids."""
     runner = SystemRunner(dataset, RunSettings(store=store, progress=False))
     scoring = Scoring(repeats=50)
-    rows = [run_row(Planned(system, form), runner, scoring) for system in systems]
+    rows = [run_row(RowPlan(system, form), runner, scoring) for system in systems]
     reports = {name: one.report for name, one in scored_rows(rows).items()}
     report = make_report(dataset, reports, None, name="ct25-tiny")
     return add_styles(report, rows, runner, options, scoring, out)[0]

@@ -25,7 +25,7 @@ from claim2source.retrieve import BM25Config, BM25Index, FusionConfig, fuse
 from claim2source.retrieve.fielded import FieldedConfig
 from claim2source.systems import choose, heldout
 from claim2source.systems.choose import choose_bm25, choose_fielded, choose_fusion
-from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, known_to_none
+from claim2source.systems.heldout import ChoosingOn, HeldOut, SelectionData, unknown_to_all
 from claim2source.systems.nodes import BM25Node, FieldedNode
 from claim2source.systems.read import make_system
 from claim2source.systems.runtime import SystemRuntime
@@ -303,14 +303,14 @@ def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> N
     one, other = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
     untrained = selected(folder, resolved())
     shared = {claim.id for claim in one.val.claims} & {claim.id for claim in other.val.claims}
-    found = known_to_none([untrained, replace(one, note="a"), replace(other, note="b")])
+    found = unknown_to_all([untrained, replace(one, note="a"), replace(other, note="b")])
     assert {claim.id for claim in found.val.claims} == shared
     assert found.note == "a; b" and found.seen_share == one.seen_share
-    assert known_to_none([untrained, one]) == one
-    assert known_to_none([untrained, untrained]) == untrained
+    assert unknown_to_all([untrained, one]) == one
+    assert unknown_to_all([untrained, untrained]) == untrained
     nothing = replace(other, val=other.val.with_claims(()))
     with pytest.raises(heldout.NothingToChooseOn, match="unknown to all of the models"):
-        known_to_none([one, nothing])
+        unknown_to_all([one, nothing])
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
         found = system.fit(SystemRuntime(progress=False), held_out)
         return found.system.stages[0].stage.threshold, found.choices[0]
 
-    held_out = HeldOut("", "", given=data, labels=labels)
+    held_out = HeldOut("", "", own_train=data, labels=labels)
     threshold, choice = fitted(held_out)
     # All right from 0.75 to 1.1: of these, the nearest to 0.4.
     assert threshold == 0.75 and choice.metric == "macro_f1"
@@ -345,7 +345,7 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
     # Without the claims that are open the default will do, and what they say changes nothing.
     assert fitted(held_out.without({"b", "e"}))[0] == 0.4
     with pytest.raises(UserError, match="have no verdicts"):
-        fitted(HeldOut("", "", given=data))
+        fitted(HeldOut("", "", own_train=data))
     other = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
     with pytest.raises(UserError, match="no claim of 'train' has a gold"):
         other.fit(SystemRuntime(progress=False), held_out)

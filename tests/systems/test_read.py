@@ -8,7 +8,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.evaluation.published.tables import load_published
-from claim2source.pipeline.plan import Planned
+from claim2source.pipeline.plan import RowPlan
 from claim2source.pipeline.rows import by_model
 from claim2source.retrieve import BM25Config, FusionConfig, IndexConfig
 from claim2source.systems.nodes import BM25Node, DenseNode, HybridNode, RouteNode
@@ -209,12 +209,12 @@ def test_one_name_is_one_system_in_all_files(tmp_path: Path) -> None:
 
 def test_systems_of_one_dense_model_are_run_one_after_another() -> None:
     systems = read_systems([FOLDER / "papers_2025.yaml"])
-    planned = [Planned(one) for one in systems.values()]
+    planned = [RowPlan(one) for one in systems.values()]
     names = [planned[place].system.name for place in by_model(planned)]
     assert sorted(names) == sorted(systems)
     for name in DENSE_2025:
         assert names.index(f"H-{name}") == names.index(name) + 1
-    assert by_model([Planned(systems[name]) for name in ("H-MPNet", "BM25")]) == [0, 1]
+    assert by_model([RowPlan(systems[name]) for name in ("H-MPNet", "BM25")]) == [0, 1]
 
 
 def test_what_belongs_to_the_vectors_stands_beside_the_model(tmp_path: Path) -> None:

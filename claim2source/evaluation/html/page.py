@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from claim2source.core.config import as_plain
 from claim2source.core.files import refuse_input, write_text
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
-from claim2source.core.report import MACRO, MAIN_METRIC
+from claim2source.core.report import MACRO
 from claim2source.core.run import Run
 from claim2source.core.tables import TextTable, text_of
 from claim2source.datasets import files_of
@@ -27,9 +27,10 @@ from claim2source.evaluation.html.claims import (
 )
 from claim2source.evaluation.html.sections import DEPTHS, PageData, published_section, sections_of
 from claim2source.evaluation.html.verdict import verdict
+from claim2source.evaluation.options import ReportConfig
 from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import files_of_report, named_reports
-from claim2source.io.wandb import Tracking, log_tables, require_tracking
+from claim2source.io.wandb import log_tables, require_tracking
 
 FOLDER = Path(__file__).parent
 GENERATOR = '<meta name="generator" content="Claim2Source'
@@ -38,52 +39,32 @@ MOST_CLAIMS = 1_000
 _LONG = 40  # letters of a cell that wraps
 
 
-def require_page(out: Path, reports: Sequence[Path], dataset: str | None) -> None:
-    """Raise `UserError` where the page would replace an input or another program's file."""
-    inputs = [file for path in reports for file in files_of_report(path)]
-    refuse_input(out, inputs + (files_of(dataset) if dataset else []), "--html")
+def require_page(config: ReportConfig) -> Path:
+    """Return the page's file; raise `UserError` where it would replace what is not ours."""
+    out = Path(config.html or "")
+    inputs = [file for path in config.reports for file in files_of_report(path)]
+    inputs += files_of(config.dataset) if config.dataset else []
+    refuse_input(out, inputs, "--html")
     require_output_file(out, GENERATOR, option="--html")
+    return out
 
 
 def html_report(
-    reports: Sequence[Path],
-    out: Path,
-    *,
-    dataset: str | None = None,
-    split: str | None = None,
-    languages: Sequence[str] | None = None,
-    metric: str = MAIN_METRIC,
-    baseline: str | None = None,
-    claims: int = MOST_CLAIMS,
-    repeats: int = 10_000,
-    seed: int = 0,
-    wandb: Tracking = "off",
-    lenient: bool = False,
-    published: Mapping[str, tuple[TextTable, str]] | None = None,
+    config: ReportConfig, published: Mapping[str, tuple[TextTable, str]] | None = None
 ) -> str:
-    """Write the page of the reports' systems to `out`; return a line that names it.
+    """Write the page of the reports' systems to `config.html`; return a line that names it.
 
-    `claims` is the most to list, those that the systems differ on first; `repeats` are bootstrap
-    draws and permutations; `published` are papers' tables with our scores, and notes. Raises as
-    `read_scored` does.
+    `published` are papers' tables with our scores, and notes. Raises as `read_scored` does.
     """
-    settings = as_plain(dict(locals()) | {"published": published is not None})
-    require_page(out, reports, dataset)
-    require_tracking(wandb)
-    folder, systems, scored = read_scored(
-        reports,
-        dataset,
-        split,
-        languages,
-        metric=metric,
-        baseline=baseline,
-        more_metrics=[f"recall@{depth}" for depth in DEPTHS],
-        lenient=lenient,
-    )
-    compared = PageData(scored, systems, repeats, seed, languages or (), named_reports(reports))
+    out = require_page(config)
+    require_tracking(config.wandb)
+    metric, repeats, seed = config.metric, config.repeats, config.seed
+    folder, systems, scored = read_scored(config, [f"recall@{depth}" for depth in DEPTHS])
+    reports = named_reports(config.reports)
+    compared = PageData(scored, systems, repeats, seed, config.languages or (), reports)
     sections = [*sections_of(compared), *published_section(published or {})]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
-    entries, total = compared_claims(scored, claims), len(scored.claim_ids)
+    entries, total = compared_claims(scored, config.claims), len(scored.claim_ids)
     page = render_page(
         title=f"{Path(folder).name}, {scored.dataset.split}: {metric}",
         subtitle=f"{total} claims with a gold, {len(scored.dataset.sources)} sources, "
@@ -101,7 +82,7 @@ def html_report(
     )
     write_text(out, page)
     tables = {name: table for s in sections for name, table in s.tables.items()}
-    log_tables(wandb, tables, folder=out.parent, program="report", config=settings)
+    log_tables(config.wandb, tables, folder=out.parent, program="report", config=as_plain(config))
     return f"{len(systems)} system{'s' * (len(systems) > 1)} in {out}"
 
 

@@ -31,15 +31,17 @@ Cells = dict[tuple[str, str], OurScore]
 _Bounded = tuple[float, float | None, float | None]  # a mean and the bounds of its interval
 
 
-def our_scores(table: Table, systems: Sequence[LoadedSystem], named: Mapping[str, str]) -> Cells:
+def our_scores(
+    table: Table, systems: Sequence[LoadedSystem], system_of: Mapping[str, str]
+) -> Cells:
     """Map (row, column) to our score, for every cell that a report has one for.
 
-    `named` maps rows to systems' names. Of several reports, those over the paper's own claims come
-    first, then those listed first.
+    `system_of` maps rows to systems' names. Of several reports, those over the paper's own claims
+    come first, then those listed first.
     """
     cells: Cells = {}
     for row in table.rows:
-        mine = [system for system in systems if _is_row(row, system, named)]
+        mine = [system for system in systems if _is_row(row, system, system_of)]
         for column in table.columns if mine else ():
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
             for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
@@ -130,20 +132,20 @@ def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
-def _is_row(row: Row, system: LoadedSystem, named: Mapping[str, str]) -> bool:
+def _is_row(row: Row, system: LoadedSystem, system_of: Mapping[str, str]) -> bool:
     # The news paper's own figures have the golds injected: rows with this label are like them.
     if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
-    if row.name in named:
-        return system.name == named[row.name]
+    if row.name in system_of:
+        return system.name == system_of[row.name]
 
-    def known(model: str) -> tuple[str, str]:
+    def kind_and_name(model: str) -> tuple[str, str]:
         if "(" in model:  # composed of several, none of which is a folder's name
             return "", model.casefold()
         kind, _, name = model.rpartition(":")
         return kind, Path(name).name.casefold()
 
-    return known(system.report.model) in map(known, row.models)
+    return kind_and_name(system.report.model) in map(kind_and_name, row.models)
 
 
 def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:

@@ -89,10 +89,10 @@ def selected_tables(names: Sequence[str] | None) -> list[Table]:
 
 
 def named_rows(
-    given: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
+    pairs: Sequence[str], tables: Sequence[Table], systems: Sequence[LoadedSystem]
 ) -> dict[str, str]:
     """Map published rows to our systems' names, as `--rows` says."""
-    row_of = dict(pair.split("=", 1) for pair in given)
+    row_of = dict(pair.split("=", 1) for pair in pairs)
     rows = {row.name for table in tables for row in table.rows}
     for row, system in row_of.items():
         require(row in rows, "rows", row, "a row of the tables shown")
