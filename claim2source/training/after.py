@@ -38,7 +38,8 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
     Claims are evaluated in the form that the run was trained with, and in those of FILE. Raises
     `UserError` with the file and the key, also for a key that the training sets itself.
     """
-    values, run = read_yaml(file), str(config.out)
+    run, tracking = str(config.out), wandb_mode(config.wandb.mode)
+    values = read_yaml(file)
     for key in values if isinstance(values, dict) else ():
         if key in _SET_BY_RUN:
             raise InputError(file, None, key, "is the training's own; leave it out")
@@ -57,7 +58,7 @@ def read_after(config: FinetuneConfig, file: Path) -> EvaluateConfig:
         model=config.model.for_checkpoint(config.out),
         store=config.store,
         device=config.device,
-        wandb=wandb_mode(config.wandb.mode),
+        wandb=tracking,
         rule=config.rule,
     )
 
