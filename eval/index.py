@@ -23,7 +23,7 @@ from claim2source.core.terminal import say
 from claim2source.datasets.loading import require_golds
 from claim2source.datasets.paper_files import PaperFiles
 from claim2source.datasets.retractions import Notices, read_notices
-from claim2source.engines import is_engine, open_index
+from claim2source.engines import is_engine
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing, undo_re_encoding
 from claim2source.find.index import (
@@ -39,6 +39,7 @@ from claim2source.find.index import (
     launch,
     mark,
     model_name,
+    open_unharmed,
     remove,
     resolved_model,
     shard_of,
@@ -70,7 +71,7 @@ def write_index(config: IndexProgramConfig) -> None:
 
 def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | None) -> None:
     """Remove and mark papers, encode them anew, or fit abstention."""
-    engine = open_index(config.out)
+    engine = open_unharmed(config)
     try:
         if config.undo:
             say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
@@ -98,7 +99,7 @@ def write_papers(
     if "://" not in config.out:
         require_writable(Path(config.out), "folder")
     if is_engine(config.out):
-        open_index(config.out)  # damage is said before papers are read and a model is loaded
+        open_unharmed(config)  # damage is said before papers are read and a model is loaded
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
     shard, shards = shard_of(config.shard, os.environ)

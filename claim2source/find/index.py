@@ -18,7 +18,7 @@ from claim2source.datasets import folder_of
 from claim2source.datasets.beir import QRELS
 from claim2source.datasets.paper_files import Format, PaperFiles
 from claim2source.datasets.retractions import Notices
-from claim2source.engines import Engine, is_engine
+from claim2source.engines import Engine, is_engine, open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import (
     BATCH,
@@ -29,6 +29,7 @@ from claim2source.engines.growing import (
     re_encode,
 )
 from claim2source.engines.manifest import IndexManifest
+from claim2source.find.rankings import abstention_of
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.local import local_model
 from claim2source.models.me5 import NAME as MULTILINGUAL
@@ -253,6 +254,14 @@ def absolute(model: ModelConfig) -> ModelConfig:
     """Name a folder so that it is found from elsewhere."""
     path = Path(model.name)
     return replace(model, name=str(path.resolve())) if path.is_dir() else model
+
+
+def open_unharmed(config: IndexProgramConfig) -> Engine:
+    """Open the index; raise `UserError` for damage, of an abstention that stays too."""
+    engine = open_index(config.out)
+    if not config.undo and config.re_encode is None and claims_of(config) is None:
+        abstention_of(engine)
+    return engine
 
 
 def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
