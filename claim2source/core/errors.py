@@ -154,6 +154,17 @@ class Problems:
             raise InputError.of(self._kept, self._total)
 
 
+class FileProblems:
+    """Collect the problems of one file, whose name its parsers then need not know."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.collected = file, Problems()
+
+    def add(self, line: int | None, field: str | None, why: str) -> None:
+        """Add one problem of the file."""
+        self.collected.add(self.file, line, field, why)
+
+
 class CountedProblems(Problems):
     """Collect problems; count omissions and changes by kind, with the first place of each."""
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import FileProblems, InputError, Problems
 from claim2source.core.run import Run
 from claim2source.io.jsonl import Row, parse_json
 from claim2source.io.text_files import read_lines
@@ -51,7 +51,7 @@ def is_json(lines: Sequence[str]) -> bool:
 
 
 def read_scores(
-    path: Path, lines: Sequence[str], problems: Problems, ranked_by: RankedBy = "reranker"
+    lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
 ) -> ReleasedScores:
     """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
 
@@ -59,16 +59,16 @@ def read_scores(
     out, as the authors' own evaluation does. Scores are the file's, where it has them; tied ones
     are lowered by as little as float32 can hold, since the file's order counts.
     """
-    content = parse_json("".join(lines), path, problems)
+    content = parse_json("".join(lines), problems.file, problems.collected)
     scored = ReleasedScores({}, {}, 0)
     if isinstance(content, dict):
-        problems.add(path, None, None, _why_no_run(content))
+        problems.add(None, None, _why_no_run(content))
     elif isinstance(content, list):
-        entries = [_Entry(path, i, entry, problems) for i, entry in enumerate(content, 1)]
+        entries = [_Entry(i, entry, problems) for i, entry in enumerate(content, 1)]
         reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
-        scored = _lists(path, entries, reranked, problems)
+        scored = _lists(entries, reranked)
         if not content:
-            problems.add(path, None, None, "no claims, only an empty list")
+            problems.add(None, None, "no claims, only an empty list")
     return scored
 
 
@@ -82,9 +82,9 @@ def _why_no_run(content: Mapping[str, object]) -> str:
 
 
 class _Entry(Row):
-    def __init__(self, path: Path, number: int, raw: object, problems: Problems) -> None:
+    def __init__(self, number: int, raw: object, problems: FileProblems) -> None:
         def complain(field: str, why: str, kind: str = "", /) -> None:
-            problems.add(path, None, field or None, f"entry {number}: {why}")
+            problems.add(None, field or None, f"entry {number}: {why}")
 
         is_object = isinstance(raw, dict)
         super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
@@ -142,9 +142,7 @@ class _Entry(Row):
         return float(value)  # type: ignore[arg-type]
 
 
-def _lists(
-    path: Path, entries: Sequence[_Entry], reranked: bool, problems: Problems
-) -> ReleasedScores:
+def _lists(entries: Sequence[_Entry], reranked: bool) -> ReleasedScores:
     ranked: _Lists = {}
     golds: dict[str, str] = {}
     repeated = 0

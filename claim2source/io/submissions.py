@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from claim2source.core.errors import ConfigError, InputError, Problems
+from claim2source.core.errors import ConfigError, FileProblems, InputError
 from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.records import Dataset
 from claim2source.core.run import Run
@@ -39,27 +39,27 @@ def column_among(header: Sequence[str], names: Sequence[str]) -> str:
     return next((name for name in names if name in header), " or ".join(names))
 
 
-def read_submission(path: Path, lines: Sequence[str], problems: Problems) -> Ranked:
+def read_submission(lines: Sequence[str], problems: FileProblems) -> Ranked:
     """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1."""
     claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
     ranked: dict[str, dict[str, float]] = {}
     repeated = 0
     columns = (claim_column, PREDICTIONS_COLUMN)
-    for number, cells in tsv_rows(path, columns, problems, lines=lines):
+    for number, cells in tsv_rows(problems.file, columns, problems.collected, lines=lines):
         claim = cells[0].strip()
         if not claim:
-            problems.add(path, number, claim_column, "empty")
-        listed = _id_list(path, number, cells[1].strip(), problems)
+            problems.add(number, claim_column, "empty")
+        listed = _id_list(number, cells[1].strip(), problems)
         # A claim's first row counts, and a source's first place.
         distinct = [] if claim in ranked else list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
         ranked.setdefault(claim, {s: float(len(distinct) - i) for i, s in enumerate(distinct)})
-    if not ranked and not len(problems):
-        problems.add(path, None, None, "no predictions, only a header")
+    if not ranked and not len(problems.collected):
+        problems.add(None, None, "no predictions, only a header")
     return ranked, repeated
 
 
-def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str]:
+def _id_list(number: int, cell: str, problems: FileProblems) -> list[str]:
     try:
         ids = json.loads(cell)
     except (ValueError, RecursionError):
@@ -71,11 +71,11 @@ def _id_list(path: Path, number: int, cell: str, problems: Problems) -> list[str
         if re.search(r"""['"]\s+['"]""", cell):
             ids = None
     if not isinstance(ids, list):
-        problems.add(path, number, PREDICTIONS_COLUMN, f"{cell[:60]!r} is not a list of ids")
+        problems.add(number, PREDICTIONS_COLUMN, f"{cell[:60]!r} is not a list of ids")
         return []
     for item in ids:
         if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
-            problems.add(path, number, PREDICTIONS_COLUMN, f"{str(item)[:60]!r} is not an id")
+            problems.add(number, PREDICTIONS_COLUMN, f"{str(item)[:60]!r} is not an id")
             return []
     return [str(item).strip() for item in ids]
 
@@ -134,28 +134,28 @@ def check_submission(
 
     `claims` and `sources` are the lab's own ids. Raises `InputError`, with a line per problem.
     """
-    problems, column = Problems(), _COLUMN_OF[year]
+    problems, column = FileProblems(path), _COLUMN_OF[year]
     line_of: dict[str, int] = {}
     columns = (column, PREDICTIONS_COLUMN)
-    for number, (claim, listed) in tsv_rows(path, columns, problems, only=True):
+    for number, (claim, listed) in tsv_rows(path, columns, problems.collected, only=True):
         if line_of.setdefault(claim, number) != number:
-            problems.add(path, number, column, f"{claim!r} is already on line {line_of[claim]}")
+            problems.add(number, column, f"{claim!r} is already on line {line_of[claim]}")
         elif claim not in claims:
-            problems.add(path, number, column, f"{claim!r} is not a claim of this split")
-        before = len(problems)
-        ids = _id_list(path, number, listed, problems)
-        if len(problems) > before:
+            problems.add(number, column, f"{claim!r} is not a claim of this split")
+        before = len(problems.collected)
+        ids = _id_list(number, listed, problems)
+        if len(problems.collected) > before:
             continue
         if len(ids) != k or len(set(ids)) != k:
             why = f"{len(set(ids))} distinct sources, not {k}"
-            problems.add(path, number, PREDICTIONS_COLUMN, why)
+            problems.add(number, PREDICTIONS_COLUMN, why)
         if unknown_ids := [key for key in ids if key not in sources]:
             why = f"{unknown_ids[0]!r} is not a source of the collection"
-            problems.add(path, number, PREDICTIONS_COLUMN, why)
+            problems.add(number, PREDICTIONS_COLUMN, why)
     for claim in claims:
         if claim not in line_of:
-            problems.add(path, None, column, f"{claim!r} is missing")
-    problems.raise_if_any()
+            problems.add(None, column, f"{claim!r} is missing")
+    problems.collected.raise_if_any()
 
 
 def zip_submission(files: Sequence[Path], target: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import FileProblems, InputError, Problems
 from claim2source.core.files import atomic_path, real_path
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
@@ -84,19 +84,19 @@ def read_run(path: str | Path, ranked_by: RankedBy = "reranker") -> RunFile:
         >>> c2s.read_run(path).run.sources("c1")
         ['a']
     """
-    path, problems = Path(path), Problems()
-    lines = read_lines(path)
+    path = Path(path)
+    lines, problems = read_lines(path), FileProblems(path)
     golds: Mapping[str, str] = {}
     complete = True
     if is_json(lines):
-        scored = read_scores(path, lines, problems, ranked_by)
+        scored = read_scores(lines, problems, ranked_by)
         ranked, golds, repeated = scored.ranked, scored.golds, scored.repeated
     elif is_submission(lines):
-        ranked, repeated = read_submission(path, lines, problems)
+        ranked, repeated = read_submission(lines, problems)
     else:
-        ranked, repeated = _read_trec_run(path, lines, problems)
+        ranked, repeated = _read_trec_run(lines, problems)
         complete = False  # a claim without results has no line
-    problems.raise_if_any()
+    problems.collected.raise_if_any()
     run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
     return RunFile(path, run, repeated, golds, complete)
 
@@ -247,32 +247,32 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
     return [f"{name} #{n}" if n > 1 else name for name, n in zip(stems, times, strict=True)]
 
 
-def _read_trec_run(path: Path, lines: Sequence[str], problems: Problems) -> Ranked:
+def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
     ranked: dict[str, dict[str, float]] = {}
     repeated = 0
     for number, line in enumerate(lines, 1):
         cells = _words(line)
         if len(cells) == 6:
-            score = _score(path, number, cells[4], problems)
+            score = _score(number, cells[4], problems)
             scores = ranked.setdefault(cells[0], {})
             # A source's first position is its best-scored one, whatever the order of lines.
             repeated += cells[2] in scores
             scores[cells[2]] = max(score, scores.get(cells[2], score))
         elif cells:
             why = f"{len(cells)} columns; a TREC run has 6: claim Q0 source rank score tag"
-            problems.add(path, number, None, why)
+            problems.add(number, None, why)
     return ranked, repeated
 
 
-def _score(path: Path, number: int, text: str, problems: Problems) -> float:
+def _score(number: int, text: str, problems: FileProblems) -> float:
     try:
         # float() takes "1_000" and Arabic digits, which no other tool does.
         score = float(text if text.isascii() and "_" not in text else "not a number")
     except ValueError:
-        problems.add(path, number, "score", f"{text!r} is not a number")
+        problems.add(number, "score", f"{text!r} is not a number")
         return 0.0
     if not abs(score) < TOO_LARGE:
-        problems.add(path, number, "score", f"{text!r} is not a finite float32")
+        problems.add(number, "score", f"{text!r} is not a finite float32")
     return score
 
 

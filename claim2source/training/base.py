@@ -84,6 +84,9 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
     Raises `UserError` for what cannot be trained as the config says.
     """
     name = config.model.name
+    require_held_out("model.name", [name], val, config.data)
+    if config.teacher is not None:
+        require_held_out("teacher.name", [config.teacher.name], val, config.data)
     folder = checkpoint_folder(name)
     if (folder / FILE).is_file():
         raise UserError(
@@ -91,9 +94,6 @@ def load_base(config: FinetuneConfig, world: World, val: Dataset) -> LoadedBase:
             f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
             f"({Manifest.read(folder).base.name})"
         )
-    require_held_out("model.name", [name], val, config.data)
-    if config.teacher is not None:
-        require_held_out("teacher.name", [config.teacher.name], val, config.data)
     resolved = resolve(config.model, config.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
