@@ -124,7 +124,7 @@ def rewrite(config: RewriteConfig) -> None:
             else:
                 write(config.out, style, origins, texts, rewrite_by_rules(style, texts))
         return
-    every: list[Answer] = []
+    all_answers: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
         llm = LLM(config.llm, store)
         for style in config.chosen:
@@ -139,8 +139,8 @@ def rewrite(config: RewriteConfig) -> None:
                 for number, text in enumerate(written)
             ]
             write(config.out, style, origins, texts, rewrites)
-            every += answers
-    require_answers(every, "texts")
+            all_answers += answers
+    require_answers(all_answers, "texts")
 
 
 def write(

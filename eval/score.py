@@ -74,21 +74,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     lists: dict[str, Run] = {}
     left_out: list[str] = []
     golds = {claim: qrels.golds(claim) for claim in qrels.claim_ids}
-    chosen = config.selections
-    selections = None if chosen is None else read_selections(chosen)
+    selections_path = config.selections
+    selections = None if selections_path is None else read_selections(selections_path)
     for name, path in zip(run_names(config.run), config.run, strict=True):
         file = named_as(read_run(path, config.ranked_by), golds)
         scored = {name: file.run}
-        if chosen is not None and selections is not None:
+        if selections_path is not None and selections is not None:
             language = file.language_among(list(selections))
-            selected = with_selected(complete_run(file), chosen, selections, language)
-            scored[f"{name} + {chosen.stem}"] = selected
+            selected = with_selected(complete_run(file), selections_path, selections, language)
+            scored[f"{name} + {selections_path.stem}"] = selected
         scored, own = without_themselves(scored, qrels)
         left_out += own
-        for called, run in scored.items():
-            lists[called] = run
+        for run_name, run in scored.items():
+            lists[run_name] = run
             covered = coverage(run, qrels, str(path))
-            runs[called] = RunScores(evaluate(run, qrels, config.metrics), covered, file.repeated)
+            runs[run_name] = RunScores(evaluate(run, qrels, config.metrics), covered, file.repeated)
     tests: dict[str, PairedTest] = {}
     if len(runs) == 2:
         first, second = (run.scores for run in runs.values())

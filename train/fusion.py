@@ -153,7 +153,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         require(name in gathered.columns, "views", name, "first two that tell candidates apart")
     views = {name: views[name] for name in gathered.columns}
     fitting = Fitting(gathered, views, base, config.folds, rule=config.rule)
-    rows = compare_rankers(fitting, others(config, against, gathered, reported, settings))
+    rows = compare_rankers(fitting, other_rankers(config, against, gathered, reported, settings))
     fusion, choice = fitting.fit(scorer, candidates)
     fusion.write(config.out / FILE)
     result = candidates.run(reported, reported, settings)
@@ -218,7 +218,7 @@ def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     }
 
 
-def others(
+def other_rankers(
     config: LearnedFusionConfig,
     against: Systems,
     gathered: Gathered,
@@ -301,7 +301,7 @@ def rows_table(
     names = list(rows)
     two = next(name for name in names if name.startswith("raw two"))
     means = values @ claim_weights(strata, len(weighing.claim_ids))
-    mixed = weighing.seen_share is not None
+    has_share = weighing.seen_share is not None
     tested = {}
     for baseline in (FIRST_STAGE, two):
         differences = values - rows[baseline].values
@@ -326,7 +326,7 @@ def rows_table(
             [
                 name,
                 float(means[number]),
-                *([weighing.score(values[number])] if mixed else []),
+                *([weighing.score(values[number])] if has_share else []),
                 f"{low:.4f} to {high:.4f}",
                 *(tested[baseline][number] for baseline in tested),
                 f"{hours / 3600:.3f}" if fitted else None,
@@ -336,7 +336,7 @@ def rows_table(
     columns = [
         "ranker",
         "MRR@5",
-        *([TO_CHOOSE_BY] if mixed else []),
+        *([TO_CHOOSE_BY] if has_share else []),
         "95 %",
         f"against the {FIRST_STAGE}",
         "against the raw two",

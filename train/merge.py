@@ -179,8 +179,8 @@ def _merged(config: MergeConfig) -> list[str]:
 
 
 def _merge_reranker(config: MergeConfig) -> list[str]:
-    alone = "one, where one is a re-ranker: these are exported as trained, not summed"
-    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, alone)
+    allowed = "one, where one is a re-ranker: these are exported as trained, not summed"
+    require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, allowed)
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
     reranker = trained_reranker(config.checkpoints[0])
     assert reranker is not None
@@ -196,8 +196,8 @@ def _card(
     title, run = config.push_to_hub or config.out.name, checkpoint.parent.parent
     if compared is not None:
         return Card(title, compared.report, compared.report.chosen or "")
-    chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
-    if scale is not None or not chosen or not (run / REPORT_FILE).is_file():
+    is_chosen = (run / RUN_FILE).is_file() and checkpoint_folder(run).name == checkpoint.name
+    if scale is not None or not is_chosen or not (run / REPORT_FILE).is_file():
         return Card(title)
     report = Report.read(run)
     return Card(title, report, report.chosen or "")
@@ -255,13 +255,15 @@ def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Compared, flo
 
     on_val = {scale: scored(scale, selection.val) for scale in scales}
     floor = 0.0 if 0.0 in on_val else None
-    chosen, choice = _choose(config, selection, "scale", on_val, lambda one: abs(1 - one), floor)
-    scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: chosen}
+    picked, choice = _choose(
+        config, selection, "scale", on_val, lambda scale: abs(1 - scale), floor
+    )
+    scale_of = {STEP_0: 0.0, AS_TRAINED: 1.0, PICKED: picked}
     reports = {scale: scored(scale, reported).report for scale in sorted({*scale_of.values()})}
     systems = {name: replace(reports[scale], name=name) for name, scale in scale_of.items()}
     report = _report(config, manifest, reported, systems, PICKED, (choice,))
-    titles = {PICKED: f"{PICKED} ({chosen:.12g})"}
-    return Compared(report, _report_parts(report, titles)), chosen
+    titles = {PICKED: f"{PICKED} ({picked:.12g})"}
+    return Compared(report, _report_parts(report, titles)), picked
 
 
 def compare_parts(config: MergeConfig, checkpoint: Path) -> Compared:
@@ -336,17 +338,17 @@ def _score(
 def _choose(
     config: MergeConfig,
     selection: SelectionData,
-    what: str,
+    key: str,
     on_val: Mapping[Option, ScoredSystem],
     distance: Callable[[Option], float],
     floor: Option | None = None,
 ) -> tuple[Option, Choice]:
     weighing = selection.weighing()
     return choose(
-        what,
+        key,
         {option: weighing.of(scored.run) for option, scored in on_val.items()},
         weighing,
-        settings=lambda option: {what: option},
+        settings=lambda option: {key: option},
         distance=distance,
         rule=config.rule,
         floor=floor,

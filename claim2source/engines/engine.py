@@ -9,14 +9,13 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.core.memory import release_memory
 from claim2source.core.records import Claim
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Failure, Result
 from claim2source.core.stage import Claims, as_claims
 from claim2source.engines.files import (
     IndexFiles,
@@ -57,6 +56,7 @@ from claim2source.engines.probes import (
     chosen_probes,
     sampled_queries,
 )
+from claim2source.engines.results import SearchPart, SearchResults
 from claim2source.engines.rows import (
     EVERYWHERE,
     PAPER,
@@ -69,8 +69,8 @@ from claim2source.engines.rows import (
     vectors_of,
 )
 from claim2source.engines.table import PaperTable, Stats
-from claim2source.models.config import NUMPY, ModelConfig
-from claim2source.retrieve import FusionConfig, candidate_pool, fuse
+from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
+from claim2source.retrieve import FusionConfig, fuse
 from claim2source.retrieve.analyser import Analyser
 from claim2source.retrieve.bm25 import NO_TERM
 from claim2source.retrieve.dense import Dense, TextEncoder
@@ -79,7 +79,6 @@ from claim2source.retrieve.fuse import score_missing
 if TYPE_CHECKING:
     import pyarrow
 
-Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 # Below so many papers every vector is compared: there is one partition.
 EXACT = 50_000
 # Weight of terms for claims in another language than the papers', without a translation: few of
@@ -101,21 +100,6 @@ _FIRST_VERSION = (
 )
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Hold results for claims by terms, by vectors and fused; and the claims' vectors.
-
-    `alphas` are the weights of terms for claims in another language than the papers', without a
-    translation, where nobody chose one.
-    """
-
-    lexical: Result
-    dense: Result
-    fused: Result
-    vectors: Mapping[str, np.ndarray]
-    alphas: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(PaperTable):
@@ -204,7 +188,7 @@ class Engine(PaperTable):
         if seal is None:
             self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
         while seal is not None:
-            why = why_damaged(self.files, seal, self._folder, known=self._seal)
+            why = why_damaged(self.files, seal, self._folder, verified=self._seal)
             if not why:
                 self._seal = seal
                 return
@@ -484,9 +468,15 @@ class Engine(PaperTable):
 
     def load(self, model: ModelConfig) -> None:
         """Encode claims with this model. Raises `UserError` if another one made the index."""
-        encoder = Dense(model, device=self.device).encoder
-        if self.device == NUMPY and not self.manifest.is_of(encoder):
-            encoder = Dense(model).encoder  # transformers may read its config otherwise
+        device = self.device
+        if device is None:
+            import torch
+
+            device = None if torch.cuda.is_available() else PREPACKED
+        encoder = Dense(model, device=device).encoder
+        if device in PLAIN_BERT and not self.manifest.is_of(encoder):
+            # transformers may read its config otherwise.
+            encoder = Dense(model, device=PLAIN_BERT[device]).encoder
         self.use(encoder)
 
     @property
@@ -504,16 +494,20 @@ class Engine(PaperTable):
         """Rank the best `k` papers of every claim by terms and vectors, fused."""
         return self.find(claims, k).fused
 
-    def find(self, claims: Claims, k: int = 100, where: Where = EVERYWHERE) -> Found:
+    def find(
+        self, claims: Claims, k: int = 100, where: Where = EVERYWHERE, texts: Sequence[str] = ()
+    ) -> SearchResults:
         """Rank papers by terms, by vectors, and fused; each part as deep as the fusion needs.
 
-        Raises `UserError` where the model or the analysis is not the one that made the index.
+        `texts` are encoded as claims are, in one batch with them. Raises `UserError` where the
+        model or the analysis is not the one that made the index.
         """
         self.refresh()
         posts, depth = as_claims(claims), max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
-        by_vectors = partial(self._search_by_vectors, vectors)
-        lexical, dense = _Part(self._by_terms, where), _Part(by_vectors, where)
+        of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
+        by_vectors = partial(self._search_by_vectors, vectors, of_texts)
+        lexical, dense = SearchPart(self._by_terms, where), SearchPart(by_vectors, where)
         # By terms while the claims are encoded: neither holds the interpreter for long.
         with ThreadPoolExecutor(1) as pool:
             by_terms = pool.submit(lexical.search, posts, depth)
@@ -532,7 +526,7 @@ class Engine(PaperTable):
         alphas = dict.fromkeys(untranslated, UNTRANSLATED_ALPHA)
         own = alphas if self.fusion == FusionConfig() else None
         fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
-        return Found(first, second, fused, vectors, alphas)
+        return SearchResults(first, second, fused, vectors, of_texts, alphas)
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.where)
@@ -545,36 +539,23 @@ class Engine(PaperTable):
         }
 
     def _search_by_vectors(
-        self, known: dict[str, np.ndarray], claims: Sequence[Claim], where: Where, k: int
+        self,
+        vectors: dict[str, np.ndarray],
+        of_texts: dict[str, np.ndarray],
+        claims: Sequence[Claim],
+        where: Where,
+        k: int,
     ) -> Mapping[str, Hits]:
-        """Search by the claims' vectors; encode those that `known` lacks, and add them to it."""
-        new = [claim for claim in claims if claim.id not in known]
-        texts = self.manifest.rendering.claim_texts(new)
-        vectors, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
-        known.update(zip((claim.id for claim in new), vectors, strict=True))
+        """Search by the claims' vectors; at first encode them, and further texts with them."""
+        if not vectors:
+            texts = [*self.manifest.rendering.claim_texts(claims), *of_texts]
+            encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
+            vectors.update(zip((claim.id for claim in claims), encoded, strict=False))
+            of_texts.update(zip(of_texts, encoded[len(claims) :], strict=True))
         return {
-            claim.id: self.dense(known[claim.id], k, where.within(claim.candidates))
+            claim.id: self.dense(vectors[claim.id], k, where.within(claim.candidates))
             for claim in claims
         }
-
-
-class _Part:
-    def __init__(self, search: Search, where: Where) -> None:
-        self._search, self._where = search, where
-
-    def search(self, claims: Claims, k: int = 100) -> Result:
-        started, posts = time.perf_counter(), as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
-        results = self._search(posts, self._where, deeper)
-        lists = {
-            claim.id: [hit for hit in results[claim.id] if hit[0] not in claim.excluded][:k]
-            for claim in posts
-        }
-        run = Run.from_lists(lists, pool=candidate_pool(posts))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
-
-    def save(self, folder: str | Path) -> NoReturn:
-        raise UserError("a part of an index is not written alone: copy its folder")
 
 
 def open_index(place: str | Path, version: int | None = None) -> Engine:

@@ -177,8 +177,8 @@ class Bucket:
     def options(self) -> dict[str, str]:
         """Allow plain HTTP where the endpoint that the user named has it."""
         names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
-        plain = any(os.environ.get(name, "").startswith("http://") for name in names)
-        return {"allow_http": "true"} if plain else {}
+        allows_http = any(os.environ.get(name, "").startswith("http://") for name in names)
+        return {"allow_http": "true"} if allows_http else {}
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -285,13 +285,13 @@ class BucketLock:
                 holder = Holder.read(text) or holder
                 if not (holder.host == _this_machine() and _is_gone(holder.pid)):
                     self._wait_until_stale(holder, tag)
-                made = self._write_lock({"e_tag": tag})
+                lock_tag = self._write_lock({"e_tag": tag})
             except FileNotFoundError:  # released meanwhile
                 return self._acquire()
             except (PreconditionError, NotModifiedError):
                 raise self._refusal(holder) from None
         log.warning("%s: locked by %s, which is gone; taken over", self.bucket.uri, holder)
-        return made
+        return lock_tag
 
     def _refusal(self, holder: Holder) -> UserError:
         return UserError(f"{self.bucket.uri}: in use by {holder}; wait for it, or stop it")
@@ -299,8 +299,8 @@ class BucketLock:
     def _wait_until_stale(self, holder: Holder, tag: str) -> None:
         import obstore
 
-        what = "%s: locked by %s; waiting %.0f s at most to see whether it lives"
-        log.warning(what, self.bucket.uri, holder, STALE)
+        message = "%s: locked by %s; waiting %.0f s at most to see whether it lives"
+        log.warning(message, self.bucket.uri, holder, STALE)
         end = time.monotonic() + STALE
         while time.monotonic() < end:
             time.sleep(min(5.0, TOUCH))
@@ -355,27 +355,27 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def files_of(place: str | Path) -> IndexFiles:
+def files_of(location: str | Path) -> IndexFiles:
     """Open the files at a folder or an object store's URL. Raises `UserError` for another URL."""
-    scheme, separator, rest = str(place).partition("://")
+    scheme, separator, rest = str(location).partition("://")
     if not separator:
-        return Folder(Path(place))
+        return Folder(Path(location))
     if scheme not in SCHEMES or not rest.strip("/") or "@" in rest:  # the rest may hold a password
         allowed = "s3://BUCKET/PREFIX, gs:// or az://, and no password in it"
         raise UserError(f"{scheme}://..: is not a folder or bucket; allowed: {allowed}")
-    return Bucket(str(place))
+    return Bucket(str(location))
 
 
 def seal_of(files: IndexFiles, under: str, before: Seal) -> Seal:
     """Hash the files below a name; take over from `before` the hash of a file that is unchanged."""
-    made = {}
+    seal = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
         if name.endswith(REWRITTEN):
             continue
-        known = before.get(name)
-        same = known is not None and known[:2] == (size, stamp)
-        made[name] = size, stamp, known[2] if known and same else files.hash(name)
-    return made
+        entry = before.get(name)
+        unchanged = entry is not None and entry[:2] == (size, stamp)
+        seal[name] = size, stamp, entry[2] if entry and unchanged else files.hash(name)
+    return seal
 
 
 def read_seal(files: IndexFiles, name: str) -> Seal | None:
@@ -388,29 +388,29 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
         seal = {
             str(key): (int(value[0]), str(value[1]), str(value[2])) for key, value in values.items()
         }
-        return {name: one for name, one in seal.items() if not name.endswith(REWRITTEN)}
+        return {name: entry for name, entry in seal.items() if not name.endswith(REWRITTEN)}
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         why = "cannot be read; copy the index again, or remove this file to go on without its check"
         raise InputError(f"{files.uri}/{name}", why=why) from None
 
 
-def why_damaged(files: IndexFiles, seal: Seal, under: str, known: Seal) -> str:
+def why_damaged(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> str:
     """Name a file that differs from the seal; "" where none does.
 
-    Files that are in `known` as they are in `seal` are not hashed again.
+    Files that are in `verified` as they are in `seal` are not hashed again.
     """
-    there = files.listed(f"{under}/")
+    files_under = files.listed(f"{under}/")
     for name, (size, _, _) in seal.items():
-        if name not in there:
+        if name not in files_under:
             return f"{name} is missing"
-        if there[name][0] != size:
-            return f"{name} has {there[name][0]} bytes, not {size}"
+        if files_under[name][0] != size:
+            return f"{name} has {files_under[name][0]} bytes, not {size}"
     left = HASH_LIMIT
     for name, (size, stamp, hashed) in sorted(seal.items(), key=lambda file: file[1][0]):
         left -= size
-        if not hashed or known.get(name) == (size, stamp, hashed):
+        if not hashed or verified.get(name) == (size, stamp, hashed):
             continue
         # Of large files only those whose time is another one, as of a copy, are read.
-        if (left >= 0 or there[name][1] != stamp) and files.hash(name) != hashed:
+        if (left >= 0 or files_under[name][1] != stamp) and files.hash(name) != hashed:
             return f"{name} holds other bytes than were written"
     return ""

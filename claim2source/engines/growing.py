@@ -131,10 +131,10 @@ class PaperEncoder:
             # all of them no model is loaded.
             missing = exact.missing(texts, "source", self.store)
             if missing and (fast := self._fast_encoder) is not None:
-                stored = sorted({*range(len(texts))}.difference(missing))
-                parts = [(exact, stored), (fast, missing)]
+                stored_rows = sorted({*range(len(texts))}.difference(missing))
+                parts = [(exact, stored_rows), (fast, missing)]
         with bar.part(share, len(set(texts))) as progress:
-            made = [
+            encoded = [
                 encoder.encode(
                     [texts[i] for i in rows], "source", store=self.store, progress=progress
                 )
@@ -142,8 +142,8 @@ class PaperEncoder:
                 if rows or not texts
             ]
         order = np.argsort([i for _, rows in parts for i in rows])
-        vectors = np.concatenate([vectors for vectors, _ in made])[order]
-        return half(vectors), sum(cost.reused for _, cost in made)
+        vectors = np.concatenate([vectors for vectors, _ in encoded])[order]
+        return half(vectors), sum(cost.reused for _, cost in encoded)
 
 
 def grow(
@@ -225,7 +225,7 @@ def fill_store(
 
 
 def grow_engine(
-    place: str | Path,
+    location: str | Path,
     sources: Sequence[Source],
     model: Model = DEFAULT,
     *,
@@ -238,7 +238,7 @@ def grow_engine(
     A new index keeps the vectors of their sentences too, unless `sentences` says no.
     """
     dense = Dense(model, store=store)
-    engine = open_for_writing(place, dense, bm25, sentences)
+    engine = open_for_writing(location, dense, bm25, sentences)
     try:
         return grow(engine, map(Paper, sources), dense)
     finally:
@@ -246,15 +246,15 @@ def grow_engine(
 
 
 def open_for_writing(
-    place: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
+    location: str | Path, dense: Dense, bm25: BM25Config | None = None, sentences: bool = True
 ) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
 
     Raises `UserError` where other settings than `bm25` made it.
     """
-    if not is_engine(place):
-        return Engine.create(place, IndexManifest.of(dense, bm25, sentences))
-    engine = open_index(place)
+    if not is_engine(location):
+        return Engine.create(location, IndexManifest.of(dense, bm25, sentences))
+    engine = open_index(location)
     engine.lock()
     try:
         if bm25 is not None:
@@ -281,16 +281,16 @@ def re_encode(
     """
     engine.lock()
     files, old = engine.files, engine.manifest
-    made = IndexManifest.of(dense, old.bm25, old.sentences > 0)
-    if made.model_hash == old.model_hash:
+    manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0)
+    if manifest.model_hash == old.model_hash:
         raise UserError(f"{engine.where}: this model made it already")
-    table = _free_table(files, made, old)
+    table = _free_table(files, manifest, old)
     try:
         new = Engine(files, IndexManifest.read(files, NEXT), name=NEXT)
     except UserError:
         new = None
     if new is None or new.manifest.table != table:
-        new = Engine.beside(files, replace(made, table=table), name=NEXT)
+        new = Engine.beside(files, replace(manifest, table=table), name=NEXT)
     new.share_lock(engine)
     new.use(dense.encoder)
     made_by = new.manifest
@@ -300,7 +300,7 @@ def re_encode(
         for rows in engine.rows(batch):
             ids = [paper.source.id for paper in rows.papers]
             encoded = new.stamps(ids)
-            part = rows.only([i for i, one in enumerate(ids) if encoded.get(one) != rows.stamps[i]])
+            part = rows.only([i for i, key in enumerate(ids) if encoded.get(key) != rows.stamps[i]])
             bar.update(len(rows) - len(part))
             if len(part):
                 vectors, sentences, _ = encoder.encode(part.papers, bar)
@@ -310,8 +310,8 @@ def re_encode(
         for part_ids in batches(in_new, batch):
             new.delete(sorted({*part_ids} - {*engine.stamps(part_ids)}))
     new.build(say)
-    if (there := new.stats().papers) != total:
-        raise UserError(f"{engine.where}: {there} of {total} papers were encoded; run it again")
+    if (count := new.stats().papers) != total:
+        raise UserError(f"{engine.where}: {count} of {total} papers were encoded; run it again")
     old.write(files, PREVIOUS)
     new.manifest.write(files)
     files.remove(NEXT)
@@ -319,12 +319,12 @@ def re_encode(
     return open_index(files.uri)
 
 
-def _free_table(files: IndexFiles, made: IndexManifest, old: IndexManifest) -> str:
+def _free_table(files: IndexFiles, manifest: IndexManifest, old: IndexManifest) -> str:
     """Name a table for a model's vectors, which neither answers nor `undo_re_encoding` need."""
     previous = None if files.read(PREVIOUS) is None else IndexManifest.read(files, PREVIOUS)
-    used = {old.table, *(() if previous is None else (previous.table,))}
-    name = f"{TABLE}-{made.model_hash}"
-    return name if name not in used else f"{name}-2"
+    tables = {old.table, *(() if previous is None else (previous.table,))}
+    name = f"{TABLE}-{manifest.model_hash}"
+    return name if name not in tables else f"{name}-2"
 
 
 def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ _UNWRITABLE = {
 
 
 @contextmanager
-def named_errors(where: str) -> Iterator[None]:
+def named_errors(location: str) -> Iterator[None]:
     """Report LanceDB's exceptions in one line, its panics too."""
     try:
         yield
@@ -51,9 +51,9 @@ def named_errors(where: str) -> Iterator[None]:
         for sign, why in _UNWRITABLE.items():
             if sign in text:
                 advice = f"{why}, and run the same command again; finished writes stay"
-                raise UserError(f"{where}: {advice}") from None
+                raise UserError(f"{location}: {advice}") from None
         why = f"its table cannot be read or written: {short(error)}; {ADVICE}"
-        raise InputError(where, why=why) from None
+        raise InputError(location, why=why) from None
 
 
 def short(error: Exception) -> str:
@@ -78,9 +78,9 @@ def newest_version(names: Iterable[str]) -> int:
     numbers = [PurePath(name).stem for name in names if name.endswith(".manifest")]
     return max(
         (
-            LAST_VERSION - int(one) if len(one) == 20 else int(one)
-            for one in numbers
-            if one.isdecimal()
+            LAST_VERSION - int(number) if len(number) == 20 else int(number)
+            for number in numbers
+            if number.isdecimal()
         ),
         default=0,
     )
@@ -145,7 +145,7 @@ def expression(where: Where) -> Expr | None:
         parts.append(col("venue_key") == lit(venue_key(where.venue)))
     if where.ids is not None:
         parts.append(among(where.ids))
-    return reduce(lambda one, other: one & other, parts) if parts else None
+    return reduce(lambda a, b: a & b, parts) if parts else None
 
 
 def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
@@ -156,8 +156,8 @@ def matching(column: str, terms: Sequence[str], weight: float) -> list[Any]:
     for term, count in Counter(terms).items():
         by_count.setdefault(count, []).append(term)
     return [
-        MatchQuery(" ".join(those), column, boost=float(count * weight))
-        for count, those in by_count.items()
+        MatchQuery(" ".join(words), column, boost=float(count * weight))
+        for count, words in by_count.items()
     ]
 
 

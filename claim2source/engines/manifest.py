@@ -143,7 +143,7 @@ class IndexManifest:
         keys = encoder_keys(encoder)
         return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
 
-    def check_encoder(self, encoder: TextEncoder, where: str) -> None:
+    def check_encoder(self, encoder: TextEncoder, location: str) -> None:
         """Raise `UserError` where another model made the vectors.
 
         Other versions of its libraries are only said: few of them change a vector.
@@ -151,22 +151,24 @@ class IndexManifest:
         if not self.is_of(encoder):
             model = "" if self.model is None else f", {self.model.name}"
             raise UserError(
-                f"{where}: another model made this index{model}: its weights or settings differ"
+                f"{location}: another model made this index{model}: its weights or settings differ"
             )
         if content_hash(encoder_keys(encoder)) != content_hash(self.encoders):
-            log.warning("%s: other versions of the model's libraries made this index", where)
+            log.warning("%s: other versions of the model's libraries made this index", location)
 
-    def check_analyser(self, bm25: BM25Config, where: str) -> None:
+    def check_analyser(self, bm25: BM25Config, location: str) -> None:
         """Raise `UserError` where terms were made by other settings, or by another analysis."""
         changed = [key for key, value in asdict(bm25).items() if asdict(self.bm25)[key] != value]
         # How a claim is written is the claim's side alone.
         changed = [key for key in changed if key != "claims"]
         if changed:
             key = changed[0]
-            have, wanted = (getattr(one, key) for one in (self.bm25, bm25))
-            raise UserError(f"{where}: bm25.{key}: the index was made with {have}, not {wanted}")
+            have, want = (getattr(config, key) for config in (self.bm25, bm25))
+            raise UserError(f"{location}: bm25.{key}: the index was made with {have}, not {want}")
         mine = Analyser(bm25).versions
         if mine["analysis"] != self.analyser.get("analysis"):
-            raise UserError(f"{where}: another version of this program made its terms; index again")
+            raise UserError(
+                f"{location}: another version of this program made its terms; index again"
+            )
         if mine != self.analyser:
-            log.warning("%s: other versions of the stemmer or stop words made this index", where)
+            log.warning("%s: other versions of the stemmer or stop words made this index", location)

@@ -31,8 +31,8 @@ _COST = 0.002
 def plain_words(text: str) -> list[str]:
     """List a text's words in small letters, without accents and without "'s"."""
     parts = unicodedata.normalize("NFKD", nfkc(text))
-    bare = "".join(sign for sign in parts if not unicodedata.combining(sign))
-    return [_OWNER.sub("", word).casefold() for word in _WORD.findall(bare)]
+    letters = "".join(sign for sign in parts if not unicodedata.combining(sign))
+    return [_OWNER.sub("", word).casefold() for word in _WORD.findall(letters)]
 
 
 def names_of(source: Source) -> list[str]:
@@ -66,26 +66,33 @@ def names_weight(
     words alone; the weight that finds the former best is taken of those that cost the latter next
     to nothing. `search` lists ids by terms, names and their weight. 0 where papers have no names.
     """
-    drawn = [paper for paper in papers if paper.source.authors and paper.source.title]
-    if len(drawn) < 5:
+    sample = [paper for paper in papers if paper.source.authors and paper.source.title]
+    if len(sample) < 5:
         return 0.0
     rng, analyser = np.random.default_rng(0), Analyser(bm25)
-    named, bare = np.zeros((len(WEIGHTS), len(drawn))), np.zeros((len(WEIGHTS), len(drawn)))
-    for column, paper in enumerate(drawn):
+    with_names, without_names = (
+        np.zeros((len(WEIGHTS), len(sample))),
+        np.zeros((len(WEIGHTS), len(sample))),
+    )
+    for column, paper in enumerate(sample):
         words = _drawn_words(paper, rng)
         author = paper.source.authors[0].split()[-1]
         # What starts a sentence has a capital too, and may be anybody's name.
-        for found, text in (
-            (named, f"{author}'s {paper.source.venue} study: {words}"),
-            (bare, words.title()),
+        for ranks, text in (
+            (with_names, f"{author}'s {paper.source.venue} study: {words}"),
+            (without_names, words.title()),
         ):
             terms = analyser.claim(Claim("0", text, bm25.language))
             for row, weight in enumerate(WEIGHTS):
                 ids = search(terms, name_terms(text), weight)
                 if paper.source.id in ids:
-                    found[row, column] = 1 / (1 + ids.index(paper.source.id))
-    good = [row for row in range(len(WEIGHTS)) if bare[row].mean() >= bare[0].mean() - _COST]
-    return WEIGHTS[max(good, key=lambda row: (round(float(named[row].mean()), 6), -row))]
+                    ranks[row, column] = 1 / (1 + ids.index(paper.source.id))
+    good = [
+        row
+        for row in range(len(WEIGHTS))
+        if without_names[row].mean() >= without_names[0].mean() - _COST
+    ]
+    return WEIGHTS[max(good, key=lambda row: (round(float(with_names[row].mean()), 6), -row))]
 
 
 def _drawn_words(paper: Paper, rng: np.random.Generator) -> str:

@@ -33,10 +33,10 @@ def sampled_queries(vectors: np.ndarray) -> np.ndarray:
     A paper's own vector, or a mean, would be too easy: it lies among its neighbours, and posts lie
     far from all papers.
     """
-    mixed = min(MIXED, len(vectors))
-    rows = np.random.default_rng(0).permutation(len(vectors) // mixed * mixed)
+    group_size = min(MIXED, len(vectors))
+    rows = np.random.default_rng(0).permutation(len(vectors) // group_size * group_size)
     means: np.ndarray = (
-        vectors[rows].astype(np.float32).reshape(mixed, -1, vectors.shape[1]).mean(0)
+        vectors[rows].astype(np.float32).reshape(group_size, -1, vectors.shape[1]).mean(0)
     )
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     noise = np.random.default_rng(1).standard_normal(means.shape, dtype=np.float32)
@@ -71,11 +71,11 @@ def chosen_probes(
     searched where fewer do not reach the target.
     """
     k = best.shape[1]
-    least = best.min(axis=1)
-    least -= _ROUNDING * np.maximum(1, np.abs(least))
+    floors = best.min(axis=1)
+    floors -= _ROUNDING * np.maximum(1, np.abs(floors))
 
     def recall(probes: int) -> float:
-        counts = [(s >= lowest).sum() for lowest, s in zip(least, probed(probes), strict=True)]
+        counts = [(s >= lowest).sum() for lowest, s in zip(floors, probed(probes), strict=True)]
         return float(np.minimum(counts, k).mean() / k)
 
     low, high = 0, min(1, partitions)

@@ -71,8 +71,8 @@ class FillWorker:
             count, error = 0, ""
             try:
                 count = fill_store(papers, self.encoder, int(part), self.parts, batch=job.batch)
-            except UserError as found:
-                error = str(found)
+            except UserError as failure:
+                error = str(failure)
             counts.append(count)
             errors.append(error)
         nodes = [self.node] * len(counts)
@@ -123,7 +123,7 @@ def fill_by_ray(
         parts = workers * PARTS
         # Not `range`, whose reading would wait for a CPU that workers hold.
         numbers = ray.data.from_items([{"id": i} for i in range(parts)], override_num_blocks=parts)
-        done = numbers.map_batches(
+        results = numbers.map_batches(
             FillWorker,
             fn_constructor_args=(job, parts),
             batch_size=1,
@@ -133,7 +133,7 @@ def fill_by_ray(
         )
         encoded, nodes = 0, set[str]()
         with Progress("parts" if progress else None, parts) as bar:
-            for row in done.iter_rows():
+            for row in results.iter_rows():
                 if row["error"]:
                     raise UserError(row["error"])
                 encoded += int(row["count"])

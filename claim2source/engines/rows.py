@@ -231,17 +231,19 @@ def split(paper: Paper) -> list[str]:
 
 def findings_of(paper: Paper) -> list[str]:
     """List the sentences of an abstract that are compared with posts."""
-    sentences = split(paper)
-    return [sentences[i] for i in findings(sentences)]
+    return findings_with_vectors(paper, None)[0]
 
 
-def finding_vectors(paper: Paper, stored: np.ndarray) -> np.ndarray | None:
-    """Choose the vectors of a paper's findings, [findings, d]; None where others are stored.
+def findings_with_vectors(
+    paper: Paper, stored: np.ndarray | None
+) -> tuple[list[str], np.ndarray | None]:
+    """List an abstract's findings, and their stored vectors [findings, d]; None without these.
 
     Indexes of before 1.0 stored those of all sentences.
     """
     sentences = split(paper)
     positions = findings(sentences)
-    if len(stored) == len(positions):
-        return stored
-    return stored[positions] if len(stored) == len(sentences) else None
+    texts = [sentences[i] for i in positions]
+    if stored is None or len(stored) == len(positions):
+        return texts, stored
+    return texts, stored[positions] if len(stored) == len(sentences) else None

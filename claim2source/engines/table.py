@@ -166,8 +166,16 @@ class PaperTable:
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         """Read papers by id."""
-        rows = self._read_rows(ids, PAPER)
-        return {row["id"]: paper_of(row) for row in rows}
+        return {row["id"]: paper_of(row) for row in self._read_rows(ids, PAPER)}
+
+    def fetch_with_sentences(
+        self, ids: Sequence[str]
+    ) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
+        """Read papers by id, and their sentences' stored vectors [sentences, d]."""
+        kept, width = self.manifest.sentences > 0, self.manifest.dimensions
+        rows = self._read_rows(ids, PAPER + [SENTENCES] * kept)
+        vectors = {row["id"]: half_of(row[SENTENCES], width) for row in rows} if kept else {}
+        return {row["id"]: paper_of(row) for row in rows}, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
         """Read the stamps of papers by id."""
@@ -186,13 +194,6 @@ class PaperTable:
                 table = query.limit(None).to_arrow()
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
-
-    def sentences(self, ids: Sequence[str]) -> dict[str, tuple[str, np.ndarray]]:
-        """Read the stamps of papers by id, and the vectors of their sentences."""
-        if not self.manifest.sentences:
-            return {}
-        rows, width = self._read_rows(ids, ("id", "stamp", SENTENCES)), self.manifest.dimensions
-        return {row["id"]: (row["stamp"], half_of(row[SENTENCES], width)) for row in rows}
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""

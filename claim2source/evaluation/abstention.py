@@ -138,9 +138,9 @@ def risk_coverage(confidence: np.ndarray, wrong: np.ndarray) -> Curve:
     return Curve(values, answered.astype(np.int64), failed.astype(np.int64))
 
 
-def coverage_at_risk(curve: Curve, most: float = MOST_RISK) -> Point:
+def coverage_at_risk(curve: Curve, limit: float = MOST_RISK) -> Point:
     """Return the point of a curve with the most coverage among those of at most this risk."""
-    good = np.flatnonzero(curve.risk <= most)
+    good = np.flatnonzero(curve.risk <= limit)
     return point_at(curve, float(curve.confidence[good[-1]]) if len(good) else None)
 
 
@@ -154,21 +154,21 @@ def point_at(curve: Curve, confidence: float | None) -> Point:
     return Point(confidence, share, wrong / answered, upper_bound(wrong, answered), answered, wrong)
 
 
-def safe_threshold(curve: Curve, most: float = MOST_RISK) -> float | None:
-    """Choose the confidence from which to answer so that the risk is at most `most`, at 95 %.
+def safe_threshold(curve: Curve, limit: float = MOST_RISK) -> float | None:
+    """Choose the confidence from which to answer so that the risk is at most `limit`, at 95 %.
 
     From the surest claims on, confidences are tested in turn until the upper bound of the risk
-    exceeds `most`: in a fixed order, no test needs a correction (Angelopoulos et al., 2021). The
+    exceeds `limit`: in a fixed order, no test needs a correction (Angelopoulos et al., 2021). The
     first test has a tenth of the claims, and as many as pass without a wrong one. None where it
     fails already.
     """
-    fewest = max(np.log(1 - LEVEL) / np.log(1 - most), 0.1 * curve.answered[-1])
-    chosen = None
+    fewest = max(np.log(1 - LEVEL) / np.log(1 - limit), 0.1 * curve.answered[-1])
+    threshold = None
     for at in np.flatnonzero(curve.answered >= fewest):
-        if upper_bound(int(curve.wrong[at]), int(curve.answered[at])) > most:
+        if upper_bound(int(curve.wrong[at]), int(curve.answered[at])) > limit:
             break
-        chosen = float(curve.confidence[at])
-    return chosen
+        threshold = float(curve.confidence[at])
+    return threshold
 
 
 def upper_bound(wrong: int, answered: int, level: float = LEVEL) -> float:
@@ -184,7 +184,7 @@ def measure(
     confidences: Mapping[str, np.ndarray],
     outcomes: Outcomes,
     baseline: str | None = None,
-    most: float = MOST_RISK,
+    limit: float = MOST_RISK,
     repeats: int = 10_000,
     seed: int = 0,
 ) -> dict[str, Abstention]:
@@ -193,35 +193,35 @@ def measure(
     `baseline` names the confidence that the others' AUROC is compared with. A sample whose claims
     are all of one kind has no AUROC and is left out of its interval.
     """
-    require(0 < most < 1, "risk", most, "more than 0 and less than 1")
+    require(0 < limit < 1, "risk", limit, "more than 0 and less than 1")
     present, wrong = outcomes.present.astype(bool), ~outcomes.right.astype(bool)
     distinct, group = np.unique(outcomes.groups, return_inverse=True)
     orders = {name: _Order(values) for name, values in confidences.items()}
-    drawn: dict[str, list[np.ndarray]] = {name: [] for name in orders}
+    draws_of: dict[str, list[np.ndarray]] = {name: [] for name in orders}
     for times in draw_groups(len(distinct), repeats, seed, len(present)):
         weights = times[:, group]
         for name, order in orders.items():
-            drawn[name].append(order.all(weights, present, wrong, most))
-    samples = {name: np.concatenate(parts, axis=1) for name, parts in drawn.items()}
-    whole = {
-        name: order.all(np.ones((1, len(wrong))), present, wrong, most)[:, 0]
+            draws_of[name].append(order.all(weights, present, wrong, limit))
+    samples = {name: np.concatenate(parts, axis=1) for name, parts in draws_of.items()}
+    point_values = {
+        name: order.all(np.ones((1, len(wrong))), present, wrong, limit)[:, 0]
         for name, order in orders.items()
     }
     measured = {}
     for name, values in confidences.items():
-        three = [_bounded(*pair) for pair in zip(whole[name], samples[name], strict=True)]
+        three = [_bounded(*pair) for pair in zip(point_values[name], samples[name], strict=True)]
         better = None
         if baseline is not None and name != baseline:
-            gain = whole[name][0] - whole[baseline][0]
+            gain = point_values[name][0] - point_values[baseline][0]
             better = _bounded(gain, samples[name][0] - samples[baseline][0])
-        point = coverage_at_risk(risk_coverage(values, wrong), most)
+        point = coverage_at_risk(risk_coverage(values, wrong), limit)
         measured[name] = Abstention(three[0], three[1], three[2], point, better)
     return measured
 
 
-def abstention_table(rows: Mapping[str, Abstention], most: float = MOST_RISK) -> TextTable:
+def abstention_table(rows: Mapping[str, Abstention], limit: float = MOST_RISK) -> TextTable:
     """Tabulate the measures of confidences."""
-    at = f"coverage at risk {most:.0%}".replace("%", " %")
+    at = f"coverage at risk {limit:.0%}".replace("%", " %")
     columns = ["confidence", "AUROC", "95 %", "to baseline", "AUGRC", "95 %", at, "95 %"]
     columns += ["answered", "wrong", "risk at most"]
     cells: list[list[Cell]] = [
@@ -323,22 +323,22 @@ class _Order:
         areas: np.ndarray = _area(answered, failed) / answered[:, -1] ** 2
         return areas
 
-    def coverage(self, weights: np.ndarray, wrong: np.ndarray, most: float) -> np.ndarray:
-        """Return the most coverage at a risk of at most `most`, by sample."""
+    def coverage(self, weights: np.ndarray, wrong: np.ndarray, limit: float) -> np.ndarray:
+        """Return the most coverage at a risk of at most `limit`, by sample."""
         answered, failed = self.cumulate(weights), self.cumulate(weights * wrong)
         # A division, as in `Curve.risk`: a product would round otherwise at the border.
         risk = failed / np.maximum(answered, 1)
-        covered: np.ndarray = np.where(risk <= most, answered, 0).max(axis=1) / answered[:, -1]
+        covered: np.ndarray = np.where(risk <= limit, answered, 0).max(axis=1) / answered[:, -1]
         return covered
 
     def all(
-        self, weights: np.ndarray, present: np.ndarray, wrong: np.ndarray, most: float
+        self, weights: np.ndarray, present: np.ndarray, wrong: np.ndarray, limit: float
     ) -> np.ndarray:
         """Return all three, [3, samples]."""
         return np.stack(
             [
                 *(self.auroc(weights, present), self.augrc(weights, wrong)),
-                self.coverage(weights, wrong, most),
+                self.coverage(weights, wrong, limit),
             ]
         )
 

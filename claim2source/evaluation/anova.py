@@ -69,8 +69,8 @@ def two_way_anova(scores: Mapping[str, np.ndarray], alpha: float = 0.05) -> Anov
     freedom = (systems - 1) * (claims - 1)
     squares = float((left**2).sum())
 
-    def effect(between: np.ndarray, each: int) -> Effect:
-        sum_of_squares = float(each * ((between - grand) ** 2).sum())
+    def effect(between: np.ndarray, size: int) -> Effect:
+        sum_of_squares = float(size * ((between - grand) ** 2).sum())
         degrees = len(between) - 1
         with np.errstate(divide="ignore", invalid="ignore"):
             f = float(np.divide(sum_of_squares / degrees, squares / freedom))

@@ -206,6 +206,6 @@ def _figure(system: SystemReport, metric: str) -> Figure:
     bounds = system.intervals.of(metric) if system.intervals is not None else None
     low, high = bounds or (None, None)
     cost = system.cost
-    more = ">" if cost is not None and cost.reused else ""
-    seconds = f"{more}{cost.seconds:.1f} s" if cost is not None and cost.seconds else ""
+    prefix = ">" if cost is not None and cost.reused else ""
+    seconds = f"{prefix}{cost.seconds:.1f} s" if cost is not None and cost.seconds else ""
     return Figure(float(system.macro[metric]), low, high, seconds)

@@ -127,8 +127,12 @@ class ScoredRuns:
             own = values[:, mask]
             limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
             # Not by `claim_weights`: these are the reports' numbers to the last digit.
-            each = [mask] if by is None else [strata == number for number in np.unique(strata)]
-            means = np.mean([values[:, stratum].mean(axis=1) for stratum in each], axis=0).tolist()
+            strata_masks = (
+                [mask] if by is None else [strata == number for number in np.unique(strata)]
+            )
+            means = np.mean(
+                [values[:, stratum].mean(axis=1) for stratum in strata_masks], axis=0
+            ).tolist()
             bounds[part] = {
                 name: Bound(mean, *ends)
                 for name, mean, ends in zip(self.runs, means, limits, strict=True)
@@ -152,12 +156,12 @@ class ScoredRuns:
         self, *, micro: bool = False, alpha: float = 0.05, repeats: int = 10_000, seed: int = 0
     ) -> list[FamilyResult]:
         """Test all others against the baseline, as `compare_families` does; none for one system."""
-        others = [name for name in self.runs if name != self.baseline]
-        if not others:
+        systems = [name for name in self.runs if name != self.baseline]
+        if not systems:
             return []
         return compare_families(
             self.values,
-            [Family.against(f"All against {self.baseline}", self.baseline, others)],
+            [Family.against(f"All against {self.baseline}", self.baseline, systems)],
             self.dataset,
             self.claim_ids,
             micro=micro,
@@ -370,7 +374,7 @@ def compare(
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
     bounds = scored.bounds(repeats, seed)
     bounds.pop(MICRO, None)
-    scores = {name: {part: bound[name].value for part, bound in bounds.items()} for name in runs}
-    intervals = {name: {part: bound[name][1:] for part, bound in bounds.items()} for name in runs}
+    scores = {name: {part: row[name].value for part, row in bounds.items()} for name in runs}
+    intervals = {name: {part: row[name][1:] for part, row in bounds.items()} for name in runs}
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))

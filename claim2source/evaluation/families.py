@@ -46,8 +46,8 @@ class Family:
     def __post_init__(self) -> None:
         if not self.pairs or len(set(self.pairs)) != len(self.pairs):
             raise ValueError(f"family {self.name}: needs one or more pairs, each once")
-        if same := [system for system, baseline in self.pairs if system == baseline]:
-            raise ValueError(f"family {self.name}: {same[0]} is compared with itself")
+        if repeated := [system for system, baseline in self.pairs if system == baseline]:
+            raise ValueError(f"family {self.name}: {repeated[0]} is compared with itself")
 
     @classmethod
     def against(cls, name: str, baseline: str, systems: Iterable[str]) -> Family:
@@ -86,7 +86,7 @@ def score_intervals(
     }
     bounds[MACRO] = bootstrap_intervals(values, groups, strata, repeats, seed)
     intervals = {
-        metric: {lang: (float(both[i, 0]), float(both[i, 1])) for lang, both in bounds.items()}
+        metric: {lang: (float(bound[i, 0]), float(bound[i, 1])) for lang, bound in bounds.items()}
         for i, metric in enumerate(metrics)
     }
     return Intervals(intervals, repeats, seed, int(groups.max()) + 1)

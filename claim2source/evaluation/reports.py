@@ -51,11 +51,11 @@ class LoadedSystem:
         """
         folder = self.report_folder / self.report.runs
         files = {lang: folder / f"{lang}.trec" for lang in self.report.languages}
-        there = {lang: path for lang, path in files.items() if path.is_file()}
-        for path in there.values():
+        present = {lang: path for lang, path in files.items() if path.is_file()}
+        for path in present.values():
             if not real_path(path).is_relative_to(real_path(self.report_folder)):
                 raise InputError(path, why="is a link that leads out of the report's folder")
-        return there
+        return present
 
     def interval(self, metric: str, language: str) -> tuple[float, float] | None:
         """Return the report's 95 % interval of a metric, None where it has none."""
@@ -93,11 +93,11 @@ def files_of_report(folder: Path) -> list[Path]:
 
 
 def _distinct_names(systems: Sequence[LoadedSystem]) -> list[LoadedSystem]:
-    same: dict[str, list[int]] = {}
+    positions_of: dict[str, list[int]] = {}
     for i, system in enumerate(systems):
-        same.setdefault(system.name, []).append(i)
+        positions_of.setdefault(system.name, []).append(i)
     names = list(systems)
-    for name, positions in same.items():
+    for name, positions in positions_of.items():
         if len(positions) > 1:
             for i, front in zip(positions, _fronts(names, positions), strict=True):
                 names[i] = replace(names[i], alias=f"{front}/{name}")
@@ -126,8 +126,10 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
         ends = [folder.parts[: -length - 1 : -1] for folder in folders]  # the last part first
         if len(set(ends)) == len(ends):
             break
-    same = [len(set(column)) == 1 for column in zip_longest(*ends)]
-    differing = [[part for part, skip in zip(end, same, strict=False) if not skip] for end in ends]
+    is_shared = [len(set(column)) == 1 for column in zip_longest(*ends)]
+    differing = [
+        [part for part, skip in zip(end, is_shared, strict=False) if not skip] for end in ends
+    ]
     return [str(Path(*reversed(parts))) for parts in differing]
 
 
@@ -163,10 +165,12 @@ def common_data(
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
             # Two spellings of a path, or a path and a name, are one data set.
-            same = [name for name in names if key == "dataset" and _one_folder(name, value)]
-            names.setdefault(same[0] if same else value, []).append(system.name)
+            folders = [name for name in names if key == "dataset" and _one_folder(name, value)]
+            names.setdefault(folders[0] if folders else value, []).append(system.name)
         if option is None and len(names) != 1:
-            listed = "; ".join(f"{value!r} ({_shortened(who)})" for value, who in names.items())
+            listed = "; ".join(
+                f"{value!r} ({_shortened(systems)})" for value, systems in names.items()
+            )
             raise UserError(f"{key}: the reports differ: {listed}; name one with --{key}")
         return option if option is not None else next(iter(names))
 
@@ -183,16 +187,16 @@ def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
         names.setdefault(frozenset(system.report.languages), []).append(system.name)
     if len(names) != 1:
         listed = "; ".join(
-            f"{', '.join(sorted(languages))} ({_shortened(who)})"
-            for languages, who in names.items()
+            f"{', '.join(sorted(languages))} ({_shortened(systems)})"
+            for languages, systems in names.items()
         )
         raise UserError(f"languages: the reports differ: {listed}; name some with --languages")
     return list(systems[0].report.languages)
 
 
-def _one_folder(one: str, other: str) -> bool:
+def _one_folder(a: str, b: str) -> bool:
     try:
-        return one == other or real_path(folder_of(one)) == real_path(folder_of(other))
+        return a == b or real_path(folder_of(a)) == real_path(folder_of(b))
     except InputError:
         return False  # a name without a folder equals no other
 

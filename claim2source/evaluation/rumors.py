@@ -99,8 +99,8 @@ def score_rumors(
         ]
         measures[MACRO_F1] = partial(_macro_f1, actual, labels, [True] * len(ids))
         measures[STRICT] = partial(_macro_f1, actual, labels, evidenced)
-    once = np.ones((1, len(ids)))
-    means = {name: float(measure(once)[0]) for name, measure in measures.items()}
+    weights = np.ones((1, len(ids)))
+    means = {name: float(measure(weights)[0]) for name, measure in measures.items()}
     values = {name: None if np.isnan(means.get(name, np.nan)) else means[name] for name in HEADLINE}
     ap = dict(zip(judged, by_rumor[MAP][~np.isnan(by_rumor[MAP])].tolist(), strict=True))
     return RumorScores(values, ap, _intervals(measures, rumors, repeats, seed) if repeats else None)
@@ -118,8 +118,8 @@ def macro_f1(
 
     A right label that is not `evidenced` is a false positive of it, and not counted as missed.
     """
-    every = [True] * len(actual) if evidenced is None else evidenced
-    return float(_macro_f1(actual, predicted, every, np.ones((1, len(actual))))[0])
+    mask = [True] * len(actual) if evidenced is None else evidenced
+    return float(_macro_f1(actual, predicted, mask, np.ones((1, len(actual))))[0])
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:

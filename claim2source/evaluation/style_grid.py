@@ -100,10 +100,10 @@ class StyleGrid:
                 or not system.style.startswith(cell or "-")
             ):
                 continue
-            plain = cell_name(retriever, CLAIM, SOURCE)
-            base = report.systems.get(plain) or report.systems.get(retriever)
+            base_name = cell_name(retriever, CLAIM, SOURCE)
+            base = report.systems.get(base_name) or report.systems.get(retriever)
             if base is not None:
-                cells |= {plain: _limited(base, languages), name: _limited(system, languages)}
+                cells |= {base_name: _limited(base, languages), name: _limited(system, languages)}
         styles = {name.rpartition(".")[2] for name in cells}
         claims = tuple(c for c in CLAIM_STYLES if any(s.endswith(c) for s in styles))
         sources = tuple(s for s in SOURCE_STYLES if any(style.startswith(s) for style in styles))
@@ -190,8 +190,8 @@ def _published(report: SystemReport) -> PublishedScore | None:
     return next((score for score in report.published if score.table == PUBLISHED), None)
 
 
-def _difference(score: float | None, other: float | None) -> float | None:
-    return None if score is None or other is None else score - other
+def _difference(score: float | None, base: float | None) -> float | None:
+    return None if score is None or base is None else score - base
 
 
 def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemReport:
@@ -330,7 +330,7 @@ def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, wide, squeeze=False, sharey=True)
     rows = {retriever: grid.row(retriever, language) for retriever in grid.retrievers}
-    most = max((abs(cell.delta) for row in rows.values() for cell in row), default=0) or 0.01
+    maximum = max((abs(cell.delta) for row in rows.values() for cell in row), default=0) or 0.01
     sources = [f"{style}\n{STYLES[style].what}" for style in grid.sources]
     claims = [f"{style} {STYLES[style].what}" for style in grid.claims]
     for axes, (retriever, row) in zip(panels.flat, rows.items(), strict=False):
@@ -338,13 +338,13 @@ def draw(grid: StyleGrid, language: str = MACRO, title: str = "") -> Figure:
         deltas = np.zeros((len(grid.claims), len(grid.sources)))
         for (y, x), cell in zip(positions, row, strict=True):
             deltas[y, x] = cell.delta
-            colour = "white" if abs(cell.delta) > 0.6 * most else "black"
+            colour = "white" if abs(cell.delta) > 0.6 * maximum else "black"
             text = f"{cell.value:.3f}{'*' if cell.differs else ''}"
             axes.text(x, y, text, fontsize=7, color=colour, ha="center", va="center")
             if cell.is_best:
                 corner = (x - 0.5, y - 0.5)
                 axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=2))
-        image = axes.imshow(deltas, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+        image = axes.imshow(deltas, cmap="RdBu", vmin=-maximum, vmax=maximum, aspect="auto")
         axes.set_title(retriever, fontsize=9, parse_math=False)
         axes.set_xticks(range(len(sources)), sources, fontsize=7)
         axes.set_yticks(range(len(claims)), claims, fontsize=7)

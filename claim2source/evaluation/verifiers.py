@@ -37,8 +37,8 @@ class VerifierWork:
 
     def sentence(self) -> str:
         """Write the figures in one line."""
-        each = self.tokens_per_promoted
-        price = "" if each is None else f", {each:.0f} tokens for each"
+        tokens = self.tokens_per_promoted
+        price = "" if tokens is None else f", {tokens:.0f} tokens for each"
         return (
             f"asked about {self.asked} of {self.claims} claims ({self.share_asked:.1%}) by "
             f"{self.asks} requests of {self.tokens} tokens: {self.promoted} golds promoted{price}, "

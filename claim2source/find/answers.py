@@ -231,8 +231,8 @@ def notes(answer: Answer) -> list[str]:
     return notices
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}".replace("%", " %")
+def _percent(part: int, total: int) -> str:
+    return f"{part / total:.0%}".replace("%", " %")
 
 
 def matching_words(match: Match) -> str:

@@ -79,14 +79,14 @@ def posts_from_elsewhere(
 
     Also return the kind of each, [posts]: posts of one kind differ in a few words.
     """
-    every: list[tuple[str, str, int]] = []
+    posts: list[tuple[str, str, int]] = []
     kind = 0
     for language in [language for language in languages if language in _POSTS] or ["en"]:
         for line in _POSTS[language].strip().splitlines():
             sentence, *lists = line.split(" | ")
             gaps = product(*(entry.split("; ") for entry in lists))
-            every += [(language, sentence.format(*words), kind) for words in gaps]
+            posts += [(language, sentence.format(*words), kind) for words in gaps]
             kind += 1
-    rows = sorted(np.random.default_rng(seed).permutation(len(every))[:count].tolist())
-    claims = [Claim(f"elsewhere {i}", every[i][1], every[i][0]) for i in rows]
-    return claims, np.array([every[i][2] for i in rows])
+    rows = sorted(np.random.default_rng(seed).permutation(len(posts))[:count].tolist())
+    claims = [Claim(f"elsewhere {i}", posts[i][1], posts[i][0]) for i in rows]
+    return claims, np.array([posts[i][2] for i in rows])

@@ -14,9 +14,9 @@ from claim2source.core.config import require
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.datasets.papers import Paper, last_day
-from claim2source.engines import Engine, Found, Where
+from claim2source.engines import Engine, SearchResults, Where
 from claim2source.engines.growing import batches
-from claim2source.engines.rows import SPLIT, finding_vectors, findings_of, stamp_of
+from claim2source.engines.rows import SPLIT, findings_with_vectors
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.find.rankings import DENSE, FUSED, LEXICAL, languages_of, stages_of
 from claim2source.io.posts import Post
@@ -99,7 +99,7 @@ class Answer:
 class _Stages:
     """Hold the results of a search by stage, in order; the last is the answer."""
 
-    found: Found
+    searched: SearchResults
     named: tuple[tuple[str, Result], ...]
 
     @property
@@ -193,11 +193,13 @@ class Finder:
         self.on_part(SEARCH)
         claims = [post.claim(self._language_of(post)) for post in posts]
         depth = max(DEEPEST, 0 if self._pipeline is None else self._pipeline.depth)
-        results = self.engine.find(claims, max(k, depth), where)
+        sentences = {claim.id: _several_sentences(claim) for claim in claims if self.sentences}
+        texts = [text for those in sentences.values() for text in those]
+        results = self.engine.find(claims, max(k, depth), where, texts)
         runs = [part.run for part in (results.lexical, results.dense, results.fused)]
         wanted, most = (runs[2:], k) if self._pipeline is None else (runs, None)
         ids = [one for run in wanted for claim in claims for one in run.sources(claim.id, most)]
-        papers = self.engine.fetch(list(dict.fromkeys(ids)))
+        papers, vectors = self.engine.fetch_with_sentences(list(dict.fromkeys(ids)))
         named = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
         if self._pipeline is not None:
             named = self._pipeline.apply(claims, results, papers, self.on_part)
@@ -209,7 +211,7 @@ class Finder:
             for claim in claims
         }
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, results, shown, papers) if self.sentences else {}
+        nearest = self._nearest(claims, results, shown, sentences, papers, vectors)
         verdicts, measured = self._verdicts(claims, stages, present)
         if self._matching.bm25 != self.engine.manifest.bm25:
             self._matching = MatchingWords(self.engine.manifest.bm25)
@@ -257,7 +259,7 @@ class Finder:
         if self.abstain is None:
             return {}
         ids = [claim.id for claim in claims]
-        shares = self.abstain.shares(ids, stages_of(stages.found))
+        shares = self.abstain.shares(ids, stages_of(stages.searched))
         return dict(zip(ids, shares.tolist(), strict=True))
 
     def _verdicts(
@@ -319,62 +321,62 @@ class Finder:
     def _nearest(
         self,
         claims: Sequence[Claim],
-        found: Found,
-        shown: Mapping[str, Sequence[str]],
+        results: SearchResults,
+        listed: Mapping[str, Sequence[str]],
+        sentences: Mapping[str, Sequence[str]],
         papers: Mapping[str, Paper],
+        stored: Mapping[str, np.ndarray],
     ) -> dict[tuple[str, str], tuple[str, str]]:
         """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
 
         Both by the index's model, of findings that hold the claim's numbers where some do; keys
         are claim and paper.
         """
-        wanted = dict.fromkeys(key for ids in shown.values() for key in ids)
-        sentences = {one: findings_of(papers[one]) for one in wanted}
-        vectors = self._sentence_vectors(sentences, papers)
-        sentences_of_posts = {claim.id: sentences_of(claim.text)[:_SENTENCES] for claim in claims}
-        several = [
-            text for texts in sentences_of_posts.values() if len(texts) > 1 for text in texts
-        ]
-        of_post: dict[str, np.ndarray] = {}
-        if several:
-            made, _ = self.engine.encoder.encode(several, "claim", store=None, progress=None)
-            of_post = dict(zip(several, made, strict=True))
-        texts_of = {claim.id: claim.text for claim in claims}
+        if not self.sentences:
+            return {}
+        ids = dict.fromkeys(key for those in listed.values() for key in those)
+        findings = self._findings({key: papers[key] for key in ids}, stored)
         nearest = {}
-        for claim, ids in shown.items():
-            for one in ids:
-                if sentences[one]:
-                    every = range(len(sentences[one]))
-                    positions = with_numbers_of(texts_of[claim], sentences[one], every)
-                    scores = vectors[one][positions] @ found.vectors[claim]
+        for claim in claims:
+            own = np.array([results.texts[text] for text in sentences[claim.id]])
+            for key in listed[claim.id]:
+                texts, vectors = findings[key]
+                if texts:
+                    positions = with_numbers_of(claim.text, texts, range(len(texts)))
+                    scores = vectors[positions] @ results.vectors[claim.id]
                     best = positions[int(np.argmax(scores))]
-                    texts = (
-                        sentences_of_posts[claim] if len(sentences_of_posts[claim]) > 1 else [""]
-                    )
-                    alike = [float(of_post[text] @ vectors[one][best]) for text in texts if text]
-                    own = texts[int(np.argmax(alike))] if alike else ""
-                    nearest[claim, one] = sentences[one][best], own
+                    row = int(np.argmax(own @ vectors[best])) if len(own) else None
+                    sentence = "" if row is None else sentences[claim.id][row]
+                    nearest[claim.id, key] = texts[best], sentence
         return nearest
 
-    def _sentence_vectors(
-        self, sentences: Mapping[str, Sequence[str]], papers: Mapping[str, Paper]
-    ) -> dict[str, np.ndarray]:
-        """Read the vectors of papers' findings, [findings, d]; encode those not stored."""
-        vectors: dict[str, np.ndarray] = {}
-        if self.engine.manifest.sentences == SPLIT:
-            for key, (stamp, stored) in self.engine.sentences(list(sentences)).items():
-                # Another process may have written another version of the paper meanwhile.
-                found = finding_vectors(papers[key], stored)
-                if stamp == stamp_of(papers[key]) and found is not None:
-                    vectors[key] = found.astype(np.float32)
-        missing = {key: texts for key, texts in sentences.items() if key not in vectors and texts}
-        distinct = list(dict.fromkeys(text for texts in missing.values() for text in texts))
-        if distinct:
-            made, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
+    def _findings(
+        self, papers: Mapping[str, Paper], stored: Mapping[str, np.ndarray]
+    ) -> dict[str, tuple[list[str], np.ndarray]]:
+        """List papers' findings with their vectors [findings, d]; encode those not stored."""
+        if self.engine.manifest.sentences != SPLIT:
+            stored = {}
+        findings: dict[str, tuple[list[str], np.ndarray]] = {}
+        missing: dict[str, list[str]] = {}
+        for key, paper in papers.items():
+            texts, vectors = findings_with_vectors(paper, stored.get(key))
+            if vectors is not None:
+                findings[key] = texts, vectors.astype(np.float32)
+            elif texts:
+                missing[key] = texts
+            else:
+                findings[key] = [], np.empty((0, 0))
+        if distinct := list(dict.fromkeys(text for texts in missing.values() for text in texts)):
+            encoded, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
             row = {text: i for i, text in enumerate(distinct)}
             for key, texts in missing.items():
-                vectors[key] = made[[row[text] for text in texts]]
-        return vectors
+                findings[key] = texts, encoded[[row[text] for text in texts]]
+        return findings
+
+
+def _several_sentences(claim: Claim) -> list[str]:
+    sentences = sentences_of(claim.text)[:_SENTENCES]
+    return sentences if len(sentences) > 1 else []
 
 
 def _verifier_notes(stages: _Stages, claim: Claim) -> str:

@@ -30,22 +30,25 @@ class MatchingWords:
         """List the words of a claim and of each paper that match, each once in text order."""
         texts = [claim.text, claim.translation or ""]
         words, *of_papers = (
-            list(dict.fromkeys(word for text in those for word in WORD.findall(text)))
-            for those in (texts, *((one.source.title, one.source.abstract) for one in papers))
+            list(dict.fromkeys(word for text in parts for word in WORD.findall(text)))
+            for parts in (
+                texts,
+                *((p.source.title, p.source.abstract) for p in papers),
+            )
         )
         terms = self._terms_of([words, *of_papers])
         sought, possible = set(self._analyser.claim(claim)), {*name_terms(claim.text)}
         own = [sought & {*terms[word]} for word in words]
         matches = []
-        for paper, those in zip(papers, of_papers, strict=True):
+        for paper, words_of_paper in zip(papers, of_papers, strict=True):
             source = paper.source
-            theirs = [word for word in those if not sought.isdisjoint(terms[word])]
+            theirs = [word for word in words_of_paper if not sought.isdisjoint(terms[word])]
             shared = {term for word in theirs for term in terms[word]}
             names = possible & {*names_of(source)}
-            named = [
+            name_words = [
                 word for text in (*source.authors, source.venue) for word in WORD.findall(text)
             ]
-            theirs += [word for word in named if _holds(word, names) and word not in theirs]
+            theirs += [word for word in name_words if _holds(word, names) and word not in theirs]
             mine = [
                 word
                 for word, terms_of_word in zip(words, own, strict=True)

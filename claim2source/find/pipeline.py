@@ -10,7 +10,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result
 from claim2source.datasets.papers import Paper
-from claim2source.engines import Engine, Found
+from claim2source.engines import Engine, SearchResults
 from claim2source.io.store import Store
 from claim2source.systems.nodes import FUSE, RETRIEVE, BM25Node, DenseNode, HybridNode, RouteNode
 from claim2source.systems.runtime import SystemRuntime
@@ -80,18 +80,18 @@ class PipelineStages:
     def apply(
         self,
         claims: Sequence[Claim],
-        found: Found,
+        results: SearchResults,
         papers: Mapping[str, Paper],
         on_part: Callable[[str], None],
     ) -> list[tuple[str, Result]]:
         """Return the results of the first stage's parts and of the stages, named, in order."""
-        first, results = self.system.first, [found.lexical, found.dense, found.fused]
-        names = [RETRIEVE]
+        first, named = self.system.first, [(RETRIEVE, results.dense)]
         if isinstance(first, HybridNode):
-            names = [first.sparse.display_name, first.dense.display_name, FUSE]
-        else:
-            results = [found.lexical if isinstance(first, BM25Node) else found.dense]
-        named = list(zip(names, results, strict=True))
+            parts = [first.sparse.display_name, first.dense.display_name, FUSE]
+            ranked = (results.lexical, results.dense, results.fused)
+            named = list(zip(parts, ranked, strict=True))
+        elif isinstance(first, BM25Node):
+            named = [(RETRIEVE, results.lexical)]
         sources = [paper.source for paper in papers.values()]
         self._count_over(sources, on_part)
         return named + apply_stages(self._stages, named, claims, sources, self._runtime, on_part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from claim2source.core.run import Result
-from claim2source.engines import Engine, Found
+from claim2source.engines import Engine, SearchResults
 from claim2source.retrieve import FusionConfig, fuse
 from claim2source.stages.abstain import DEEPEST
 from claim2source.text.language import READ
@@ -11,7 +11,7 @@ from claim2source.text.language import READ
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
 
 
-def stages_of(results: Found) -> dict[str, Result]:
+def stages_of(results: SearchResults) -> dict[str, Result]:
     """Name an index's rankings, fused with the default weights, as deep as abstention reads."""
     lexical, dense = results.lexical.top(DEEPEST), results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)

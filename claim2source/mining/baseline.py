@@ -81,10 +81,10 @@ def random_baseline(
         [ids[position] in golds[claim.id] for position in row]
         for claim, row in zip(sample, positions.tolist(), strict=True)
     ]
-    others = np.ma.masked_array(scores, is_gold)
-    if not others.count():
+    non_golds = np.ma.masked_array(scores, is_gold)
+    if not non_golds.count():
         return RandomBaseline(0.0, 0.0, 0)
     # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.
-    several = others[others.count(axis=1) > 1]
+    several = non_golds[non_golds.count(axis=1) > 1]
     variance = several.var(axis=1, ddof=1).mean() if len(several) else 0.0
-    return RandomBaseline(float(others.mean()), float(np.sqrt(variance)), int(others.count()))
+    return RandomBaseline(float(non_golds.mean()), float(np.sqrt(variance)), int(non_golds.count()))

@@ -78,16 +78,16 @@ class Candidates:
         """Yield blocks of claims, in order, with their lists; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         sources = max(len(self.sources), 1)
-        most = max(1, min(BLOCK, CELLS // sources))
-        piece = min(most, max(1, PIECE // sources))
+        limit = max(1, min(BLOCK, CELLS // sources))
+        piece = min(limit, max(1, PIECE // sources))
         # A multiple of the piece, so that no piece is small.
-        block = most - most % piece
+        block = limit - limit % piece
         terms = self._sparse.terms(claims) if self._sparse is not None else None
         # Memory for every block anew would come from the system, which clears it first.
-        held = np.empty((min(block, len(claims)), len(self.sources)), np.float32)
+        buffer = np.empty((min(block, len(claims)), len(self.sources)), np.float32)
         for start in range(0, len(claims), block):
             part = vectors[start : start + block]
-            similarities = np.matmul(part, self.vectors.T, out=held[: len(part)])
+            similarities = np.matmul(part, self.vectors.T, out=buffer[: len(part)])
             for first in range(0, len(similarities), piece):
                 near = similarities[first : first + piece]
                 rows = start + first, start + first + len(near)
@@ -149,7 +149,7 @@ class Candidates:
         column = np.take_along_axis(columns, sparse.positions, 1)
         # Cleared where it was written alone: a table of all sources takes longer to fill.
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
-        twice, once = column >= 0, (sparse.positions >= 0) & (column < 0)
+        twice, single = column >= 0, (sparse.positions >= 0) & (column < 0)
         raw = self._alpha == 1
         by_sparse = sparse.scores.astype(np.float64) if raw else _normalised(sparse)
         in_both, by_both = np.zeros_like(is_listed), np.zeros(is_listed.shape)
@@ -158,8 +158,8 @@ class Candidates:
         by_both[rows, column[twice]] = by_sparse[twice]
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
-        in_dense = np.concatenate([is_listed, np.zeros_like(once)], axis=1)
-        in_sparse = np.concatenate([in_both, once], axis=1)
+        in_dense = np.concatenate([is_listed, np.zeros_like(single)], axis=1)
+        in_sparse = np.concatenate([in_both, single], axis=1)
         is_member = in_sparse if raw else in_dense | in_sparse
         if not raw:
             fused *= self._alpha

@@ -343,7 +343,7 @@ class _Picker:
         self, pairs: Sequence[_Pair], window: Window, rows: np.ndarray, limits: np.ndarray
     ) -> Iterator[list[Negative]]:
         random = self.config.pick == "random"
-        most = self.config.last_rank if random else self.config.hard
+        limit = self.config.last_rank if random else self.config.hard
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         listed = positions >= 0
@@ -360,27 +360,27 @@ class _Picker:
         checked[[not pair.duplicates for pair in pairs]] = True
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
-            taken = free & ~close & ~duplicate
+            mask = free & ~close & ~duplicate
             # The list counts as read up to its last source that is taken.
-            read = np.cumsum(taken, axis=1) - taken < most
+            read = np.cumsum(mask, axis=1) - mask < limit
             unchecked = free & read & ~checked
             if not unchecked.any():
                 break
             for i, column in zip(*map(np.ndarray.tolist, np.nonzero(unchecked)), strict=True):
                 duplicate[i, column] = int(positions[i, column]) in pairs[i].duplicates
             checked |= unchecked
-        taken &= read
+        mask &= read
         self.counts.left_out_gold += int((gold & read).sum())
         self.counts.left_out_pool += int((outside & read).sum())
         self.counts.left_out_duplicate += int((duplicate & read).sum())
         self.counts.left_out_close += int((free & close & ~duplicate & read).sum())
-        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][taken].tolist()
-        scores = window.scores[rows, columns][taken].tolist()
-        names = map(self.ids.__getitem__, positions[taken].tolist())
+        found_by = (window.in_sparse * (1 + window.in_dense))[rows, columns][mask].tolist()
+        scores = window.scores[rows, columns][mask].tolist()
+        names = map(self.ids.__getitem__, positions[mask].tolist())
         origins = map(_ORIGINS.__getitem__, found_by)
         negatives = map(Negative._make, zip(names, scores, origins, strict=True))
         # One list at a time: many objects at once would set off the garbage collector.
-        lists = (list(islice(negatives, count)) for count in taken.sum(axis=1).tolist())
+        lists = (list(islice(negatives, count)) for count in mask.sum(axis=1).tolist())
         if not random:
             return lists
         return (self._draw_hard(pair, listed) for pair, listed in zip(pairs, lists, strict=True))

@@ -36,43 +36,44 @@ def same_papers(
     the papers.
     """
     pairs = []
-    for texts, most in (
+    for texts, threshold in (
         ([source.title for source in sources], max_title),
         ([source.abstract for source in sources], max_text),
     ):
-        if most is not None:
-            alike = _similar_pairs([distinct_words(text) for text in texts], most)
-            pairs += [(sources[first].id, sources[second].id) for first, second in alike]
+        if threshold is not None:
+            matches = _similar_pairs([distinct_words(text) for text in texts], threshold)
+            pairs += [(sources[first].id, sources[second].id) for first, second in matches]
     return pairs
 
 
-def _similar_pairs(texts: Sequence[frozenset[str]], most: float) -> list[tuple[int, int]]:
-    """List pairs of texts, by position, whose `jaccard` exceeds `most`; equal texts count once."""
-    alike: list[tuple[int, int]] = []
+def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tuple[int, int]]:
+    """List pairs of texts, by position, with `jaccard` above `threshold`; equal texts once."""
+    pairs: list[tuple[int, int]] = []
     first: dict[frozenset[str], int] = {}
     for position, words in enumerate(texts):
         earlier = first.setdefault(words, position)
-        if earlier != position and words and most < 1:
-            alike.append((earlier, position))
+        if earlier != position and words and threshold < 1:
+            pairs.append((earlier, position))
     count = Counter(word for words in first for word in words)
     holders: dict[str, list[int]] = {}
-    needed: dict[int, int] = {}
+    overlap: dict[int, int] = {}
     for words, position in first.items():
         # Texts so alike share that many words at least, hence this many of their rarest.
-        shared = int(most * len(words) - 1e-9) + 1
-        needed[position] = min(SHARED_RAREST, shared)
+        shared = int(threshold * len(words) - 1e-9) + 1
+        overlap[position] = min(SHARED_RAREST, shared)
         rarest = sorted(words, key=lambda word: (count[word], word))
         shared_by: Counter[int] = Counter()
-        for word in rarest[: len(words) - shared + needed[position]]:
+        for word in rarest[: len(words) - shared + overlap[position]]:
             listed = holders.setdefault(word, [])
             shared_by.update(listed)
             listed.append(position)
-        alike += [
-            (other, position)
-            for other, times in shared_by.items()
-            if times >= min(needed[position], needed[other]) and jaccard(words, texts[other]) > most
+        pairs += [
+            (earlier_text, position)
+            for earlier_text, times in shared_by.items()
+            if times >= min(overlap[position], overlap[earlier_text])
+            and jaccard(words, texts[earlier_text]) > threshold
         ]
-    return alike
+    return pairs
 
 
 class _Abstracts:
@@ -148,13 +149,13 @@ class GoldDuplicates:
         return self._by_title(position) or self._by_text(position)
 
     def _by_title(self, position: int) -> bool:
-        most, title = self._pool.max_title, self._pool.title
-        return most is not None and any(
-            jaccard(title(position), gold) > most for gold in self._titles
+        limit, title = self._pool.max_title, self._pool.title
+        return limit is not None and any(
+            jaccard(title(position), gold) > limit for gold in self._titles
         )
 
     def _by_text(self, position: int) -> bool:
-        most, abstracts = self._pool.max_text, self._pool.abstracts
-        return most is not None and any(
-            abstracts.similarity(position, *marked) > most for marked in self._marked
+        limit, abstracts = self._pool.max_text, self._pool.abstracts
+        return limit is not None and any(
+            abstracts.similarity(position, *marked) > limit for marked in self._marked
         )

@@ -62,7 +62,7 @@ class RankingMiner:
             ranked = list(scored.items())
             first = {source for source, _ in ranked[: self.depth]}
             golds = golds_of[claim.id]
-            alike = alike_of.of(self._place[gold] for gold in golds if gold in self._place)
+            duplicates = alike_of.of(self._place[gold] for gold in golds if gold in self._place)
             for gold in claim.golds:
                 if gold not in first:
                     counts.missed_golds += 1
@@ -71,9 +71,9 @@ class RankingMiner:
                         continue
                 limit = self._limit(scored.get(gold), min(scored.values(), default=0.0))
                 draw = pair_draw(config.seed, claim.id, gold)
-                hard = list(self._hard_negatives(ranked, golds, alike, limit, draw))
+                hard = list(self._hard_negatives(ranked, golds, duplicates, limit, draw))
                 listed = first.union(negative.source for negative in hard)
-                random = list(self._random_negatives(golds, alike, listed, draw))
+                random = list(self._random_negatives(golds, duplicates, listed, draw))
                 counts.count(len(hard), len(random), config)
                 if hard or random:
                     yield MinedRow(claim.id, gold, (*hard, *random))
@@ -88,7 +88,7 @@ class RankingMiner:
         self,
         ranked: Sequence[tuple[str, float]],
         golds: frozenset[str],
-        alike: GoldDuplicates,
+        duplicates: GoldDuplicates,
         limit: float,
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
@@ -99,7 +99,7 @@ class RankingMiner:
                 counts.left_out_gold += 1
             elif source not in self._in_pool:
                 counts.left_out_pool += 1
-            elif self._place[source] in alike:
+            elif self._place[source] in duplicates:
                 counts.left_out_duplicate += 1
             elif score > limit:
                 counts.left_out_close += 1
@@ -113,7 +113,7 @@ class RankingMiner:
     def _random_negatives(
         self,
         golds: frozenset[str],
-        alike: GoldDuplicates,
+        duplicates: GoldDuplicates,
         listed: set[str],
         draw: np.random.Generator,
     ) -> Iterator[Negative]:
@@ -121,7 +121,7 @@ class RankingMiner:
         positions = draw.permutation(len(self._pool))[: remaining * _TRIES] if remaining else ()
         for position in positions:
             source = self._pool[position]
-            if source in golds or source in listed or self._place[source] in alike:
+            if source in golds or source in listed or self._place[source] in duplicates:
                 continue
             yield Negative(source, 0.0, "random")
             remaining -= 1

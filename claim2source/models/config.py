@@ -14,8 +14,10 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
-# The device of a model that runs in NumPy, where that can be; else it is one of PyTorch's.
-NUMPY = "numpy"
+# Devices of a model of BERT's kind that needs no transformers: NumPy for one post, which needs no
+# PyTorch either, and the processor for many. Another model is loaded as on None and on "cpu".
+NUMPY, PREPACKED = "numpy", "prepacked"
+PLAIN_BERT: Mapping[str | None, str | None] = {NUMPY: None, PREPACKED: "cpu"}
 # Models that read nothing else.
 ENGLISH = ("sentence-transformers/all-MiniLM-L6-v2",)
 # Name -> hash or number: everything but the settings that vectors depend on.

@@ -147,8 +147,8 @@ class Encoder:
             return ()
         token = self.tokenizer.get_vocab().get(name)
         if token is None:
-            known = self.tokenizer.eos_token or self.tokenizer.sep_token
-            example = f", such as {known!r}" if known else ""
+            end_token = self.tokenizer.eos_token or self.tokenizer.sep_token
+            example = f", such as {end_token!r}" if end_token else ""
             allowed = f"a token of this tokenizer{example}"
             raise ConfigError("model.template.append_token", name, allowed)
         return () if self.tokenizer("")["input_ids"][-1:] == [token] else (token,)
@@ -396,10 +396,10 @@ class Encoder:
                     # Claims' tokens are compared with those of another model.
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
                 vectors = torch.nn.functional.normalize(hidden, dim=-1)
-                kept = batch.pool_mask.bool()
+                masks = batch.pool_mask.bool()
                 yield (
                     rows,
-                    [row[mask] for row, mask in zip(vectors, kept, strict=True)],
+                    [row[mask] for row, mask in zip(vectors, masks, strict=True)],
                     batch.real_tokens,
                 )
 

@@ -52,18 +52,18 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, module.variance_epsilon)
 
 
-def _adapted(module: Any, values: Tensor, *more: Any, **named: Any) -> Tensor:
+def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
     """Compute W x + B (s A x): the sum within the last product, the scale where it is narrow."""
     base, kind, names = module.base_layer, values.device.type, module.active_adapters
     if not (
         len(names) == 1
         and names[0] in module.lora_A
-        and not (module.disable_adapters or module.merged or more or named)
+        and not (module.disable_adapters or module.merged or arguments or options)
         and torch.is_autocast_enabled(kind)
         and torch.get_autocast_dtype(kind) == base.weight.dtype
         and runs_fused(values, base.weight)
     ):
-        output: Tensor = type(module).forward(module, values, *more, **named)
+        output: Tensor = type(module).forward(module, values, *arguments, **options)
         return output
     name, dtype = names[0], base.weight.dtype
     with torch.autocast(kind, enabled=False):

@@ -319,8 +319,8 @@ def _checked_hash(config: ModelConfig, folder: Path) -> str:
             why = f"module {kind} is not supported: it has a model for each side"
             raise InputError(folder / "modules.json", field="type", why=why)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
-        if (other := _other_weights(folder)) is not None:
-            raise InputError(other[0], why=other[1])
+        if (problem := _other_weights(folder)) is not None:
+            raise InputError(problem[0], why=problem[1])
         why = (
             "no *.safetensors here, or none of a layer behind the pooling; weights in .bin files "
             f"are read only with {_how_to_allow(config, 'allow_bin')}"

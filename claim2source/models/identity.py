@@ -25,14 +25,14 @@ _NEWER = ("lower_case", "truncate_dim")
 def vector_key(weights: Identity, settings: EncoderSettings, config: str) -> dict[str, object]:
     """Return everything but the text that a vector depends on; `config` is a `config_hash`."""
     declared = asdict(settings).items()
-    named = {name: value for name, value in declared if value or name not in _NEWER}
+    key_settings = {name: value for name, value in declared if value or name not in _NEWER}
     # The prefix is hashed with the text: two sides with one prefix share their vectors.
-    template = named.pop("template")
+    template = key_settings.pop("template")
     ends = {key: template[key] for key in ("pool_prefix", "append_token")}
     # Attention kernels are left out: they differ by rounding only, as batches and devices do,
     # and versions of torch.
     libraries = {name: version(name) for name in _libraries(weights)}
-    return {"weights": weights, "config": config, "libraries": libraries, **named, **ends}
+    return {"weights": weights, "config": config, "libraries": libraries, **key_settings, **ends}
 
 
 def config_hash(config: Mapping[str, object]) -> str:

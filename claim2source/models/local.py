@@ -69,10 +69,10 @@ def with_local_models(
     """Have a program's work take models from where its settings say; refuse an absent GPU."""
 
     @wraps(work)
-    def within(config: C, *arguments: P.args, **named: P.kwargs) -> R:
+    def within(config: C, *arguments: P.args, **options: P.kwargs) -> R:
         require_device(getattr(config, "device", None))
         with local_models(config.models, config.offline):
-            return work(config, *arguments, **named)
+            return work(config, *arguments, **options)
 
     return within
 

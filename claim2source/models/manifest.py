@@ -142,18 +142,18 @@ class TrainingRecord:
         """Write `manifest.json` into `folder`, atomically, without this machine's paths."""
         write_json(folder / FILE, self._as_json())
 
-    def write_export(self, folder: Path, **more: str | float) -> None:
+    def write_export(self, folder: Path, **details: str | float) -> None:
         """Write `claim2source.json`: the manifest of an exported model, without its scores."""
         left_out = ("scores", "config")
         record = {key: value for key, value in self._as_json().items() if key not in left_out}
-        write_json(folder / EXPORT_FILE, record | more)
+        write_json(folder / EXPORT_FILE, record | details)
 
     def _as_json(self) -> dict[str, Any]:
         """Return the JSON form; remember the folder of a local base."""
         remember_base(self.base.name, self.base.sha256)
         base = replace(self.base, name=base_record(self.base.name))
-        plain = asdict(replace(self, base=base))
-        return plain | {key: without_paths(plain[key]) for key in ("data", "config")}
+        values = asdict(replace(self, base=base))
+        return values | {key: without_paths(values[key]) for key in ("data", "config")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +169,11 @@ class Manifest(TrainingRecord):
     source_model: SourceModel | None = None
 
     def _as_json(self) -> dict[str, Any]:
-        plain = super()._as_json()
+        values = super()._as_json()
         if (sources := self.source_model) is not None:
             remember_base(sources.name, sources.sha256)
-            plain["source_model"]["name"] = base_record(sources.name)
-        return plain
+            values["source_model"]["name"] = base_record(sources.name)
+        return values
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:

@@ -162,13 +162,13 @@ def _write_tokenizer(
     ]
     tokenizer = Tokenizer(models.Unigram(vocabulary, special["unk"], byte_fallback=False))
     # nmt_nfkc keeps the wide tilde, which NFKC would replace.
-    kept, hidden = "\uff5e", "\ue000"
+    wide_tilde, hidden = "\uff5e", "\ue000"
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Nmt(),
-            normalizers.Replace(kept, hidden),
+            normalizers.Replace(wide_tilde, hidden),
             normalizers.NFKC(),
-            normalizers.Replace(hidden, kept),
+            normalizers.Replace(hidden, wide_tilde),
             normalizers.Replace(Regex(" {2,}"), " "),
         ]
     )
@@ -229,8 +229,8 @@ def _write_weights(content: memoryview, at: int, path: Path, width: int, inner: 
 def _unpacked_weights(blocks: np.ndarray) -> np.ndarray:
     """Unpack blocks: the low halves of bytes are the first 16 weights, the high ones the others."""
     pairs = blocks["pairs"]
-    whole = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype("<f4") - 8
-    return whole * blocks["scale"].astype("<f4")[:, None]
+    integers = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype("<f4") - 8
+    return integers * blocks["scale"].astype("<f4")[:, None]
 
 
 def _tensor_name(name: str) -> str:

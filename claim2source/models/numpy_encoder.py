@@ -150,9 +150,14 @@ class NumpyEncoder:
             inner = gelu(self._linear(hidden, f"{layer}.intermediate.dense"))
             outer = self._linear(inner, f"{layer}.output.dense")
             hidden = self._norm(hidden + outer, f"{layer}.output.LayerNorm")
+        return self._pool(hidden, [len(text) for text in ids])
+
+    def _pool(self, hidden: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """Pool the tokens [tokens, width] of each text: vectors [n, dimensions]."""
         pool = {"mean": lambda row: row.mean(0), "cls": lambda row: row[0]}
         last = pool.get(self.settings.pooling, lambda row: row[-1])
-        vectors = np.stack([last(hidden[a:b]) for a, b in bounds])[:, : self.dimensions]
+        rows = np.split(hidden, np.cumsum(lengths)[:-1])
+        vectors = np.stack([last(row) for row in rows])[:, : self.dimensions]
         if self.settings.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
@@ -201,7 +206,12 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * np.where(x < 0, tail, 1 - tail)
 
 
-def load_numpy(folder: Path, settings: EncoderSettings, shorten: bool) -> NumpyEncoder | None:
+def load_numpy(
+    folder: Path,
+    settings: EncoderSettings,
+    shorten: bool,
+    kind: type[NumpyEncoder] = NumpyEncoder,
+) -> NumpyEncoder | None:
     """Load a folder of model files; None where `load` alone reads it, or says what is wrong.
 
     With `shorten`, texts are cut to what the model has positions for.
@@ -237,7 +247,7 @@ def load_numpy(folder: Path, settings: EncoderSettings, shorten: bool) -> NumpyE
             weights = {
                 name: tensor[:] for name, tensor in tensors.items() if tensor.get_dtype() == "F32"
             }
-        encoder = NumpyEncoder(tokenizer, table, weights, config, settings)
+        encoder = kind(tokenizer, table, weights, config, settings)
         encoder.encode(["a"], "claim")
     except Exception:  # libraries raise anything for files that are damaged
         return None

@@ -97,15 +97,15 @@ def can_pack(model: Any, longest: int) -> bool:
     if config.model_type in _ROTARY:
         # Qwen's configs name a window that is not used.
         window = config.sliding_window if getattr(config, "use_sliding_window", True) else None
-        known = window is None or longest <= window
+        is_known = window is None or longest <= window
     else:
-        known = (
+        is_known = (
             config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
             and not getattr(config, "is_decoder", False)
             and getattr(config, "position_embedding_type", None) in (None, "absolute")
         )
     return (
-        known
+        is_known
         # The last one while another thread is in a forward pass of packed texts.
         and config._attn_implementation in ("sdpa", "flash_attention_2", KERNEL)
     )
@@ -125,10 +125,10 @@ def pack(tokens: Sequence[Tokens], groups: Sequence[Sequence[int]], model: Any) 
     back[owner] = torch.arange(len(order))
     config = model.config
     first = config.pad_token_id + 1 if config.model_type == _BEHIND_PADDING else 0
-    attending, done = [], 0
+    attending, start = [], 0
     for rows in groups:
-        attending.append(_group(lengths[done : done + len(rows)]))
-        done += len(rows)
+        attending.append(_group(lengths[start : start + len(rows)]))
+        start += len(rows)
     return PackedBatch(
         input_ids=torch.tensor([number for row in order for number in tokens[row].ids]),
         positions=positions + first,
@@ -146,8 +146,8 @@ def _group(lengths: Tensor) -> AttentionGroup:
     position = torch.arange(int(lengths.max()))
     real = position < lengths[:, None]
     # Padding repeats a text's last token; its result is masked and never read.
-    inside = torch.minimum(position.expand_as(real), lengths[:, None] - 1)
-    padded = ((lengths.cumsum(0) - lengths)[:, None] + inside).flatten()
+    column = torch.minimum(position.expand_as(real), lengths[:, None] - 1)
+    padded = ((lengths.cumsum(0) - lengths)[:, None] + column).flatten()
     mask = None if bool(real.all()) else real[:, None, None, :]
     return AttentionGroup(
         int(lengths.sum()), padded, real.flatten().nonzero().flatten(), mask, len(lengths)

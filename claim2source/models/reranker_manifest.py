@@ -106,5 +106,5 @@ def manifest_of_base(manifest: Manifest | RerankerManifest) -> Manifest | Rerank
     """
     base = manifest_of(manifest.base.name)
     # A folder of that name may be another one.
-    same = base is not None and base.weights.sha256 == manifest.base.sha256
-    return base if same else None
+    same_base = base is not None and base.weights.sha256 == manifest.base.sha256
+    return base if same_base else None

@@ -11,7 +11,8 @@ from claim2source.core.files import file_hash
 from claim2source.core.folders import CHECKPOINTS, RUN_FILE
 from claim2source.core.validate import read_json
 from claim2source.models.config import (
-    NUMPY,
+    PLAIN_BERT,
+    PREPACKED,
     TRAINED,
     Attention,
     Dtype,
@@ -93,8 +94,8 @@ def resolve(
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
-    base unquantized, as merging does. On the device `numpy` a model of BERT's kind that encodes
-    both sides runs without PyTorch, any other as on None.
+    base unquantized, as merging does. On the devices of `PLAIN_BERT` a model of BERT's kind that
+    encodes both sides runs without transformers.
     """
     config = local_model(model if isinstance(model, ModelConfig) else ModelConfig(name=str(model)))
     folder = checkpoint_folder(config.name)
@@ -107,8 +108,8 @@ def resolve(
         config = replace(config, template=export.encoder.template, prompts=False)
     settings = settings_of(replace(config, dtype=dtype or config.dtype), files)
     shorten = config.max_length is None
-    if device == NUMPY and export is not None and export.weights.trained == "query_only":
-        device = None  # one model in NumPy has both sides
+    if export is not None and export.weights.trained == "query_only":
+        device = PLAIN_BERT.get(device, device)  # such a model has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
     encoder.weights, encoder.name = _identity(base, files), base.name
     if export is None:
@@ -151,12 +152,17 @@ def _load(
     attention: Attention | None,
     shorten: bool = False,
 ) -> Encoder:
-    if device == NUMPY:
-        from claim2source.models.numpy_encoder import load_numpy
+    if device in PLAIN_BERT:
+        from claim2source.models.numpy_encoder import NumpyEncoder, load_numpy
 
-        if (encoder := load_numpy(folder, settings, shorten)) is not None:
+        kind: type[NumpyEncoder] = NumpyEncoder
+        if device == PREPACKED:
+            from claim2source.models.prepacked import PrepackedEncoder
+
+            kind = PrepackedEncoder
+        if (encoder := load_numpy(folder, settings, shorten, kind)) is not None:
             return cast("Encoder", encoder)  # all of it that a search calls
-        device = None
+        device = PLAIN_BERT[device]
     from claim2source.models.load import load
 
     return load(folder, settings, device, attention, shorten)
@@ -181,8 +187,8 @@ def _checkpoint(
     if dtype is not None:
         settings = replace(settings, dtype=dtype, quantization=None)
     of_two = weights.trained == "query_only" or manifest.source_model is not None
-    if device == NUMPY and (weights.kind == "lora" or of_two):
-        device = None  # adapters and projections are layers of PyTorch
+    if weights.kind == "lora" or of_two:
+        device = PLAIN_BERT.get(device, device)  # adapters and projections are layers of PyTorch
     if weights.kind == "full":
         check_hash(folder / "model.safetensors", weights.sha256)
         check_hash(folder / "config.json", weights.config_sha256)

@@ -160,17 +160,17 @@ def _transformer_config(folder: Path) -> dict[str, object]:
     return _read_config(Transformer, folder)
 
 
-def _check_transformer(config: dict[str, object], folder: Path, place: Path) -> None:
-    if place.resolve() != folder.resolve():
-        why = f"the Transformer's files lie in {place.name}; they are read from the model's folder"
+def _check_transformer(config: dict[str, object], folder: Path, part: Path) -> None:
+    if part.resolve() != folder.resolve():
+        why = f"the Transformer's files lie in {part.name}; they are read from the model's folder"
         raise InputError(folder / _MODULES, field="path", why=why)
-    file = place / "sentence_bert_config.json"
+    file = part / "sentence_bert_config.json"
     for key in _UNSUPPORTED:
         if config.get(key):
             raise InputError(file, field=key, why=f"{config[key]!r} is not supported")
     for key, harmless in _HARMLESS.items():
-        said = config.get(key)
-        for name in said if isinstance(said, dict) else ():
+        value = config.get(key)
+        for name in value if isinstance(value, dict) else ():
             if name not in harmless:
                 raise InputError(file, field=f"{key}.{name}", why="is not supported")
     modalities = config.get("modality_config")
@@ -275,9 +275,9 @@ def _read_prompts(folder: Path, include_prompt: bool) -> Template:
         why = f"{default!r} is not allowed; allowed: {', '.join(prompts) or 'null'}"
         raise InputError(file, field="default_prompt_name", why=why)
 
-    def prompt(names: tuple[str, ...], others: tuple[str, ...]) -> str:
+    def prompt(names: tuple[str, ...], other_names: tuple[str, ...]) -> str:
         own = [prompts[name] for name in names if name in prompts]
-        if own or default is None or default in others:
+        if own or default is None or default in other_names:
             # Folders hold an empty "document" beside the "passage" that their author gave.
             return next(filter(None, own), "")
         return str(prompts[default])

@@ -117,7 +117,7 @@ class Seq2Seq:
         from claim2source.models.config import ModelConfig
 
         # One list of allowed names serves all languages.
-        allowed = tuple(each.replace(PLACE, self.language) for each in self.config.allow_bin)
+        allowed = tuple(pattern.replace(PLACE, self.language) for pattern in self.config.allow_bin)
         config = ModelConfig(name=name, revision=self.config.revision, allow_bin=allowed)
         folder: Path = base_files(config)[0]
         return folder
@@ -141,11 +141,11 @@ class Seq2Seq:
         """Yield position and `WrittenText` of every text, those of like length at once."""
         import torch
 
-        most = self.config.max_length
+        limit = self.config.max_length
         rows = [self.tokenizer(self.config.prefix + text)["input_ids"] for text in texts]
         fitting = []
         for position, row in enumerate(rows):
-            if len(row) > most:
+            if len(row) > limit:
                 yield (
                     position,
                     WrittenText(kind="failed", why=f"too long for the model: {len(row)} tokens"),
@@ -160,22 +160,22 @@ class Seq2Seq:
                 {"input_ids": [rows[position] for position in batch]}, return_tensors="pt"
             ).to(self.device)
             with torch.inference_mode():
-                made = self.model.generate(
+                generated = self.model.generate(
                     input_ids=inputs["input_ids"],
                     attention_mask=inputs["attention_mask"],
-                    max_new_tokens=most,
+                    max_new_tokens=limit,
                     num_beams=self.config.beams,
                     do_sample=False,
                     **({} if self.forced is None else {"forced_bos_token_id": self.forced}),
                 )
-            for position, row in zip(batch, made.tolist(), strict=True):
+            for position, row in zip(batch, generated.tolist(), strict=True):
                 yield position, self._decode(row)
 
     def _decode(self, row: list[int]) -> WrittenText:
         ends = self.model.generation_config.eos_token_id
         ends = set(ends) if isinstance(ends, list) else {ends}
-        made = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
-        if made >= self.config.max_length:
+        count = next((n for n, token in enumerate(row[1:], 1) if token in ends), len(row))
+        if count >= self.config.max_length:
             return WrittenText(kind="failed", why="cut off by max_length")
         text = self.tokenizer.decode(row, skip_special_tokens=True)
         return WrittenText(" ".join(text.split()))

@@ -74,17 +74,17 @@ def grouped_lengths(sizes: Sequence[int], budget: int, extra: int) -> Iterator[l
     lengths, counts = np.unique([sizes[row] for row in order], return_counts=True)
     lengths, ends = lengths[::-1], np.concatenate([[0], np.cumsum(counts[::-1])])
     # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
-    least, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
+    costs_to, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
     for n in range(1, len(ends)):
         texts = ends[n] - ends[:n]
         groups = -(-texts // np.maximum(1, budget // lengths[:n]))
-        costs = least[:n] + texts * lengths[:n] + groups * extra
+        costs = costs_to[:n] + texts * lengths[:n] + groups * extra
         begins[n] = costs.argmin()
-        least[n] = costs[begins[n]]
-    cuts = [len(lengths)] if order else []
-    while cuts and cuts[-1]:
-        cuts.append(int(begins[cuts[-1]]))
-    for end, start in reversed(list(pairwise(cuts))):
+        costs_to[n] = costs[begins[n]]
+    ends_of_groups = [len(lengths)] if order else []
+    while ends_of_groups and ends_of_groups[-1]:
+        ends_of_groups.append(int(begins[ends_of_groups[-1]]))
+    for end, start in reversed(list(pairwise(ends_of_groups))):
         rows = order[ends[start] : ends[end]]
         groups = -(-len(rows) // max(1, budget // int(lengths[start])))
         size, larger = divmod(len(rows), groups)

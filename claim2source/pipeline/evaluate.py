@@ -328,9 +328,11 @@ def unjudged(dataset: Dataset) -> list[str]:
             f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
             f"not scored, and the macro average is that of {', '.join(judged_languages)}."
         )
-    some = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
-    if some:
-        notes.append(f"Claims without a gold are ranked and not scored: {', '.join(sorted(some))}.")
+    counts = [f"{without[lang]} {lang}" for lang in judged if without[lang]]
+    if counts:
+        notes.append(
+            f"Claims without a gold are ranked and not scored: {', '.join(sorted(counts))}."
+        )
     return notes
 
 

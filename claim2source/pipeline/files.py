@@ -99,14 +99,14 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         return []
     year, pool = year_of(dataset), [source.id for source in dataset.sources]
     ranked = {claim.id: run.sources(claim.id, SUBMITTED) for claim in dataset.claims}
-    whole = Run.from_lists(
+    full_run = Run.from_lists(
         {claim: _filled_up(own, pool) for claim, own in ranked.items()}, pool=run.pool
     )
     paths, parts = [], []
     with tempfile.TemporaryDirectory() as folder:
         for name, ids in lab_ids(dataset, year).items():
             paths.append(Path(folder, name))
-            write_submission(whole, paths[-1], year, SUBMITTED, ids)
+            write_submission(full_run, paths[-1], year, SUBMITTED, ids)
             check_submission(paths[-1], year, dict.fromkeys(ids.values()), set(pool), SUBMITTED)
             parts.append(f"{name} ({len(ids)} claims)")
         zip_submission(paths, file)
@@ -120,6 +120,6 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
 
 
 def _filled_up(ranked: Sequence[str], pool: Sequence[str]) -> list[tuple[str, float]]:
-    others = (source for source in pool if source not in ranked)
-    ids = [*ranked, *(next(others) for _ in range(SUBMITTED - len(ranked)))]
+    unranked = (source for source in pool if source not in ranked)
+    ids = [*ranked, *(next(unranked) for _ in range(SUBMITTED - len(ranked)))]
     return [(source, float(-rank)) for rank, source in enumerate(ids)]

@@ -207,11 +207,11 @@ class BM25Index:
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
         """Copy the index with another k1 and b, without analysing the sources again."""
-        built, other = self._built(), copy.copy(self)
-        other.config = replace(self.config, k1=k1, b=b)
+        built, copied = self._built(), copy.copy(self)
+        copied.config = replace(self.config, k1=k1, b=b)
         counts = built.postings.counts if built.postings else None
-        other._analysed = replace(built, postings=other._weighed(counts))
-        return other
+        copied._analysed = replace(built, postings=copied._weighed(counts))
+        return copied
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
         """List the ids of the index's terms in every claim, in text order, repeated ones repeated.
@@ -310,15 +310,17 @@ def _top(
     postings: Postings, ids: SourceIds, claims: Sequence[Claim], terms: Terms, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     scores = postings.scores_of(terms)
-    bound = [row for row, claim in enumerate(claims) if claim.candidates is not None]
+    rows_with_candidates = [row for row, claim in enumerate(claims) if claim.candidates is not None]
     # As many more as may be taken away again.
     matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
-    if bound:
+    if rows_with_candidates:
         # The best of the pool may not be among a claim's candidates.
-        every = terms.split()
-        lists = Terms.joined([every[row] for row in bound])
-        matches[bound] = postings.matching(lists, scores[bound], scores.shape[1])
-    for row in bound:
+        texts = terms.split()
+        lists = Terms.joined([texts[row] for row in rows_with_candidates])
+        matches[rows_with_candidates] = postings.matching(
+            lists, scores[rows_with_candidates], scores.shape[1]
+        )
+    for row in rows_with_candidates:
         allowed = np.zeros(scores.shape[1], dtype=bool)
         allowed[ids.candidates(claims[row])] = True
         matches[row] &= allowed

@@ -50,15 +50,15 @@ def read_or_search(
     """
     if store is None or key is None:
         return search()
-    stored = store.run(key)
-    if stored is not None:
-        about = stored.about
+    run = store.run(key)
+    if run is not None:
+        about = run.about
         failures = tuple(Failure(claim, why) for claim, why in about["failures"])
         index = about["about"].get("index")
         notes = None if index is None else IndexNotes.from_plain(index)
         cost = Cost(**about["cost"])
         texts, details = about.get("notes", {}), about.get("details", {})
-        return Result(stored.run, texts, failures, cost, True, notes, details)
+        return Result(run.run, texts, failures, cost, True, notes, details)
     result = search()
     if is_done is not None and not is_done(result):
         return result

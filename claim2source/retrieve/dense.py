@@ -347,12 +347,12 @@ def load_dense(
     folder: IndexFolder, device: str | None = None, model: Model | None = None
 ) -> DenseIndex:
     """Open a written index of `Dense`; `model` replaces the one that the manifest names."""
-    named = None
+    recorded = None
     if model is None and folder.values.get("model") is not None:
-        named = folder.settings("model", ModelConfig)
+        recorded = folder.settings("model", ModelConfig)
 
     def encoder() -> TextEncoder:
-        config = model or named
+        config = model or recorded
         if config is None:
             why = "the index was made by an encoder without a name: give load_index its model"
             raise folder.wrong("model", why)

@@ -110,9 +110,9 @@ class VectorIndex:
         positions = np.full((len(claims), depth), -1, dtype=np.int64)
         scores = np.zeros((len(claims), depth), dtype=np.float32)
         free = [row for row, claim in enumerate(claims) if claim.candidates is None and depth]
-        whole = [row for row in free if not claims[row].excluded]
-        for start in range(0, len(whole), CHUNK):
-            rows = whole[start : start + CHUNK]
+        plain_rows = [row for row in free if not claims[row].excluded]
+        for start in range(0, len(plain_rows), CHUNK):
+            rows = plain_rows[start : start + CHUNK]
             positions[rows], scores[rows] = self._top(vectors[rows], depth)
         for row, claim in enumerate(claims):
             if claim.candidates is None and claim.excluded and depth:
@@ -167,9 +167,9 @@ class VectorIndex:
         scores, positions = self._search(vectors, deeper)
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
             # Another call may round otherwise: all of this claim's scores come from one.
-            every, ranked = self._search(vectors[row : row + 1], len(self.ids))
+            all_scores, ranked = self._search(vectors[row : row + 1], len(self.ids))
             positions[row, :depth], scores[row, :depth] = top_of(
-                every[0], ranked[0], depth, self.ids.order
+                all_scores[0], ranked[0], depth, self.ids.order
             )
         return positions[:, :depth], scores[:, :depth]
 
@@ -229,8 +229,8 @@ class VectorIndex:
                 raise InputError(path, why=why) from None
             part = "hnsw" if config.kind == "hnsw" else "pq"
             if (index.ntotal, index.d) != (count, dimensions) or not hasattr(index, part):
-                what = f"{config.kind} index of {count} vectors of {dimensions} dimensions"
-                raise InputError(path, why=f"not the {what} that the manifest names")
+                description = f"{config.kind} index of {count} vectors of {dimensions} dimensions"
+                raise InputError(path, why=f"not the {description} that the manifest names")
         return cls(ids, vectors, config, index)
 
 
@@ -266,9 +266,9 @@ def _ivf_pq(count: int, dimensions: int, config: IndexConfig) -> str:
     if dimensions % parts:
         raise ConfigError("index.parts", parts, f"a divisor of {dimensions} dimensions")
     cells = config.cells or max(min(int(4 * sqrt(count)), count // _PER_CELL), 1)
-    needed = max(2**config.code_bits, cells)
-    if count < needed:
-        allowed = f"exact or hnsw: {count} sources cannot train {needed} centres"
+    minimum = max(2**config.code_bits, cells)
+    if count < minimum:
+        allowed = f"exact or hnsw: {count} sources cannot train {minimum} centres"
         raise ConfigError("index.kind", config.kind, allowed)
     # "np": without the second, slow training of codes for a comparison that is not used here.
     return f"IVF{cells},PQ{parts}x{config.code_bits}np"
@@ -335,16 +335,16 @@ class PassageIndex(VectorIndex):
         The first k times the most passages of a source hold k sources at least; fewer do mostly,
         so that the search goes deeper only for the claims that need it.
         """
-        most = k * max(map(len, self._passages.values()), default=1)
+        limit = k * max(map(len, self._passages.values()), default=1)
         by_passage = [self._of_passages(claim) for claim in claims]
         ranked: dict[str, list[tuple[str, float]]] = {claim.id: [] for claim in claims}
         remaining, depth = list(range(len(claims))), 2 * k
         while remaining:
-            depth = min(depth, most, len(self.ids))
+            depth = min(depth, limit, len(self.ids))
             searched = super().rank(
                 [by_passage[row] for row in remaining], vectors[remaining], depth
             )
-            last = depth in (most, len(self.ids))
+            last = depth in (limit, len(self.ids))
             lacking = []
             for row in remaining:
                 best: dict[str, float] = {}

@@ -115,12 +115,12 @@ class Timeline:
 
     def reweighted(self, k1: float, b: float) -> Timeline:
         """Copy the index with another k1 and b, without analysing the sources again."""
-        other = copy.copy(self)
-        other.config = replace(self.config, k1=k1, b=b)
-        other.text, other.hashtags = (
+        copied = copy.copy(self)
+        copied.config = replace(self.config, k1=k1, b=b)
+        copied.text, copied.hashtags = (
             field.reweighted(k1, b) for field in (self.text, self.hashtags)
         )
-        return other
+        return copied
 
     def field_scores(self, claim: Claim) -> np.ndarray:
         """Score every source by either field, [2, sources] float64; 0: no term in common."""

@@ -84,8 +84,8 @@ def fuse(
     config = replace(config or FusionConfig(), **settings)
     if k is not None:
         config = replace(config, depth=max(config.depth, k))
-    more = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
-    lacked = (more[0], more[1]) if more else None
+    runs = [ranking.run if isinstance(ranking, Result) else ranking for ranking in scored or ()]
+    lacked = (runs[0], runs[1]) if runs else None
     if isinstance(first, Run) and isinstance(second, Run):
         return Fusion(first, second, config, lacked).run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
@@ -106,8 +106,8 @@ def fuse(
     )
 
 
-def score_missing(index: Index, claims: Sequence[Claim], own: Run, other: Run) -> Result:
-    """Score with `index`, whose ranking is `own`, the sources that only `other` ranks.
+def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> Result:
+    """Score with `index`, whose ranking is `own`, the sources that only `run` ranks.
 
     Only these are scored, as candidates of their claims. Sources for which the index has no
     score (BM25: no term in common) are left out.
@@ -115,7 +115,7 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, other: Run) -
     lacking = []
     for claim in claims:
         ranked = set(own.sources(claim.id))
-        lacked = tuple(source for source in other.sources(claim.id) if source not in ranked)
+        lacked = tuple(source for source in run.sources(claim.id) if source not in ranked)
         if lacked:
             lacking.append(replace(claim, candidates=lacked))
     if not lacking:
@@ -141,8 +141,8 @@ class Fusion:
             allowed = "lowest: two rankings alone do not say how one system scores the other's"
             raise ConfigError("fusion.missing", config.missing, allowed)
         claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
-        whole = [run.restricted(claim_ids) for run in (first, second)]
-        runs = [run.top(config.depth) for run in whole]
+        full = [run.restricted(claim_ids) for run in (first, second)]
+        runs = [run.top(config.depth) for run in full]
         # Only ranked sources: a run of one claim may have a vocabulary of millions.
         sources = [run.vocabulary[np.unique(run.codes)] for run in runs]
         vocabulary = np.unique(np.concatenate(sources))
@@ -165,7 +165,7 @@ class Fusion:
         for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
             if scored is not None and config.missing == "scored":
                 # A shallow fusion's missing ones may stand deeper in the same ranking.
-                parts = whole[number], scored[number].restricted(claim_ids)
+                parts = full[number], scored[number].restricted(claim_ids)
                 scores = _looked_up(pairs, parts, vocabulary)
                 low, spread = _scaling(runs[number], owners[number], config)
                 self._values[number, owner, column] = _scaled(scores, owner, low, spread)
@@ -186,8 +186,8 @@ class Fusion:
         scores, codes = scores.astype(np.float32), self._codes
         if k is not None and 0 < k < scores.shape[1]:
             ranked = np.where(codes >= 0, scores, -np.inf)
-            least = np.partition(ranked, -k, axis=1)[:, -k, None]
-            codes = np.where(ranked >= least, codes, -1)
+            thresholds = np.partition(ranked, -k, axis=1)[:, -k, None]
+            codes = np.where(ranked >= thresholds, codes, -1)
         run = Run.from_codes(self._claim_ids, self._vocabulary, codes, scores, pool=self._pool)
         return run if k is None else run.top(k)
 
@@ -201,9 +201,9 @@ def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
     codes, rows = np.unique(run.codes, return_inverse=True)
     sources = run.vocabulary[codes]
     slots = np.searchsorted(vocabulary, sources)
-    inside = slots < len(vocabulary)
-    inside[inside] = vocabulary[slots[inside]] == sources[inside]
-    positions: np.ndarray = np.where(inside, slots, -1)[rows]
+    is_known = slots < len(vocabulary)
+    is_known[is_known] = vocabulary[slots[is_known]] == sources[is_known]
+    positions: np.ndarray = np.where(is_known, slots, -1)[rows]
     return positions
 
 

@@ -117,12 +117,12 @@ class IndexFolder:
         except (OSError, ValueError, EOFError) as error:
             raise InputError(path, why=f"not an array: {error}") from None
         fits = len(shape) == array.ndim and all(
-            wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
+            size in (None, length) for size, length in zip(shape, array.shape, strict=True)
         )
         if array.dtype != kind or not fits or not array.flags.c_contiguous:
-            what = f"{array.dtype} {list(array.shape)}"
-            wanted = f"{np.dtype(kind)} {['any' if n is None else n for n in shape]}"
-            raise InputError(path, why=f"an array {what}, not {wanted}")
+            description = f"{array.dtype} {list(array.shape)}"
+            expected = f"{np.dtype(kind)} {['any' if n is None else n for n in shape]}"
+            raise InputError(path, why=f"an array {description}, not {expected}")
         return array
 
     def strings(self, name: str, count: int) -> list[str]:

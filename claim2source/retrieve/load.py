@@ -34,15 +34,16 @@ def load_index(
         >>> list(found.run) == list(index.search("masks").run)
         True
     """
-    opened = IndexFolder.open(folder, verify)
-    if opened.kind == "bm25":
-        return BM25Index.load(opened)
-    if opened.kind == DenseIndex.kind:
-        return load_dense(opened, device, model)
-    if opened.kind == "hybrid":
+    index_folder = IndexFolder.open(folder, verify)
+    if index_folder.kind == "bm25":
+        return BM25Index.load(index_folder)
+    if index_folder.kind == DenseIndex.kind:
+        return load_dense(index_folder, device, model)
+    if index_folder.kind == "hybrid":
         # Their files were compared just now: this manifest holds all hashes.
         first, second = (
-            load_index(opened.path / name, device, model=model, verify=False) for name in PARTS
+            load_index(index_folder.path / name, device, model=model, verify=False)
+            for name in PARTS
         )
-        return HybridIndex(first, second, opened.settings("fusion", FusionConfig))
-    raise opened.wrong("index", f"{opened.kind!r} is none of bm25, dense, hybrid")
+        return HybridIndex(first, second, index_folder.settings("fusion", FusionConfig))
+    raise index_folder.wrong("index", f"{index_folder.kind!r} is none of bm25, dense, hybrid")

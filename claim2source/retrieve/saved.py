@@ -39,8 +39,8 @@ class SavedRunConfig(Settings):
 
     def check(self) -> None:
         require(bool(self.files), "run.files", self.files, "a file for each language, or for all")
-        alone = ALL not in self.files or len(self.files) == 1
-        require(alone, "run.files", self.files, "`all` alone, or languages")
+        is_valid = ALL not in self.files or len(self.files) == 1
+        require(is_valid, "run.files", self.files, "`all` alone, or languages")
         by_language = self.selections is None or ALL not in self.files
         require(by_language, "run.selections", self.selections, "none with `all`: by language")
 
@@ -131,8 +131,8 @@ def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
     return [pair for pair in allowed_pairs if pair[0] not in claim.excluded][:k]
 
 
-def _refuse(path: Path, field: str, strange: Sequence[str], where: str) -> None:
+def _refuse(path: Path, field: str, strange: Sequence[str], container: str) -> None:
     if strange:
-        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        remainder = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         names = ", ".join(map(repr, strange[:_SHOWN]))
-        raise InputError(path, field=field, why=f"not {where}: {names}{more}")
+        raise InputError(path, field=field, why=f"not {container}: {names}{remainder}")

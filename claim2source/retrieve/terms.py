@@ -81,10 +81,10 @@ class Terms:
         """Split the ids by text."""
         return [self.ids[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
 
-    def where(self, kept: np.ndarray) -> Terms:
-        """Keep the ids that are `kept` (bool [ids])."""
-        before = np.concatenate([[0], np.cumsum(kept)])
-        return Terms(self.ids[kept], before[self.bounds])
+    def where(self, mask: np.ndarray) -> Terms:
+        """Keep the ids where `mask` (bool [ids]) is true."""
+        before = np.concatenate([[0], np.cumsum(mask)])
+        return Terms(self.ids[mask], before[self.bounds])
 
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
@@ -108,12 +108,12 @@ class Analysis:
 
     def __init__(
         self,
-        whole: bool,
+        whole_words: bool,
         stop_words: Iterable[str],
         stemmer: Any | None,
         speller: Callable[[str], str] | None = None,
     ) -> None:
-        self._whole, self._stop_words, self._stemmer = whole, set(stop_words), stemmer
+        self._whole, self._stop_words, self._stemmer = whole_words, set(stop_words), stemmer
         self._speller = speller
         self.vocabulary: dict[str, int] = {}
 
@@ -169,8 +169,8 @@ class Analysis:
         # Most words are one token; a pattern takes the others apart.
         single = np.fromiter(map(str.isalnum, lowered), bool, len(words))
         single &= np.fromiter(map(len, lowered), np.int64, len(words)) > 1
-        others = "\n".join([*compress(lowered, ~single), ""])
-        tokens_of_words: list[str] = _TOKENS(others)
+        other_words = "\n".join([*compress(lowered, ~single), ""])
+        tokens_of_words: list[str] = _TOKENS(other_words)
         ends = np.flatnonzero(
             np.fromiter(map("\n".__eq__, tokens_of_words), bool, len(tokens_of_words))
         )
@@ -192,8 +192,8 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
     from scipy.sparse import csr_array
 
     shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
-    ones = np.ones(len(of_word.ids), dtype=np.int8)
-    expanded = csr_array((ones, of_word.ids, of_word.bounds), shape=shape)[split.ids]
+    units = np.ones(len(of_word.ids), dtype=np.int8)
+    expanded = csr_array((units, of_word.ids, of_word.bounds), shape=shape)[split.ids]
     return Terms(expanded.indices, expanded.indptr.astype(np.int64)[split.bounds])
 
 
@@ -209,12 +209,12 @@ def _words(texts: Iterable[str]) -> tuple[list[str], Terms]:
     blocks, remaining = [Terms.joined([])], iter(texts)
     while part := list(islice(remaining, _SPLIT)):
         try:
-            together = pyarrow.array(part, pyarrow.large_string())
+            array = pyarrow.array(part, pyarrow.large_string())
         except UnicodeEncodeError:
             # Half of a surrogate pair, which no loader lets in, is not a letter.
             encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
-            together = pyarrow.array(encoded, pyarrow.large_string())
-        _, buffer, letters = together.buffers()
+            array = pyarrow.array(encoded, pyarrow.large_string())
+        _, buffer, letters = array.buffers()
         bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
         starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
         # A word reaches to the next one's start: no letter is copied.
@@ -263,11 +263,11 @@ class Counts:
             for part, width in ((texts, len(of_word)), (of_word, terms))
         )
         # The product sums what repeats, without a list of every document's terms.
-        counted = (of_text @ by_word).tocsc()
+        counts = (of_text @ by_word).tocsc()
         return cls(
-            counted.indptr.astype(np.int64),
-            counted.indices.astype(np.int32),
-            counted.data,
+            counts.indptr.astype(np.int64),
+            counts.indices.astype(np.int32),
+            counts.data,
             of_text @ np.diff(of_word.bounds),
         )
 
@@ -278,10 +278,10 @@ class Counts:
 
     def idf(self, okapi: bool) -> np.ndarray:
         """Compute each term's inverse document frequency, by rank_bm25's formula or by Lucene's."""
-        held, documents = self.in_documents, len(self.lengths)
+        frequencies, documents = self.in_documents, len(self.lengths)
         if not okapi:
-            return np.log1p((documents - held + 0.5) / (held + 0.5))
-        idf = np.log(documents - held + 0.5) - np.log(held + 0.5)
+            return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5))
+        idf = np.log(documents - frequencies + 0.5) - np.log(frequencies + 0.5)
         idf[idf < 0] = _EPSILON * idf.mean()
         return idf
 
@@ -307,16 +307,16 @@ class Postings:
     ) -> None:
         self.counts = counts
         self.weights = counts.weights(k1, b, okapi) if weights is None else weights
-        held, documents = counts.in_documents, len(counts.lengths)
+        frequencies, documents = counts.in_documents, len(counts.lengths)
         self._lifts = counts.idf(okapi) > 0
-        common = np.flatnonzero(held > documents * _COMMON)
-        self._row_of = np.full(len(held), -1, dtype=np.int32)
+        common = np.flatnonzero(frequencies > documents * _COMMON)
+        self._row_of = np.full(len(frequencies), -1, dtype=np.int32)
         self._row_of[common] = np.arange(len(common))
         self._rows = np.zeros((len(common), documents), dtype=np.float32)
         for row, term in enumerate(common):
             postings = slice(counts.indptr[term], counts.indptr[term + 1])
             self._rows[row, counts.documents[postings]] = self.weights[postings]
-        shape = (len(held), documents)
+        shape = (len(frequencies), documents)
         self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
 
     def scores_of(self, claims: Terms) -> np.ndarray:
@@ -328,8 +328,8 @@ class Postings:
         # The postings of a claim's terms one after another are a row of repeated columns.
         entries = self._postings[rare.ids]
         shape = len(claims), len(self.counts.lengths)
-        held = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
-        scores: np.ndarray = held.toarray()
+        matrix = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
+        scores: np.ndarray = matrix.toarray()
         if len(self._rows):
             scores += _term_counts(claims.numbered(self._row_of), len(self._rows)) @ self._rows
         return scores
@@ -340,21 +340,21 @@ class Postings:
         Documents that cannot be among the best `k` by `scores` may be left out.
         """
         if 0 < k < scores.shape[1]:
-            least = np.maximum(floors_of_best(scores, k), _SMALLEST)
-            is_match: np.ndarray = scores >= least[:, None]
+            floors = np.maximum(floors_of_best(scores, k), _SMALLEST)
+            is_match: np.ndarray = scores >= floors[:, None]
         else:
             is_match = scores > 0
         # A term in half of the documents may weigh nothing, or less.
         for row in np.unique(claims.owners[~self._lifts[claims.ids]]):
             for term in claims.ids[claims.bounds[row] : claims.bounds[row + 1]]:
-                held = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
-                is_match[row, self.counts.documents[held]] = True
+                entries = slice(self.counts.indptr[term], self.counts.indptr[term + 1])
+                is_match[row, self.counts.documents[entries]] = True
         return is_match
 
 
 def _term_counts(claims: Terms, terms: int) -> csr_array:
-    ones = np.ones(len(claims.ids), dtype=np.float32)
-    return _csr(ones, claims.ids, claims.bounds, (len(claims), terms))
+    units = np.ones(len(claims.ids), dtype=np.float32)
+    return _csr(units, claims.ids, claims.bounds, (len(claims), terms))
 
 
 def _csr(

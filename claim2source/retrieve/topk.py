@@ -68,8 +68,8 @@ def floors_of_best(scores: np.ndarray, k: int) -> np.ndarray:
     if width < 2:
         blocks, highest = scores.shape[1], scores
     else:
-        whole = scores[:, : width * blocks]
-        highest = whole.reshape(len(scores), width, blocks).max(axis=1)
+        blocked = scores[:, : width * blocks]
+        highest = blocked.reshape(len(scores), width, blocks).max(axis=1)
     floors: np.ndarray = np.partition(highest, blocks - k, axis=1)[:, blocks - k]
     return floors
 
@@ -95,23 +95,23 @@ def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def top_of_rows(
-    scores: np.ndarray, kept: np.ndarray, k: int, order: np.ndarray
+    scores: np.ndarray, mask: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take the best `k` of every row's `kept` columns: positions (-1: none) and scores [rows, k].
+    """Take the best `k` of every row's `mask` columns: positions (-1: none) and scores [rows, k].
 
-    As `top_of` row by row. `scores` float32 and `kept` bool are [rows, sources], `order` is
+    As `top_of` row by row. `scores` float32 and `mask` bool are [rows, sources], `order` is
     that of `SourceIds`.
     """
-    cells = np.flatnonzero(kept)
-    rows, columns = np.divmod(cells, max(kept.shape[1], 1))
+    cells = np.flatnonzero(mask)
+    rows, columns = np.divmod(cells, max(mask.shape[1], 1))
     counts = np.bincount(rows, minlength=len(scores))
     positions = np.full((len(scores), k), -1, dtype=np.int64)
     tops = np.zeros((len(scores), k), dtype=np.float32)
     # A row with many ties would make the table below as wide for all rows.
     wide = np.flatnonzero(counts > _WIDEST * k)
     for row in wide:
-        every = np.flatnonzero(kept[row])
-        positions[row], tops[row] = top_of(scores[row, every], every, k, order)
+        columns_of_row = np.flatnonzero(mask[row])
+        positions[row], tops[row] = top_of(scores[row, columns_of_row], columns_of_row, k, order)
     if len(wide):
         narrow = counts[rows] <= _WIDEST * k
         cells, rows, columns = cells[narrow], rows[narrow], columns[narrow]
@@ -139,8 +139,8 @@ def top_of(
     Ties at the cut go by order too, so that a deeper search only adds sources.
     """
     if 0 < k < len(scores):
-        least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        rows = np.flatnonzero(scores >= least)
+        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        rows = np.flatnonzero(scores >= threshold)
         scores, positions = scores[rows], positions[rows]
     best = np.lexsort((order[positions], -scores))[:k]
     pad = k - len(best)

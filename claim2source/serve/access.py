@@ -94,12 +94,12 @@ class Access:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = False
+        has_started = False
 
-        async def sent(message: Message) -> None:
-            nonlocal begun
+        async def send_once(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                begun = True
+                has_started = True
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 headers.setdefault("cache-control", "no-store")
@@ -110,17 +110,17 @@ class Access:
             if refused is None:
                 body = await _body(scope, receive)
                 if isinstance(body, bytes):
-                    await self.app(scope, _replayed(body, receive), sent)
+                    await self.app(scope, _replayed(body, receive), send_once)
                     return
                 if body is None:  # the client has gone
                     return
                 refused = self.refusal(*body, scope, {"connection": "close"})
-            await refused(scope, receive, sent)
+            await refused(scope, receive, send_once)
         except Exception as error:
             complain(error)
-            if not begun:
+            if not has_started:
                 why = "an unforeseen error; the server's log says where"
-                await self.refusal(500, why, scope, {})(scope, receive, sent)
+                await self.refusal(500, why, scope, {})(scope, receive, send_once)
 
     def _refused(self, scope: Scope) -> Response | None:
         headers, path, close = Headers(scope=scope), scope["path"], {"connection": "close"}
@@ -148,9 +148,9 @@ class Access:
 
     def _has_token(self, headers: Headers) -> bool:
         token = self.settings.token or ""
-        kind, _, shown = headers.get("authorization", "").partition(" ")
-        bearer = kind.lower() == "bearer" and same(shown.strip(), token)
-        return bearer or same(_cookie(headers.get("cookie", "")), cookie_of(token))
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        bearer = kind.lower() == "bearer" and same_secret(value.strip(), token)
+        return bearer or same_secret(_cookie(headers.get("cookie", "")), cookie_of(token))
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -163,9 +163,9 @@ def cookie_of(token: str) -> str:
     return hmac.new(token.encode(), b"claim2source cookie", hashlib.sha256).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def same_secret(a: str, b: str) -> bool:
     """Compare secrets in a time that does not tell how much of them agrees."""
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+    return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode())
 
 
 def _cookie(header: str) -> str:

@@ -38,8 +38,8 @@ ABOUT = (
     "are other people's text."
 )
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": what}
-    for status, what in {
+    status: {"model": Problem, "description": description}
+    for status, description in {
         400: "the body is not JSON",
         401: "a token is needed",
         403: "the request is of another site's page",
@@ -153,9 +153,9 @@ def add_api(app: FastAPI, service: Service) -> None:
 
 def require_token(app: FastAPI) -> None:
     """Declare in the API's description that every path but /health needs a token."""
-    made = app.openapi()
-    made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    for path, methods in made["paths"].items():
+    schema = app.openapi()
+    schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, methods in schema["paths"].items():
         for method in methods.values() if path != "/health" else ():
             method["security"] = [{"token": []}]
 

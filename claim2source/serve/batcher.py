@@ -154,9 +154,9 @@ class RequestBatcher:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             jobs, waiting = list[_Job](), deque[_Job]()
             for job in self._jobs:
-                alike = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
-                few = not jobs or self._taken + len(job.posts) <= TOGETHER
-                if not (alike and few):
+                same_settings = not jobs or (job.k, job.where) == (jobs[0].k, jobs[0].where)
+                fits = not jobs or self._taken + len(job.posts) <= TOGETHER
+                if not (same_settings and fits):
                     waiting.append(job)
                 elif job.answers.set_running_or_notify_cancel():
                     jobs.append(job)

@@ -95,8 +95,8 @@ class Sparse(logging.Filter):
         if len(self._since) > 1_000:
             self._since.clear()
         self._since[key] = now
-        if more := self._more.pop(key, 0):
-            record.msg = f"{record.getMessage().replace('%', '%%')} (and {more} more like it)"
+        if count := self._more.pop(key, 0):
+            record.msg = f"{record.getMessage().replace('%', '%%')} (and {count} more like it)"
             record.args = ()
             record.exc_info = None
         return True

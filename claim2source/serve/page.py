@@ -33,7 +33,7 @@ from claim2source.find.answers import (
 from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
 from claim2source.find.matching import WORD
 from claim2source.retrieve.analyser import Analyser
-from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same
+from claim2source.serve.access import COOKIE, AccessSettings, cookie_of, is_foreign, same_secret
 from claim2source.serve.batcher import NoAnswer, OnPart
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question, first_problem
 
@@ -135,7 +135,7 @@ class Page:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
         task = asyncio.ensure_future(self.ask(question, on_part))
-        task.add_done_callback(lambda done: parts.put_nowait(None))
+        task.add_done_callback(lambda future: parts.put_nowait(None))
         try:
             while (part := await parts.get()) is not None:
                 yield json.dumps({"part": part}) + "\n"
@@ -156,7 +156,7 @@ class Page:
         except ValueError:
             form = {}
         token, post = (form.get(name, [""])[0] for name in ("token", "post"))
-        if self.access.token is None or not same(token.strip(), self.access.token):
+        if self.access.token is None or not same_secret(token.strip(), self.access.token):
             return self._enter(403, "This is not the token.", post)
         address = f"/?{urlencode({'post': post})}" if post else "/"
         response = RedirectResponse(address, 303)

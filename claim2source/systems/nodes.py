@@ -408,12 +408,12 @@ class HybridNodeIndex(SearchOnly):
         depth = max(fusion.depth, k, _DEEPEST_FUSION if node.fits else 0)
         first, second = self.rankings(claims, depth)
         # As deep as was chosen, also where fewer sources are fused than are kept.
-        most = None if node.fits else k
+        limit = None if node.fits else k
         lacked = None
         if fusion.missing == "scored":
-            deep = max(fusion.depth, most or 0)
+            deep = max(fusion.depth, limit or 0)
             lacked = self.score_missing(claims, first.top(deep), second.top(deep))
-        fused = fuse(first, second, fusion, k=most, scored=lacked).top(k)
+        fused = fuse(first, second, fusion, k=limit, scored=lacked).top(k)
         return replace(
             fused, parts=((node.sparse.display_name, first), (node.dense.display_name, second))
         )
@@ -530,10 +530,12 @@ AnyNode = BM25Node | FieldedNode | DenseNode | RunNode | HybridNode | RouteNode
 
 def _unnamed(node: AnyNode) -> AnyNode:
     """Reduce a node to the settings that its rankings depend on; routes keep parts' names."""
-    bare = replace(node, name="", label=None, unsupported=None, advice=None)
-    if isinstance(bare, HybridNode):
-        return replace(bare, sparse=_unnamed(bare.sparse), dense=_unnamed(bare.dense))
-    return bare
+    unlabelled = replace(node, name="", label=None, unsupported=None, advice=None)
+    if isinstance(unlabelled, HybridNode):
+        return replace(
+            unlabelled, sparse=_unnamed(unlabelled.sparse), dense=_unnamed(unlabelled.dense)
+        )
+    return unlabelled
 
 
 def _manifest_of(node: AnyNode, runtime: SystemRuntime) -> Manifest | None:

@@ -81,7 +81,7 @@ def check_after(config: FinetuneConfig) -> None:
         raise InputError(str(config.after), None, error.key, error.why) from None
 
 
-def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> None:
+def evaluate_after(config: FinetuneConfig, checkpoint: Path, *, trained: bool) -> None:
     """Evaluate the kept checkpoints as FILE says, and name the next commands.
 
     Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
@@ -108,21 +108,21 @@ def evaluate_after(config: FinetuneConfig, chosen: Path, *, trained: bool) -> No
                 )
                 say(f"\n{html_report(page)}")
                 outputs.append(folder / PAGE)
-    say(next_steps(config, chosen, trained, outputs))
+    say(next_steps(config, checkpoint, trained, outputs))
 
 
 @contextmanager
-def _logged_failure(what: str) -> Iterator[None]:
+def _logged_failure(task: str) -> Iterator[None]:
     """Log an error of the body, whatever it is: the run must not be lost for it."""
     try:
         yield
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        log.warning("after the run: %s: %s: %s", what, type(error).__name__, why)
+        log.warning("after the run: %s: %s: %s", task, type(error).__name__, why)
 
 
 def next_steps(
-    config: FinetuneConfig, chosen: Path, trained: bool, evaluated: Sequence[Path] = ()
+    config: FinetuneConfig, checkpoint: Path, trained: bool, evaluated: Sequence[Path] = ()
 ) -> str:
     """Name the chosen checkpoint, and the commands that evaluate it and that export it.
 
@@ -160,7 +160,7 @@ def next_steps(
     lines = [f"  {command_of(program)} {shlex.join(words)}" for program, words in commands]
     steps = [f"evaluation: {', '.join(map(str, evaluated))}"] if evaluated else []
     lines = ["next:", *lines] if lines else []
-    return "\n".join(["", f"chosen checkpoint: {chosen}", *steps, *lines])
+    return "\n".join(["", f"chosen checkpoint: {checkpoint}", *steps, *lines])
 
 
 def _option(name: str, values: Sequence[str]) -> list[str]:

@@ -100,10 +100,10 @@ class BatchSampler:
         """Count the optimizer steps of all epochs."""
         return -(-self.batches // self.accumulation) * self.epochs
 
-    def cut(self, most: int) -> None:
-        """End every epoch after its first `most` batches."""
-        self._most = most
-        self.batches = min(self.batches, most)
+    def cut(self, limit: int) -> None:
+        """End every epoch after its first `limit` batches."""
+        self._most = limit
+        self.batches = min(self.batches, limit)
 
     def epoch_rows(self, epoch: int) -> dict[str, np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
@@ -135,14 +135,14 @@ class BatchSampler:
             # No pair is left out for being of a small language.
             batches += self._deal(self._even_share(np.concatenate(rest))[0], draw)
         else:
-            together = draw.permutation(np.concatenate(list(rows.values())))
-            batches = self._deal(self._even_share(together)[0], draw)
+            order = draw.permutation(np.concatenate(list(rows.values())))
+            batches = self._deal(self._even_share(order)[0], draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self._most]]
 
     def _even_share(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Divide rows into the most that all processes can share equally, and the rest."""
-        most = len(rows) - len(rows) % self.world_size
-        return rows[:most], rows[most:]
+        even = len(rows) - len(rows) % self.world_size
+        return rows[:even], rows[even:]
 
     def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
         """Deal rows: groups in random order, each group's pairs to consecutive batches.
@@ -182,47 +182,47 @@ class BatchSampler:
 
     def plans(self, epoch: int, first: int = 0) -> Iterator[BatchPlan]:
         """Plan this process's batches of one epoch, from number `first`."""
-        used = self._used_before(epoch)
+        turn_counts = self._used_before(epoch)
         for index, batch in enumerate(self.epoch_batches(epoch)):
             shares = self._split_by_rank(batch)
-            turns = [self._turns(rows, used) for rows in shares]
+            turns = [self._turns(rows, turn_counts) for rows in shares]
             if index < first:
                 continue
-            opened = index - index % self.accumulation
-            closed = min(opened + self.accumulation, self.batches) - 1
+            window_start = index - index % self.accumulation
+            closed = min(window_start + self.accumulation, self.batches) - 1
             shared = self.gather and self.world_size > 1
             yield BatchPlan(
                 rows=shares[self.rank],
                 epoch=epoch,
                 index=index,
-                window=closed - opened + 1,
+                window=closed - window_start + 1,
                 shares=shares if shared else (),
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],
             )
-        self._used = epoch + 1, used
+        self._used = epoch + 1, turn_counts
 
     def loader(self, make: Callable[[BatchPlan], Batch]) -> BatchLoader[Batch]:
         """Load the batches that `make` builds from the plans."""
         return BatchLoader(self, make)
 
     def _used_before(self, epoch: int) -> np.ndarray:
-        used = np.zeros(self.pairs, dtype=np.int64)
+        turn_counts = np.zeros(self.pairs, dtype=np.int64)
         mined = epoch - epoch % self.remine_every if self.remine_every else 0
         if mined < epoch and self._used is not None and self._used[0] == epoch:
             return self._used[1].copy()
         for earlier in range(mined, epoch):
             for batch in self.epoch_batches(earlier):
                 for rows in self._split_by_rank(batch):
-                    self._turns(rows, used)
-        return used
+                    self._turns(rows, turn_counts)
+        return turn_counts
 
-    def _turns(self, rows: Sequence[int], used: np.ndarray) -> tuple[int, ...]:
+    def _turns(self, rows: Sequence[int], turn_counts: np.ndarray) -> tuple[int, ...]:
         """Look up how often each row's pair was used, and count this use."""
         turns = []
         for row in rows:
-            turns.append(int(used[row % self.pairs]))
-            used[row % self.pairs] += 1
+            turns.append(int(turn_counts[row % self.pairs]))
+            turn_counts[row % self.pairs] += 1
         return tuple(turns)
 
     def _split_by_rank(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:

@@ -226,8 +226,8 @@ class DropCheckpoints(Checkpoint):
         run, config = self.session.run, self.config
         if self.session.world.is_first and config.keep == "best":
             self.file.wait()
-            chosen, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
-            run.prune(chosen)
+            epoch, _ = choose_epoch(run, self.weighing, config.choose, config.rule)
+            run.prune(epoch)
 
 
 class EvaluateOnVal(pl.Callback, ABC):
@@ -301,11 +301,11 @@ class EvaluateOnVal(pl.Callback, ABC):
         mean = sum(finite) / len(finite) if finite else None
         text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
         skipped = len(losses) - len(finite)
-        more = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
         entry = scores.epoch(epoch, mean)
         self.run.record(entry)
         self.session.logs.scores(entry, module.steps_done)
-        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{more}", flush=True)
+        print(f"epoch {epoch}: {text}, val MRR@5  {scores}{skip_note}", flush=True)
         return entry
 
 
@@ -396,8 +396,8 @@ class KeepState(Checkpoint):
     state to begin with.
     """
 
-    def __init__(self, session: Session, every: int) -> None:
-        self.run, self.world, self.every = session.run, session.world, every
+    def __init__(self, session: Session, interval: int) -> None:
+        self.run, self.world, self.every = session.run, session.world, interval
         # Whether the last step of an epoch is done that is not scored.
         self.epoch_open = False
         self._ended = self._between = False

@@ -54,9 +54,11 @@ def save_checkpoint(
                 save_adapter(encoder.model, temporary, manifest.base.name)
             else:
                 state = encoder.model.state_dict()
-                plain = {k: v for k, v in state.items() if k.split(".")[0] != PART}
-                more: dict[str, Any] = {} if encoder.dense is None else {"state_dict": plain}
-                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **more)
+                encoder_state = {k: v for k, v in state.items() if k.split(".")[0] != PART}
+                options: dict[str, Any] = (
+                    {} if encoder.dense is None else {"state_dict": encoder_state}
+                )
+                encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, **options)
                 for file in tokenizer_files(base_folder):
                     shutil.copyfile(file, temporary / file.name)
             weights = replace(written_weights(temporary, kind), trained=trained)
@@ -77,8 +79,8 @@ def saved_weights(model: torch.nn.Module, kind: Literal["lora", "full"]) -> dict
 
 def written_weights(folder: Path, kind: Literal["lora", "full"]) -> Weights:
     """Hash the files of weights and of their config."""
-    adapter, whole = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
-    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else whole))
+    adapter, full = (ADAPTER_FILE, ADAPTER_CONFIG_FILE), ("model.safetensors", "config.json")
+    content, settings = (file_hash(folder / n) for n in (adapter if kind == "lora" else full))
     return Weights(kind, content, config_sha256=settings)
 
 

@@ -102,7 +102,7 @@ def choose_epoch(
         for entry in run.history
         if entry.epoch == last or (among == "best" and run.checkpoint(entry.epoch).is_dir())
     }
-    chosen, choice = choose(
+    epoch, choice = choose(
         "checkpoint",
         {
             epoch: np.array([entry.claims[claim] for claim in weighing.claim_ids])
@@ -117,6 +117,6 @@ def choose_epoch(
         trials=True,
     )
     # Scores by language are in the history.
-    return chosen, replace(
+    return epoch, replace(
         choice, tried=tuple(replace(setting, scores={}) for setting in choice.tried)
     )

@@ -67,9 +67,9 @@ class DataConfig(Settings):
     lenient: bool = False
 
     def check(self) -> None:
-        other = self.report_split != self.train_split
+        is_distinct = self.report_split != self.train_split
         allowed = "another split than data.train_split"
-        require(other, "data.report_split", self.report_split, allowed)
+        require(is_distinct, "data.report_split", self.report_split, allowed)
 
 
 @dataclass(frozen=True)
@@ -366,8 +366,8 @@ class FinetuneConfig(RunConfig):
         if self.losses.distillation.candidates:
             key = "losses.distillation.candidates"
             require(self.mined is None, "mined", self.mined, f"none with {key}")
-            again = self.optimisation.remine_every
-            require(again == 0, "optimisation.remine_every", again, f"0 with {key}")
+            remine_every = self.optimisation.remine_every
+            require(remine_every == 0, "optimisation.remine_every", remine_every, f"0 with {key}")
             allowed = f"at most mining.hard ({self.mining.hard}) with {key}"
             good = negatives <= self.mining.hard
             require(good, "optimisation.negatives", negatives, allowed)

@@ -88,9 +88,9 @@ def load_splits(config: RunConfig) -> TrainingData:
     run has its own copy.
     """
     data, languages = config.data, config.languages
-    whole = load(data.dataset, data.train_split, languages, lenient=data.lenient)
+    full = load(data.dataset, data.train_split, languages, lenient=data.lenient)
     carved = carve(
-        whole, data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
+        full, data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
     )
     train = carved.train
     if not carved.val.golds:
@@ -102,7 +102,7 @@ def load_splits(config: RunConfig) -> TrainingData:
     report = load(data.dataset, data.report_split, languages, lenient=data.lenient)
     if not report.golds:
         raise UserError(f"{data.dataset}: split {data.report_split!r} has no golds to report on")
-    ids = {claim.id for claim in whole.claims}
+    ids = {claim.id for claim in full.claims}
     if shared := [claim.id for claim in report.claims if claim.id in ids]:
         allowed = f"a split without claims of data.train_split ({len(shared)} of its claims, "
         raise ConfigError("data.report_split", data.report_split, f"{allowed}such as {shared[0]})")
@@ -231,28 +231,30 @@ class TrainingPairs:
         if [(r.claim, r.positive) for r in rows] != [(r.claim, r.positive) for r in self.rows]:
             raise ValueError("not the pairs that are trained on, each in its place")
         self.rows = [self._taught_first(row) for row in rows]
-        used = {row.positive for row in self.rows}
+        source_ids = {row.positive for row in self.rows}
         for row in self.rows:
             # Another gold of the claim may have the same text as another row's negative.
-            used.update(self.golds[row.claim])
+            source_ids.update(self.golds[row.claim])
             negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
-            used.update(negative.source for negative in negatives)
-        new = [s for s in self.dataset.sources if s.id in used and s.id not in self.source_tokens]
+            source_ids.update(negative.source for negative in negatives)
+        new = [
+            s for s in self.dataset.sources if s.id in source_ids and s.id not in self.source_tokens
+        ]
         tokens = self.encoder.tokenize(self.rendering.source_texts(new), "source", self.length)
         self.source_tokens |= {s.id: text for s, text in zip(new, tokens, strict=True)}
-        self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in used])
+        self.papers = self._paper_numbers([s for s in self.dataset.sources if s.id in source_ids])
 
     def _paper_numbers(self, sources: Sequence[Source]) -> dict[str, int]:
         """Number the papers of sources: equal texts and near-duplicates share a number."""
         texts = [self.source_tokens[source.id] for source in sources]
         first: dict[Tokens, str] = {}
-        same = [
+        pairs = [
             (s.id, first.setdefault(text, s.id)) for s, text in zip(sources, texts, strict=True)
         ]
         if (mining := self.mining) is not None:
             limits = mining.max_title_similarity, mining.max_text_similarity
-            same += same_papers(sources, *limits)
-        numbers = connected_groups(same)
+            pairs += same_papers(sources, *limits)
+        numbers = connected_groups(pairs)
         return {source.id: number for source, number in zip(sources, numbers, strict=False)}
 
     def gold_papers(self, claim: str) -> set[int]:
@@ -327,8 +329,8 @@ class TrainingPairs:
         with_scores = [negative for negative in row.negatives if negative.source in scored]
         if len(with_scores) >= count:
             return in_turn(with_scores, count, turn)
-        others = row.negatives[len(with_scores) :]
-        return [*with_scores, *in_turn(others, count - len(with_scores), turn)]
+        untaught = row.negatives[len(with_scores) :]
+        return [*with_scores, *in_turn(untaught, count - len(with_scores), turn)]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -406,12 +408,12 @@ class TrainingPairs:
         return torch.tensor(language_weights(languages, self.losses.keep_base.languages))
 
 
-def in_turn(negatives: Sequence[Negative], wanted: int, turn: int) -> list[Negative]:
-    """Take the next `wanted` of an endlessly repeated list, its random ones spread evenly."""
+def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
+    """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
     random = [negative for negative in negatives if negative.origin == "random"]
     hard = [negative for negative in negatives if negative.origin != "random"]
     size, listed = len(negatives), []
-    for row in (position % size for position in range(turn * wanted, (turn + 1) * wanted)):
+    for row in (position % size for position in range(turn * count, (turn + 1) * count)):
         before, after = (count * len(random) // size for count in (row, row + 1))
         listed.append(random[before] if after > before else hard[row - before])
     return listed

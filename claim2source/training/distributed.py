@@ -93,17 +93,17 @@ def launched_world(
     for variable, (option, harmless) in _IGNORED_BY_LIGHTNING.items():
         value = env.get(variable, "").strip().lower()
         if value and value not in harmless:
-            instead = _OUR_KEYS.get(option, "leave it out; the trainer runs single or DDP")
+            advice = _OUR_KEYS.get(option, "leave it out; the trainer runs single or DDP")
             raise UserError(
                 f"accelerate launch {option} ({variable}={env[variable]}) "
-                f"would be ignored: {instead}"
+                f"would be ignored: {advice}"
             )
     on_cpu = env.get("ACCELERATE_USE_CPU", "").strip().lower() in ("true", "1", "yes")
     launched = any(name.startswith("ACCELERATE_") for name in env)
     if not env.get("WORLD_SIZE", "").strip() and launched and env.get("MASTER_ADDR"):
-        instead = f"in place of --cpu, use {_SEVERAL}" if on_cpu else f"use {_SEVERAL}"
+        advice = f"in place of --cpu, use {_SEVERAL}" if on_cpu else f"use {_SEVERAL}"
         raise UserError(
-            f"accelerate launch was asked for several processes and started one: {instead} "
+            f"accelerate launch was asked for several processes and started one: {advice} "
             "(this runs on the CPU too, with --device cpu where there is a GPU)"
         )
     if on_cpu and device != "cpu" and torch.cuda.is_available():
@@ -213,7 +213,7 @@ def barrier(world: World) -> None:
 
 
 @contextlib.contextmanager
-def together(world: World) -> Iterator[None]:
+def synchronised(world: World) -> Iterator[None]:
     """Run the body on every process and wait for all; a `UserError` of one ends them all.
 
     One process raises it, the others end with the same exit code and no second line.
@@ -307,20 +307,20 @@ def encode_shares(
 STRATEGIES = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
 
 
-def chosen_strategy(asked: object, world: World) -> Strategy | str:
+def chosen_strategy(requested: object, world: World) -> Strategy | str:
     """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another."""
-    if isinstance(asked, DDPStrategy):
-        return reducing_once(asked)
-    if isinstance(asked, ModelParallelStrategy):
-        size = asked._tensor_parallel_size
+    if isinstance(requested, DDPStrategy):
+        return reducing_once(requested)
+    if isinstance(requested, ModelParallelStrategy):
+        size = requested._tensor_parallel_size
         if size not in ("auto", 1):
             key = "trainer.strategy.init_args.tensor_parallel_size"
             raise ConfigError(key, size, "1: every process takes its own part of a batch")
         return Sharded(world)
-    if asked == "fsdp2":
+    if requested == "fsdp2":
         return Sharded(world)
-    if asked not in (None, "auto", "ddp"):
-        name = asked if isinstance(asked, str) else type(asked).__name__
+    if requested not in (None, "auto", "ddp"):
+        name = requested if isinstance(requested, str) else type(requested).__name__
         raise ConfigError("trainer.strategy", name, STRATEGIES)
     return "auto" if world.size == 1 else reducing_once(DDPStrategy())
 
@@ -385,9 +385,9 @@ def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
 
 def most_chunks(count: int, device: torch.device) -> int:
     """Count the most chunks that any process has: sharded, all must run equally many."""
-    most = torch.tensor(count, device=device)
-    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-    return int(most)
+    maximum = torch.tensor(count, device=device)
+    torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX)
+    return int(maximum)
 
 
 @contextlib.contextmanager

@@ -219,13 +219,13 @@ def try_recipes(
 
     The first penalty is the one by which the path is made.
     """
-    tried = {}
+    results = {}
     for views in forward_path(lists, folds, signed, base, penalties[0]):
         visible = lists.seeing(views)
         for penalty in penalties:
             recipe = Recipe(views, penalty)
-            tried[recipe] = held_out(visible, folds, penalty, signed[list(views)])
-    return tried
+            results[recipe] = held_out(visible, folds, penalty, signed[list(views)])
+    return results
 
 
 PENALTIES = (0.001, 0.01, 0.1)
@@ -413,12 +413,12 @@ class Fitting:
 
     def chosen(self, lists: Lists, weighing: Weighing, inner: int = 0) -> tuple[Recipe, Choice]:
         """Choose views and penalty on these claims, by held-out papers among them."""
-        tried = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
-        none: dict[Recipe, Table] = dict.fromkeys(tried, {})
+        scores = try_recipes(lists, self._dealt(lists, inner), self.signed, self.first, PENALTIES)
+        none: dict[Recipe, Table] = dict.fromkeys(scores, {})
         position = {penalty: n for n, penalty in enumerate(PENALTIES)}
         return choose(
             "learned fusion",
-            tried,
+            scores,
             weighing,
             settings=self._settings,
             # Fewer views are nearer to the base; a penalty is less than a view.
@@ -441,9 +441,9 @@ class Fitting:
             in_fold = folds == fold
             train, test = self.lists.of(~in_fold), self.lists.of(in_fold)
             recipe, _ = self.chosen(train, weighing.among(~in_fold), inner=1)
-            both = train.seeing(recipe.views), test.seeing(recipe.views)
+            halves = train.seeing(recipe.views), test.seeing(recipe.views)
             signed = self.signed[list(recipe.views)]
-            values[in_fold] = rank_others(*both, recipe.penalty, signed)
+            values[in_fold] = rank_others(*halves, recipe.penalty, signed)
         return values
 
     def fit(self, scorer: Scorer, candidates: Candidates) -> tuple[LearnedFusion, Choice]:

@@ -39,9 +39,9 @@ class Forward:
     repeats: list[tuple[Sequence[int], RandomState, Tensor]]
     after: RandomState | None = None
 
-    def backward(self, loss: Tensor, inside: BackwardContext | None = None) -> None:
+    def backward(self, loss: Tensor, step_context: BackwardContext | None = None) -> None:
         """Add the gradients of `loss`, which is `self.loss` or a multiple of it."""
-        context = inside or _no_context
+        context = step_context or _no_context
         with context(loss, last=not self.repeats):
             loss.backward()  # type: ignore[no-untyped-call]
         while self.repeats:
@@ -88,8 +88,8 @@ def chunked_forward(chunks: Chunks, encode: Encode, loss_of: LossOf) -> Forward:
 def halved(chunks: Chunks, times: int) -> Chunks:
     """Divide every chunk in two, so many times; a single text stays whole."""
     for _ in range(times):
-        cut = [(chunk, len(chunk) // 2) for chunk in chunks]
-        chunks = [part for chunk, half in cut for part in (chunk[:half], chunk[half:]) if part]
+        halves = [(chunk, len(chunk) // 2) for chunk in chunks]
+        chunks = [part for chunk, half in halves for part in (chunk[:half], chunk[half:]) if part]
     return chunks
 
 
@@ -99,8 +99,8 @@ def length_chunks(lengths: Sequence[int], size: int) -> list[list[int]]:
     The last chunk is full and has the longest texts: it is encoded only once.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    cuts = [*range(len(order) % size, len(order), size), len(order)]
-    return [order[start:end] for start, end in pairwise([0, *cuts]) if end > start]
+    bounds = [*range(len(order) % size, len(order), size), len(order)]
+    return [order[start:end] for start, end in pairwise([0, *bounds]) if end > start]
 
 
 def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -> list[list[int]]:

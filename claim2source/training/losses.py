@@ -104,14 +104,14 @@ def distillation(
     count 0; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
-    counted = taught(teacher)
+    mask = taught(teacher)
     target = teacher.nan_to_num() / teacher_temperature
     # A row without candidates keeps all columns: an empty softmax would be NaN.
-    open_ = counted | ~counted.any(dim=1, keepdim=True)
+    open_ = mask | ~mask.any(dim=1, keepdim=True)
     expected = target.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     predicted = student.masked_fill(~open_, -math.inf).log_softmax(dim=1)
     # -inf minus -inf would be NaN, and so would its gradient.
-    terms = expected.exp() * (expected - predicted).masked_fill(~counted, 0.0)
+    terms = expected.exp() * (expected - predicted).masked_fill(~mask, 0.0)
     return terms.sum() / len(claims)
 
 
@@ -307,8 +307,8 @@ def combined(
     weights = {"info_nce": config.info_nce.weight}
     sizes = config.matryoshka.dimensions
     if sizes:
-        cut = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
-        parts = [info_nce(*vectors, *columns, temperature) for vectors in cut]
+        prefixes = [(shortened(inputs.claims, n), shortened(inputs.sources, n)) for n in sizes]
+        parts = [info_nce(*vectors, *columns, temperature) for vectors in prefixes]
         terms["matryoshka"] = sum(parts[1:], parts[0]) / len(parts)
         weights["matryoshka"] = 1.0
     if inputs.teacher is not None:

@@ -142,23 +142,23 @@ class Memory:
         """
         size = DTYPES[config.model.dtype]
         shape = ModelShape.planned(model, config)
-        others = _outside_layers(model)
-        whole, trained = shape.linear + others, float(shape.adapters)
+        outside = _outside_layers(model)
+        total, trained = shape.linear + outside, float(shape.adapters)
         if config.tuning == "full":
             train, embeddings = config.optimisation, model.get_input_embeddings()
-            trained = float(whole)
+            trained = float(total)
             if train.train_layers is not None:
                 layers = shape.linear / shape.layers
                 trained = layers * min(train.train_layers, shape.layers)
             elif not train.train_embeddings:
                 trained -= sum(parameter.numel() for parameter in embeddings.parameters())
             # Sources that are not trained keep a copy of the base.
-            copy = whole if config.optimisation.train == "query_only" else 0
-            weights = (whole - trained + copy) * size
+            copy = total if config.optimisation.train == "query_only" else 0
+            weights = (total - trained + copy) * size
         elif config.tuning == "qlora":
-            weights = shape.linear * FOUR_BITS + others * size
+            weights = shape.linear * FOUR_BITS + outside * size
         else:
-            weights = whole * size
+            weights = total * size
         a_layer = bytes_per_token(model, config)
         checkpointed = bool(config.optimisation.gradient_checkpointing)
         width = 2 if config.optimisation.precision == "bf16" or size < 4 else 4
@@ -169,12 +169,12 @@ class Memory:
 
 def _outside_layers(model: PreTrainedModel) -> int:
     """Count the weights that `ModelShape.linear` omits: embeddings, norms, biases, pooler."""
-    inside = {
+    layer_weights = {
         id(module.weight)
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and "pooler" not in name.split(".")
     }
-    return sum(weight.numel() for weight in model.parameters() if id(weight) not in inside)
+    return sum(weight.numel() for weight in model.parameters() if id(weight) not in layer_weights)
 
 
 def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
@@ -195,8 +195,8 @@ def bytes_per_token(model: PreTrainedModel, config: FinetuneConfig) -> float:
     gated = any(name.endswith("gate_proj") for name, _ in model.named_modules())
     # Inputs of attention, its three projections, its output; the inner layer's input and values:
     # with a gate both halves, the activation and their product.
-    inside = 4 if gated else 2
-    values = hidden + queries + 2 * keys + queries + hidden + inside * inner
+    inner_copies = 4 if gated else 2
+    values = hidden + queries + 2 * keys + queries + hidden + inner_copies * inner
     # A layer norm keeps its input; an RMS norm a copy in fp32 and, where its weight is trained,
     # its normalised value.
     norm = (4 if adapters else 8) if gated else size
@@ -312,19 +312,19 @@ def plan_memory(
     train, settings = config.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
     auto = tuple(key for key in open_keys if getattr(train, key) == "auto")
-    both = train.gradient_checkpointing == "auto"
-    for checkpointing in (False, True) if both else (bool(train.gradient_checkpointing),):
-        plain = replace(train, gradient_checkpointing=checkpointing)
+    is_auto = train.gradient_checkpointing == "auto"
+    for checkpointing in (False, True) if is_auto else (bool(train.gradient_checkpointing),):
+        variant = replace(train, gradient_checkpointing=checkpointing)
         if train.chunk_tokens != "auto":
-            settings.append(plain)
+            settings.append(variant)
             continue
-        settings.append(replace(plain, chunk_tokens=None))
-        empty = Memory.of(model, replace(config, optimisation=plain), 0)
+        settings.append(replace(variant, chunk_tokens=None))
+        empty = Memory.of(model, replace(config, optimisation=variant), 0)
         room = (USABLE * device - empty.fixed) / empty.a_token
-        least = max(longest, LEAST_CHUNK) if both and not checkpointing else longest
-        if room >= least or (checkpointing or not both):
+        minimum = max(longest, LEAST_CHUNK) if is_auto and not checkpointing else longest
+        if room >= minimum or (checkpointing or not is_auto):
             tokens = max(int(room) // _STEP * _STEP, longest)
-            settings.append(replace(plain, chunk_tokens=tokens))
+            settings.append(replace(variant, chunk_tokens=tokens))
     options = []
     for setting in settings:
         candidate = replace(config, optimisation=setting)

@@ -153,9 +153,9 @@ class TrainingModule(pl.LightningModule):
             self.window = Window()
 
     def run_chunks(
-        self, chunks: Chunks, encode: Encode, loss_of: LossOf, *, whole: bool
+        self, chunks: Chunks, encode: Encode, loss_of: LossOf, *, one_chunk: bool
     ) -> tuple[Forward, BatchStart]:
-        """Compute the loss of a batch, at once where it is `whole`, else chunk by chunk.
+        """Compute the loss of a batch, at once where it is `one_chunk`, else chunk by chunk.
 
         Where the device's memory is too small, it is computed again in chunks half as large.
         """
@@ -164,7 +164,7 @@ class TrainingModule(pl.LightningModule):
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
             trained = trainable_weights(self.model).items()
             earlier = {n: p.grad.clone() for n, p in trained if p.grad is not None}
-        start = BatchStart(chunks, encode, loss_of, whole, random_state(), earlier)
+        start = BatchStart(chunks, encode, loss_of, one_chunk, random_state(), earlier)
         return self._forward(start), start
 
     def _forward(self, start: BatchStart) -> Forward:
@@ -258,24 +258,24 @@ class TrainingModule(pl.LightningModule):
     def optimizer_zero_grad(self, *arguments: Any) -> None:
         """Do nothing: a forward pass of packed texts lays out a gradient; steps free them."""
 
-    def optimizer_step(self, *arguments: Any, **more: Any) -> None:
+    def optimizer_step(self, *arguments: Any, **options: Any) -> None:
         """Take the step, then free the gradients: an epoch is scored without them."""
-        super().optimizer_step(*arguments, **more)
+        super().optimizer_step(*arguments, **options)
         for optimizer in self.trainer.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep only the weights that training moves."""
-        moved = {f"model.{name}" for name in trainable_weights(self.model)}
+        trainable = {f"model.{name}" for name in trainable_weights(self.model)}
         weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in moved}
+        checkpoint["state_dict"] = {name: weights[name] for name in weights if name in trainable}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UserError` where a state trains other weights than this model."""
         if "state_dict" not in checkpoint:
             return  # a strategy that shards has read them
-        moved = {f"model.{name}" for name in trainable_weights(self.model)}
-        if differing := sorted(moved ^ checkpoint["state_dict"].keys()):
+        trainable = {f"model.{name}" for name in trainable_weights(self.model)}
+        if differing := sorted(trainable ^ checkpoint["state_dict"].keys()):
             name = differing[0].removeprefix("model.")
             raise UserError(f"the saved state trains other weights than this config ({name})")
 
@@ -480,8 +480,8 @@ class RetrieverModule(TrainingModule):
             return self.encoder.vectors(part.to(self.device, non_blocking=True))[: len(rows)]
 
         missing = most_chunks(len(chunks), self.device) - len(chunks) if self.sharded else 0
-        whole = self.config.chunk_size is None and self.config.chunk_tokens is None
-        forward = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, whole=whole)
+        one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
+        forward = self.run_chunks([*[[]] * missing, *chunks], encode, loss_of, one_chunk=one_chunk)
         self.window.terms.append(terms)
         return forward
 

@@ -156,7 +156,7 @@ def run_tables(report: Report) -> dict[str, TextTable]:
         part_name(part): by_epoch({e.epoch: e.parts[part] for e in training.history if e.parts})
         for part in training.history[-1].parts
     }
-    both: list[list[Cell]] = [
+    rows: list[list[Cell]] = [
         [name, language, *(row[m] for m in metrics)]
         for name, system in names.items()
         for language, row in systems[system].table.items()
@@ -170,7 +170,7 @@ def run_tables(report: Report) -> dict[str, TextTable]:
     return {
         "history": by_epoch({entry.epoch: entry.val for entry in training.history}),
         **val_parts,
-        "before and after": TextTable(["model", "language", *metrics], both),
+        "before and after": TextTable(["model", "language", *metrics], rows),
         "seen and unseen golds": TextTable(["golds", "model", "language", *metrics], parts),
     }
 
@@ -314,8 +314,8 @@ def pipeline_table(report: Report) -> TextTable:
         score = None if entry.score is None else score_to_choose_by(entry)
         return [name, *values, score, entry.loss, reported]
 
-    alone = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
-    rows = [row(f"{FIRST_STAGE}: {first.model}", alone, FIRST_STAGE)]
+    first_entry = Epoch(-1, on_val, score=first.settings[TO_CHOOSE_BY])
+    rows = [row(f"{FIRST_STAGE}: {first.model}", first_entry, FIRST_STAGE)]
     for entry in training.history:
         is_chosen = entry.epoch == training.chosen_epoch
         name = f"epoch {entry.epoch}" if entry.epoch else ZERO_SHOT

@@ -88,10 +88,10 @@ class FirstStageConfig(Settings):
     models: Path | None = None
 
     def check(self) -> None:
-        both = bool(self.run) and self.system is not None
-        require(not both, "first.system", self.system, "none beside first.run")
-        alone = self.checkpoint is None or self.system is not None
-        require(alone, "first.checkpoint", self.checkpoint, "none without first.system")
+        has_both = bool(self.run) and self.system is not None
+        require(not has_both, "first.system", self.system, "none beside first.run")
+        has_system = self.checkpoint is None or self.system is not None
+        require(has_system, "first.checkpoint", self.checkpoint, "none without first.system")
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,10 @@ class TrainedReranker(ABC):
                 f"({stage.trained[1].base.name})"
             )
         self.folder, identity, self.loading = stage.files
-        whole = stage.trained is not None
-        path = str(self.folder) if whole else model.name
+        is_full = stage.trained is not None
+        path = str(self.folder) if is_full else model.name
         path = str(Path(path).resolve()) if Path(path).is_dir() else path
-        self.base = Base(path, None if whole else model.revision, str(identity["weights"]))
+        self.base = Base(path, None if is_full else model.revision, str(identity["weights"]))
         self.load_network()
 
     @abstractmethod

@@ -217,13 +217,13 @@ class RerankerModule(TrainingModule):
                 loss = self.loss_of_groups[0](logits.float(), groups.sizes, golds, teacher)
             values = logits.detach().float()
             scores = values[:, -1] - values[:, 0] if values.shape[1] == 2 else values[:, 0]
-            alike = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
-            share = torch.tensor(sum(alike) / len(alike), device=loss.device)
+            uniform = [are_alike(of_claim) for of_claim in scores.split(list(groups.sizes))]
+            share = torch.tensor(sum(uniform) / len(uniform), device=loss.device)
             terms.update({"loss": loss.detach(), ALIKE: share})
             return loss
 
         with without_copies(self.model):
-            forward = self.run_chunks(chunks, encode, loss_of, whole=self.chunk_size is None)
+            forward = self.run_chunks(chunks, encode, loss_of, one_chunk=self.chunk_size is None)
         self.window.terms.append(terms)
         self.window.claims += len(groups.sizes)
         for part in groups.parts:
@@ -232,16 +232,16 @@ class RerankerModule(TrainingModule):
             self.window.padded += sum(mask.numel() for mask in masks)
         return self.share_of_step(forward, groups.plan)
 
-    def configure_gradient_clipping(self, *arguments: Any, **more: Any) -> None:
+    def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
         """Clip the gradients, and stop where the scores have been alike for many steps.
 
         Raises `UserError` after `MOST_ALIKE` of them in a row.
         """
-        super().configure_gradient_clipping(*arguments, **more)
+        super().configure_gradient_clipping(*arguments, **options)
         self._alike = self._alike + 1 if self.step.terms[ALIKE] == 1 else 0
         if self._alike == MOST_ALIKE:
-            where = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
-            self.give_up(COLLAPSED.format(where=where))
+            reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
+            self.give_up(COLLAPSED.format(where=reason))
 
     def summary(
         self, config: RerankerConfig, sampler: BatchSampler, data: TrainingData
@@ -324,8 +324,8 @@ class PipelineOnVal(EvaluateOnVal):
             claim.id: list(run.scored(claim.id).values())[:depth] for claim in self.data.val.claims
         }
         several = {claim: torch.tensor(row) for claim, row in ranked.items() if len(row) > 1}
-        alike = (claim in failed or are_alike(row) for claim, row in several.items())
-        return bool(several) and all(alike)
+        uniform = (claim in failed or are_alike(row) for claim, row in several.items())
+        return bool(several) and all(uniform)
 
 
 def pipeline_scores(result: Result, data: TrainingData, config: RerankerConfig) -> ValScores:

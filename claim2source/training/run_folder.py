@@ -139,9 +139,9 @@ class RunFolder:
         if self.replaces:
             thrown_away = _is_thrown_away(folder)
             if not thrown_away and self.lock is not None:
-                moved = put_aside(folder)
-                self.lock.moved(moved)
-                print(f"{self.path}: the earlier run is in {moved} now", flush=True)
+                target = put_aside(folder)
+                self.lock.moved(target)
+                print(f"{self.path}: the earlier run is in {target} now", flush=True)
             self.release()
             if thrown_away:
                 remove_folder(folder)
@@ -191,9 +191,9 @@ class RunFolder:
 
     def require_inputs(self, begun_with: Mapping[str, str | None]) -> None:
         """Set the inputs of a new run. Raises `UserError` where a resumed one began with others."""
-        for what, sha256 in self.begun_with.items():
-            if begun_with.get(what) != sha256:
-                why = f"the {what} is not the one that the run began with"
+        for name, sha256 in self.begun_with.items():
+            if begun_with.get(name) != sha256:
+                why = f"the {name} is not the one that the run began with"
                 raise UserError(f"{why}; begin again with --overwrite, or with another --out")
         self.begun_with = begun_with
 
@@ -248,23 +248,23 @@ class RunFolder:
         self.history.append(entry)
         self.write()
 
-    def write(self, chosen: Path | None = None) -> None:
+    def write(self, checkpoint: Path | None = None) -> None:
         """Write `run.json`: the history, and the chosen checkpoint at the end of the run."""
-        self.chosen = None if chosen is None else chosen.name
+        self.chosen = None if checkpoint is None else checkpoint.name
         history = tuple(self.history)
         content = _RunFile(
             self.chosen, history, dict(self.begun_with), self.saved_steps, self.skipped_steps
         )
         write_json(self.path / RUN_FILE, asdict(content))
 
-    def prune(self, chosen: int) -> None:
+    def prune(self, chosen_epoch: int) -> None:
         """Delete all checkpoints but those that may yet be chosen.
 
-        They are epoch 0, the best trained one, the last one, and what would be `chosen` now.
+        They are epoch 0, the best trained one, the last one, and `chosen_epoch`.
         """
-        needed = {0, chosen, self.best_epoch(trained=True), self.history[-1].epoch}
+        epochs = {0, chosen_epoch, self.best_epoch(trained=True), self.history[-1].epoch}
         for entry in self.history:
-            if entry.epoch not in needed:
+            if entry.epoch not in epochs:
                 shutil.rmtree(self.checkpoint(entry.epoch), ignore_errors=True)
 
 

@@ -54,9 +54,9 @@ class Comparison:
         return self.loss <= self.bounds[0] and self.gradient <= self.bounds[1]
 
     def __str__(self) -> str:
-        most = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
+        limits = f"at most {self.bounds[0]:g} and {self.bounds[1]:g}"
         differences = f"losses differ by {self.loss:.2g}, gradients by {self.gradient:.2g}"
-        return f"{self.what}: {differences} ({most})"
+        return f"{self.what}: {differences} ({limits})"
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
@@ -90,20 +90,20 @@ def check_training(
     `UserError` where a difference is beyond its bound. The random state stays as it is.
     """
     started, state = time.perf_counter(), random_state()
-    cut = cut_encoder(encoder)
+    small = cut_encoder(encoder)
     length = config.optimisation.max_length
     sides = _sides(claims, golds)
-    texts = [cut.tokenize(list(part)[:CLAIMS], side, length) for part, side in sides]
+    texts = [small.tokenize(list(part)[:CLAIMS], side, length) for part, side in sides]
     half = config.optimisation.precision == "bf16" or config.model.dtype != "float32"
     try:
-        plain = _train_copy(cut, texts, config, packed=False, half=False)
+        reference = _train_copy(small, texts, config, packed=False, half=False)
         comparisons = []
-        if cut.packs:
-            packed = _train_copy(cut, texts, config, packed=True, half=False)
-            comparisons.append(_compare("packed against padded texts", packed, plain, _SAME))
+        if small.packs:
+            packed = _train_copy(small, texts, config, packed=True, half=False)
+            comparisons.append(_compare("packed against padded texts", packed, reference, _SAME))
         if half:
-            used = _train_copy(cut, texts, config, packed=cut.packs, half=True)
-            comparisons.append(_compare("bfloat16 against float32", used, plain, _IN_16_BITS))
+            actual = _train_copy(small, texts, config, packed=small.packs, half=True)
+            comparisons.append(_compare("bfloat16 against float32", actual, reference, _IN_16_BITS))
     finally:
         restore_random_state(state)
     seconds = time.perf_counter() - started
@@ -170,8 +170,10 @@ def _train_copy(
     return Trial(tuple(losses), gradient)
 
 
-def _compare(what: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> Comparison:
+def _compare(
+    subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]
+) -> Comparison:
     pairs = zip(trial.losses, reference.losses, strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
     gradient = float((trial.gradient - reference.gradient).norm() / reference.gradient.norm())
-    return Comparison(what, loss, gradient, bounds)
+    return Comparison(subject, loss, gradient, bounds)

@@ -13,7 +13,7 @@ from claim2source.core.terminal import say
 from claim2source.core.threads import use_cores
 from claim2source.io.store import Store
 from claim2source.training.config import RunConfig
-from claim2source.training.distributed import World, joined_world, launched_world, together
+from claim2source.training.distributed import World, joined_world, launched_world, synchronised
 from claim2source.training.loggers import RunLog
 from claim2source.training.resume import StopSignals, TrainingState, skipped_steps
 from claim2source.training.run_folder import RunFolder
@@ -37,7 +37,7 @@ class Session:
 
     def together(self) -> AbstractContextManager[None]:
         """Run the body on every process; a `UserError` of one ends them all."""
-        return together(self.world)
+        return synchronised(self.world)
 
     def begin(self, config: RunConfig) -> None:
         """Make the run's folder, once all is known to be right."""
@@ -84,7 +84,7 @@ def open_session(config: RunConfig) -> Iterator[Session]:
         # What a lenient loading leaves out is said once.
         logging.getLogger("claim2source.datasets").setLevel(logging.ERROR)
     with joined_world(world, config.device), StopSignals().installed() as stop:
-        with together(world):
+        with synchronised(world):
             run = RunFolder.find(config, lock=world.is_first)
             use_cores(world.local_size, config.threads)
         try:

@@ -71,8 +71,8 @@ def run_files(path: Path, key: str = _KEY) -> list[Path]:
     if path.is_dir():
         files = sorted(path.glob("*.trec"))
         if not files:
-            held = sorted(file.name for file in path.iterdir())[:3]
-            holds = f"holds {', '.join(held)} .." if held else "is empty"
+            names = sorted(file.name for file in path.iterdir())[:3]
+            holds = f"holds {', '.join(names)} .." if names else "is empty"
             why = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
             raise InputError(path, field=key, why=why)
         return files
@@ -145,10 +145,10 @@ def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> lis
     rows = []
     for claim in train.claims:
         scored = teacher.scores.get(claim.id, {})
-        others = [pair for pair in scored.items() if pair[0] not in claim.golds]
+        non_golds = [pair for pair in scored.items() if pair[0] not in claim.golds]
         negatives = [
             Negative(source, score, "teacher")
-            for source, score in others[config.first_rank - 1 : config.last_rank]
+            for source, score in non_golds[config.first_rank - 1 : config.last_rank]
             if config.pool == "all" or source in golds
         ]
         rows += [MinedRow(claim.id, gold, tuple(negatives[: config.hard])) for gold in claim.golds]
@@ -190,15 +190,15 @@ _FEWEST_WORDS = 4
 SIZE = 64
 
 
-def pool_texts(sources: Sequence[Source], most: int | None, seed: int) -> list[str]:
-    """List the papers' titles and sentences, each once; of many `most`, drawn."""
+def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
+    """List the papers' titles and sentences, each once; of many `limit`, drawn."""
     pooled = [source.title.strip() for source in sources]
     sentences = (text for source in sources for text in sentences_of(source.abstract))
     pooled += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
     texts = list(dict.fromkeys(filter(None, pooled)))
-    if most is None or len(texts) <= most:
+    if limit is None or len(texts) <= limit:
         return texts
-    return random.Random(seed).sample(texts, most)
+    return random.Random(seed).sample(texts, limit)
 
 
 class AlignedTexts:
@@ -259,12 +259,12 @@ class SourceTeacher:
         store: Store,
         world: World,
         untrained: Identity,
-        begun: Path | None,
+        folder: Path | None,
     ) -> None:
         """Encode claims, sources and texts without labels: `base`, and `aligned` where it is on.
 
         Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
-        0 in `begun`; `untrained` identifies the student's base. None: the saved state has it.
+        0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
         """
         config, alignment = self.config, self.config.losses.alignment
         seed = config.optimisation.seed
@@ -272,14 +272,14 @@ class SourceTeacher:
         # The first process encodes; the others then read the vectors from the store.
         for turn in (True, False):
             if world.is_first is turn:
-                both = config.rendering, train.claims, train.sources
-                self.base = BaseVectors(self.encoder, *both, store, progress=turn)
+                inputs = config.rendering, train.claims, train.sources
+                self.base = BaseVectors(self.encoder, *inputs, store, progress=turn)
                 if alignment.weight:
                     of = texts, self.student, self.encoder, store
                     self.aligned = AlignedTexts(*of, seed, progress=turn)
             barrier(world)
-        if begun is not None:
-            self._begin_projection(train, store, untrained, begun)
+        if folder is not None:
+            self._begin_projection(train, store, untrained, folder)
 
     def _begin_projection(
         self, train: Dataset, store: Store, untrained: Identity, folder: Path
@@ -290,7 +290,7 @@ class SourceTeacher:
             initial = load_projection(folder, projection.in_features)
             projection.load_state_dict(initial.state_dict())
         else:
-            plain = Encoder(
+            student = Encoder(
                 self.student.model, self.student.tokenizer, self.student.settings, untrained
             )
             texts = list(self.config.rendering.claim_texts(train.claims))
@@ -299,7 +299,7 @@ class SourceTeacher:
             if self.aligned is not None:
                 texts += self.aligned.texts
                 targets = torch.cat((targets, torch.from_numpy(self.aligned.vectors)))
-            vectors, _ = plain.encode(texts, "claim", store=store, progress="texts, student")
+            vectors, _ = student.encode(texts, "claim", store=store, progress="texts, student")
             fit_projection(projection, torch.from_numpy(vectors), targets)
         self.student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
 

@@ -85,8 +85,8 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in names:
-            meant = did_you_mean(name, sorted(names))
-            raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {meant}")
+            advice = did_you_mean(name, sorted(names))
+            raise ConfigError(f"trainer.{name}", value, f"arguments of pl.Trainer; {advice}")
         try:
             arguments[name] = _instances(value)
             TypeAdapter(hints[name], config=loose).validate_python(arguments[name], strict=True)

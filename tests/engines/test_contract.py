@@ -66,10 +66,11 @@ def check(engine: Engine, corpus: Corpus, where: Where = EVERYWHERE, k: int = 30
     for vector in np.random.default_rng(1).normal(size=(2, WIDTH)):
         agrees(engine.dense(vector, k, where), corpus, corpus.dense(vector), k, where)
     stamps = {paper.source.id: stamp_of(paper) for paper in corpus.papers[::9]}
-    found = engine.sentences([*stamps, "none"])
-    assert {one: stamp for one, (stamp, _) in found.items()} == stamps
-    for stamp, vectors in found.values():
-        np.testing.assert_array_equal(vectors, spoken(stamp))
+    papers, sentences = engine.fetch_with_sentences([*stamps, "none"])
+    assert papers == {paper.source.id: paper for paper in corpus.papers[::9]}
+    assert sentences.keys() == stamps.keys()
+    for key, vectors in sentences.items():
+        np.testing.assert_array_equal(vectors, spoken(stamps[key]))
         assert vectors.dtype == np.float16
 
 
@@ -149,7 +150,7 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     assert engine.fetch([]) == {} and engine.stamps(ids) == dict(zip(ids, rows.stamps, strict=True))
     assert stamp_of(odd) != stamp_of(replace(odd, doi="10.1/y"))
     (found,) = engine.rows()
-    assert found.sentences is None and engine.sentences(ids) == {}
+    assert found.sentences is None and engine.fetch_with_sentences(ids)[1] == {}
     order = [found.papers.index(paper) for paper in papers]
     assert found.only(order).terms == rows.terms and found.only(order).stamps == rows.stamps
     np.testing.assert_array_equal(found.vectors[order], vectors)

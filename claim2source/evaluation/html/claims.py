@@ -48,10 +48,10 @@ class ClaimEntry:
         return " ".join(map(str, self.golds))
 
 
-def compared_claims(scored: ScoredRuns, most: int) -> list[ClaimEntry]:
-    """List at most `most` claims, those that systems differ on first, with who wins each."""
+def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
+    """List at most `limit` claims, those that systems differ on first, with who wins each."""
     values = np.stack(list(scored.values.values()))
-    order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:most].tolist()
+    order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:limit].tolist()
     rows = {scored.claim_ids[i]: i for i in order}
     entries = _entries(scored.runs, scored.dataset, rows, _OF_SYSTEM)
     return [replace(e, tag=_winner(list(scored.runs), values[:, e.place])) for e in entries]

@@ -117,11 +117,11 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
     for number, (before, after) in enumerate(steps if len(names) > 1 else ()):
         moves = gold_moves(runs[before], runs[after], dataset, 1).get(MACRO)
         if moves is not None:
-            same = moves.claims - moves.promoted - moves.demoted
-            what = after if number else "From the first stage to the last"
+            unmoved = moves.claims - moves.promoted - moves.demoted
+            heading = after if number else "From the first stage to the last"
             lines.append(
-                f"{what}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
-                f"{moves.demoted} demoted ({moves.from_first} from rank 1), {same} as before."
+                f"{heading}: {moves.promoted} golds promoted ({moves.to_first} to rank 1), "
+                f"{moves.demoted} demoted ({moves.from_first} from rank 1), {unmoved} as before."
             )
     return lines
 

@@ -92,33 +92,33 @@ class _Drawing:
     def mark(
         self,
         axes: Axes,
-        place: int | None,
+        number: int | None,
         tip: str,
         across: Sequence[float],
         up: Sequence[float],
         filled: bool = True,
-        **more: Any,
+        **options: Any,
     ) -> Any:
         """Draw a system's line or dots with a tooltip; those of no place are grey."""
         gid = f"mark-{len(self.tips)}"
-        colour = _RULE if place is None else _SYSTEMS[place % COLOURS]
-        marker = _MARKERS[(place or 0) % len(_MARKERS)]
+        colour = _RULE if number is None else _SYSTEMS[number % COLOURS]
+        marker = _MARKERS[(number or 0) % len(_MARKERS)]
         self.tips.append(tip)
-        style = {"marker": marker, "color": colour, "gid": gid, **more}
+        style = {"marker": marker, "color": colour, "gid": gid, **options}
         (line,) = axes.plot(across, up, markerfacecolor=colour if filled else _PAPER, **style)
         return line
 
     def dot(
-        self, axes: Axes, place: int | None, tip: str, x: float, y: float, bar: Bar, upright: bool
+        self, axes: Axes, number: int | None, tip: str, x: float, y: float, bar: Bar, upright: bool
     ) -> Any:
         """Draw a dot with its interval."""
-        ends, same = (bar.low, bar.high), (y, y) if not upright else (x, x)
-        self.mark(axes, place, tip, *((same, ends) if upright else (ends, same)), marker="")
-        return self.mark(axes, place, tip, [x], [y], bar.filled, linestyle="")
+        ends, point = (bar.low, bar.high), (y, y) if not upright else (x, x)
+        self.mark(axes, number, tip, *((point, ends) if upright else (ends, point)), marker="")
+        return self.mark(axes, number, tip, [x], [y], bar.filled, linestyle="")
 
     def legend(self, marks: Mapping[str, Any], room: float) -> None:
         """Name marks to the right of the axes."""
-        drawn = self.figure.legend(
+        legend = self.figure.legend(
             list(marks.values()),
             ["-"] * len(marks),
             loc="center left",
@@ -126,7 +126,7 @@ class _Drawing:
             handlelength=1.5,
         )
         # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
-        for text, name in zip(drawn.get_texts(), marks, strict=True):
+        for text, name in zip(legend.get_texts(), marks, strict=True):
             text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
             self.tips.append(printable_line(name))
 
@@ -149,10 +149,10 @@ class _Drawing:
             for style in defs.findall("style"):
                 defs.remove(style)
         parts = list(root.iter())
-        used = {value for part in parts for value in map(_referenced_id, part.attrib.values())}
+        ids = {value for part in parts for value in map(_referenced_id, part.attrib.values())}
         for element in parts:
             name = element.get("id", "")
-            if name not in used:
+            if name not in ids:
                 element.attrib.pop("id", None)
             if name.startswith("mark-"):
                 title = ElementTree.Element("title")
@@ -188,11 +188,11 @@ def _referenced_id(value: str) -> str:
 def _styled(draw: Callable[P, str]) -> Callable[P, str]:
 
     @wraps(draw)
-    def within(*arguments: P.args, **named: P.kwargs) -> str:
+    def within(*arguments: P.args, **options: P.kwargs) -> str:
         from matplotlib import rc_context
 
         with rc_context(_STYLE):
-            return draw(*arguments, **named)
+            return draw(*arguments, **options)
 
     return within
 
@@ -222,8 +222,8 @@ def interval_plot(
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many numbers as do not touch.
-        most = max(1, int((across - 34) / 36))
-        axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
+        ticks = max(1, int((across - 34) / 36))
+        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
         axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
         axes.tick_params(axis="y", labelcolor=_INK)
         axes.spines[["left", "bottom"]].set_visible(False)
@@ -244,15 +244,15 @@ def line_plot(
     x: str,
     y: str,
     log: bool = False,
-    named: Collection[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> str:
     """Draw one line a system; with `log`, x is logarithmic, and its ticks are its values.
 
-    Where lines are `named`, the others stand behind them in grey.
+    Where lines are `names`, the others stand behind them in grey.
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    highlighted = [name for name in lines if named is None or name in named]
+    highlighted = [name for name in lines if names is None or name in names]
     drawing, axes, room = _begin_plot(highlighted, x, y)
     if log:
         values = sorted({point[0] for points in lines.values() for point in points})

@@ -69,7 +69,7 @@ class PageData:
     def bars(self) -> dict[str, dict[str, Bar]]:
         """Map `macro`, every language and, of several, `micro` to the systems' scores."""
         return {
-            part: {name: Bar(*bound) for name, bound in bounds.items()}
+            part: {name: Bar(*row) for name, row in bounds.items()}
             for part, bounds in self.scored.bounds(self.repeats, self.seed).items()
         }
 
@@ -146,8 +146,8 @@ def _by_language(compared: PageData) -> Section:
         for name in compared.systems
     ]
     title, metric = "Score by language", compared.scored.metric
-    drawn = {part: row for part, row in bars.items() if part != MICRO}
-    plot = interval_plot(drawn, list(compared.systems), metric)
+    bars_of_languages = {part: row for part, row in bars.items() if part != MICRO}
+    plot = interval_plot(bars_of_languages, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
         note += " Macro is the mean of the languages, micro that of the claims."
@@ -256,10 +256,10 @@ def _recall(compared: PageData) -> Section:
     }
     rows: list[list[Cell]] = [[name, *(y for _, y in points)] for name, points in lines.items()]
     order = sorted(lines, key=lambda name: -compared.scored.macro[name])
-    few = len(order) <= _MOST_NAMES
-    plot = line_plot(lines, "depth", "recall (micro)", True, None if few else order[:COLOURS])
+    names_all = len(order) <= _MOST_NAMES
+    plot = line_plot(lines, "depth", "recall (micro)", True, None if names_all else order[:COLOURS])
     title, note = "Recall by depth", "Share of the claims whose gold is among the first sources."
-    if not few:
+    if not names_all:
         note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
     return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
 
@@ -406,9 +406,9 @@ def _cost(compared: PageData) -> Section:
     notes = []
     if len(spots) > _MOST_NAMES:
         notes.append("Named are the systems that no cheaper one beats.")
-        others = list(spots.values())
+        all_spots = list(spots.values())
         for name, spot in spots.items():
-            beaten = any(o.x <= spot.x and o.bar.value > spot.bar.value for o in others)
+            beaten = any(o.x <= spot.x and o.bar.value > spot.bar.value for o in all_spots)
             spots[name] = spot._replace(named=not beaten)
     if any(cost and cost.reused for cost in costs.values()):
         notes.append(

@@ -70,14 +70,16 @@ def _wins(own: Sequence[Comparison]) -> str:
         return f"beats {'; '.join(parts)}"
     whom = f"all {len(own)}" if len(better) == len(own) else f"{len(better)} of the {len(own)}"
     worst = max(pair.p_holm for pair in better)
-    most = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
-    return f"beats {whom} others by {min(test.difference for test in better):.3f} or more, {most}"
+    p_values = "all with p < 0.001" if worst < 0.001 else f"p at most {worst:.3f}"
+    return (
+        f"beats {whom} others by {min(test.difference for test in better):.3f} or more, {p_values}"
+    )
 
 
 def _ties(own: Sequence[Comparison]) -> str:
     parts = []
     for kind, words in ((INSIDE, INSIDE), (TOO_FEW, "too few papers differ to tell")):
         if names := [pair.baseline for pair in own if pair.verdict == kind]:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            parts.append(f"against {', '.join(names[:_MOST_NAMED])}{more} {words}")
+            remainder = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            parts.append(f"against {', '.join(names[:_MOST_NAMED])}{remainder} {words}")
     return "; ".join(parts)

@@ -89,8 +89,10 @@ def write_card(
         eval_results=_results(card) or None,
     )
     text = "\n\n".join(_sections(kind, base, manifest, notes, card))
-    whole = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True)
-    whole.save(folder / FILE)
+    full_card = ModelCard(
+        f"---\n{metadata.to_yaml()}\n---\n\n{text}\n", ignore_metadata_errors=True
+    )
+    full_card.save(folder / FILE)
 
 
 def _results(card: Card) -> list[EvalResult]:
@@ -141,15 +143,15 @@ def _sections(
         for score in scores:
             ends = f"{score.interval[0]:.4f} to {score.interval[1]:.4f}" if score.interval else ""
             lines.append(f"| {score.language} | {score.claims} | {score.value:.4f} | {ends} |")
-        where = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
-        sections += ["## Results", where, "\n".join(lines)]
+        heading = f"MRR@5 on {report.split} of {Path(report.dataset).name}:"
+        sections += ["## Results", heading, "\n".join(lines)]
     else:
         sections += [
             "## Results",
             "None: it was not evaluated, so its quality is unknown.",
         ]
-    plain = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
-    return [*sections, "## What was checked", "\n".join(f"- {line}" for line in plain)]
+    escaped = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
+    return [*sections, "## What was checked", "\n".join(f"- {line}" for line in escaped)]
 
 
 def push_to_hub(folder: Path, name: str) -> str:

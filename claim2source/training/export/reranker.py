@@ -66,8 +66,8 @@ def export_reranker(
     if weights_hash(base) != before:
         raise UserError(f"{base}: the base's weights changed while they were exported")
     sha256 = file_hash(folder / "model.safetensors")
-    written = replace(manifest, reranker=replace(manifest.reranker, dtype=dtype))
-    written.write_export(folder, checkpoint=checkpoint.name, sha256=sha256)
+    exported = replace(manifest, reranker=replace(manifest.reranker, dtype=dtype))
+    exported.write_export(folder, checkpoint=checkpoint.name, sha256=sha256)
     notes = check_reranker(folder, stage, dtype)
     rendering = manifest.rendering
     lines = [
@@ -85,8 +85,8 @@ def _write_cross_encoder(
     stage: CrossEncoder, base: Path, settings: LoadSettings, folder: Path, dtype: Dtype
 ) -> None:
     length, instruction = stage.prompt_settings
-    bare = replace(settings, adapter=None)
-    model = load_cross_encoder(base, bare, length, settings.labels, trains=True)
+    without_adapter = replace(settings, adapter=None)
+    model = load_cross_encoder(base, without_adapter, length, settings.labels, trains=True)
     network: Any = model[0]
     network.model = _merged(network.model, settings.adapter, dtype)
     _save(model, folder, instruction)
@@ -152,13 +152,13 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     ours = _logits(stage, pairs)
     theirs = np.asarray(model.predict([tuple(pair) for pair in pairs])).reshape(len(pairs), -1)
     theirs = theirs[:, -1] - (theirs[:, 0] if theirs.shape[1] == 2 else 0)
-    apart, bound = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
-    bound *= max(1.0, float(np.abs(ours[:-1]).max()))
-    if (worst := float(apart[:-1].max())) > bound:
+    differences, tolerance = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
+    tolerance *= max(1.0, float(np.abs(ours[:-1]).max()))
+    if (worst := float(differences[:-1].max())) > tolerance:
         raise UserError(
             f"the logits in sentence-transformers are others: they differ by {worst:.2g}"
         )
-    if apart[-1] > bound:
+    if differences[-1] > tolerance:
         return ["the name of a special token in a text is special in sentence-transformers"]
     return []
 

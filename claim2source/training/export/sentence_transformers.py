@@ -47,24 +47,24 @@ def export(
     trained, weights = manifest.encoder, manifest.weights
     # Full weights are written as they are, whatever scale the checkpoint says they lie at.
     own_scale = weights.scale if weights.kind == "lora" else 1.0
-    used = own_scale if scale is None else scale
+    applied = own_scale if scale is None else scale
     recorded = float(weights.scale if scale is None else scale)
     # An adapter trained over 4 bits is added to the base's own weights.
     settings = replace(trained, dtype=dtype or trained.dtype, quantization=None)
-    sha256 = scaled.save_model(folder, used, settings.dtype)
+    sha256 = scaled.save_model(folder, applied, settings.dtype)
     write_tokenizer(folder, scaled.resolved.folder, encoder)
     write_modules(folder, settings, encoder.model.config.hidden_size, encoder.dense)
-    written = replace(manifest, encoder=settings, weights=replace(weights, scale=recorded))
+    exported = replace(manifest, encoder=settings, weights=replace(weights, scale=recorded))
     name = name or scaled.folder.name
-    written.write_export(folder, checkpoint=name, scale=recorded, sha256=sha256)
-    scaled.set(used)
+    exported.write_export(folder, checkpoint=name, scale=recorded, sha256=sha256)
+    scaled.set(applied)
     claims_only = weights.trained == "query_only"
     lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
     base = _check_base(scaled)
     if claims_only:
-        other, base_name = manifest.source_model, f"the base, {manifest.base.name}"
+        model, base_name = manifest.source_model, f"the base, {manifest.base.name}"
         lines.append(
-            f"claims only: sources are encoded by {base_name if other is None else other.name}; "
+            f"claims only: sources are encoded by {base_name if model is None else model.name}; "
             "this package does so by itself, in sentence-transformers load it for them"
         )
     if trained.quantization:
@@ -166,15 +166,15 @@ def check_export(
     ends = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
     texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, ends]
     # One tokenizer reads both sides: the names are special in both, or in neither.
-    plain = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
+    readings = [encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)]
     notes = []
     for side, name in _PROMPTS[: 1 if claims_only else None]:
         prefix = settings.template.prefix(side)
         read, ours = model.preprocess(texts, prompt=prefix or None), encoder.tokenize(texts, side)
-        counted = 0
+        prompt_length = 0
         if settings.pooling == "mean" and prefix and not settings.template.pool_prefix:
-            counted = int(read["prompt_length"])
-            if any(text.skip != counted for text in ours if len(text.ids) > counted):
+            prompt_length = int(read["prompt_length"])
+            if any(text.skip != prompt_length for text in ours if len(text.ids) > prompt_length):
                 raise UserError(
                     f"template.{side}: {prefix!r} does not end where a token ends; "
                     "sentence-transformers would leave other tokens out of the pooling"
@@ -182,12 +182,12 @@ def check_export(
         mask = read["attention_mask"].bool()
         theirs = [tuple(r[m].tolist()) for r, m in zip(read["input_ids"], mask, strict=True)]
         rows = list(range(len(texts)))
-        if len(theirs[texts.index("")]) <= counted:
+        if len(theirs[texts.index("")]) <= prompt_length:
             rows.remove(texts.index(""))
             notes.append(
                 f"an empty {side} has no token to pool in sentence-transformers, and the vector 0"
             )
-        if theirs[-1] != ours[-1].ids and plain[0] is not plain[1]:
+        if theirs[-1] != ours[-1].ids and readings[0] is not readings[1]:
             rows.remove(len(texts) - 1)
             notes.append(
                 f"the name of a special token in a {side} is special in sentence-transformers, "
@@ -229,9 +229,9 @@ def _difference(vectors: Tensor, expected: Tensor, settings: EncoderSettings, dt
         # They are cut after they were normalised, and compared by cosine.
         vectors = normalize(vectors)
     cosine = float(cosine_similarity(vectors, expected).min())
-    apart = float((vectors - expected).abs().max() / expected.abs().max())
-    good = apart <= _ROUNDING if dtype == "float32" else cosine >= _LEAST_COSINE
-    return "" if good else f"a cosine of {cosine:.4f}, numbers that differ by {apart:.2%}"
+    difference = float((vectors - expected).abs().max() / expected.abs().max())
+    good = difference <= _ROUNDING if dtype == "float32" else cosine >= _LEAST_COSINE
+    return "" if good else f"a cosine of {cosine:.4f}, numbers that differ by {difference:.2%}"
 
 
 def write_modules(
@@ -270,14 +270,14 @@ def write_modules(
         "do_lower_case": settings.lower_case,
     }
     write_json(folder / "sentence_bert_config.json", length)
-    said = {
+    values = {
         "__version__": {name: version(name) for name in ("transformers", "torch")},
         "prompts": {name: settings.template.prefix(side) for side, name in _PROMPTS},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if settings.normalize else "dot",
         "truncate_dim": settings.truncate_dim,
     }
-    write_json(folder / "config_sentence_transformers.json", said)
+    write_json(folder / "config_sentence_transformers.json", values)
 
 
 def _masks_prefix(settings: EncoderSettings) -> bool:

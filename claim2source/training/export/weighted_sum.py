@@ -161,13 +161,15 @@ class ScaledCheckpoint:
     def _base(self) -> Resolved:
         base, settings = self.manifest.base, self.manifest.encoder
         names = {field.name for field in fields(ModelConfig)}
-        same = {
+        shared = {
             field.name: getattr(settings, field.name)
             for field in fields(EncoderSettings)
             if field.name in names
         }
         # Only its weights are read, so that the default attention will do.
-        config = replace(self.model, name=base.name, revision=base.revision, attention=None, **same)
+        config = replace(
+            self.model, name=base.name, revision=base.revision, attention=None, **shared
+        )
         loaded = resolve(config, "cpu", "float32")
         if loaded.base.sha256 != base.sha256:
             why = (
@@ -194,10 +196,10 @@ class ScaledCheckpoint:
             odd = min(shapes[0] ^ shapes[1])[0]
             raise InputError(self.folder, why=f"its weight {odd} does not fit its base's")
         for name, value in tuned.items():
-            mixed = value
+            scaled = value
             if value.is_floating_point():
-                mixed = base[name].float().lerp(value.float(), scale)
-            yield name, mixed
+                scaled = base[name].float().lerp(value.float(), scale)
+            yield name, scaled
 
 
 @dataclass(frozen=True)
@@ -226,9 +228,9 @@ def read_parts(checkpoints: Sequence[str | Path]) -> list[Part]:
             raise UserError(f"{part.folder}: holds the base itself: nothing was trained")
         if part.manifest.weights.projection is not None:
             raise UserError(f"{part.folder}: has a projection, and is in no sum")
-        for what, of in _SHARED_FIELDS.items():
+        for field, of in _SHARED_FIELDS.items():
             if of(part.manifest) != of(first.manifest):
-                raise UserError(f"{part.folder}: its {what} is not that of {first.folder}")
+                raise UserError(f"{part.folder}: its {field} is not that of {first.folder}")
         file = part.folder / (_MODEL if part.manifest.weights.kind == "full" else ADAPTER_FILE)
         if not file.is_file() or file_hash(file) != part.manifest.weights.sha256:
             raise InputError(file, why="its sha256 is not the manifest's, or it is missing")
@@ -258,15 +260,15 @@ def write_sum(
             _sum_adapters(parts, weights, temporary)
         sha256, config_sha256 = (file_hash(temporary / name) for name in names)
         kind = first.weights.kind
-        written = replace(
+        manifest = replace(
             first,
             weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
             epoch=max(part.manifest.epoch for part in parts),
             soup=tuple(str(part.manifest.weights.sha256) for part in parts),
             scores={},
         )
-        written.write(temporary)
-    return written
+        manifest.write(temporary)
+    return manifest
 
 
 def _sum_full(
@@ -288,14 +290,14 @@ def _sum_full(
     if abs(of_base) > 1e-9:
         base = ScaledCheckpoint(first, "cpu", "float32", model).base_weights()
     files = [part.folder / _MODEL for part in parts]
-    opened = [safe_open(str(file), "pt") for file in files]
-    names = set(opened[0].keys())
-    for file, other in zip(files, opened, strict=True):
-        if odd := names ^ set(other.keys()):
+    files_of_weights = [safe_open(str(file), "pt") for file in files]
+    names = set(files_of_weights[0].keys())
+    for file, part_weights in zip(files, files_of_weights, strict=True):
+        if odd := names ^ set(part_weights.keys()):
             raise InputError(file, field=min(odd), why=f"is in one of them, not in {files[0]}")
     state = {}
     for name in sorted(names):
-        values = [other.get_tensor(name) for other in opened]
+        values = [part_weights.get_tensor(name) for part_weights in files_of_weights]
         if base and name not in base:
             raise InputError(files[0], field=name, why="is not in its base")
         shapes = {value.shape for value in [*values, *([base[name]] if base else [])]}
@@ -332,12 +334,12 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
         root = rank**0.5 if config.get("use_rslora") else rank
         scales.append(part.manifest.weights.scale * config["lora_alpha"] / root * weight)
         ranks.append(rank)
-    for part, other in zip(parts, states, strict=True):
-        if unshared := states[0].keys() ^ other.keys():
+    for part, part_state in zip(parts, states, strict=True):
+        if unshared := states[0].keys() ^ part_state.keys():
             raise UserError(f"{part.folder}: only it or {parts[0].folder} adapts {min(unshared)}")
     state = {}
     for name in states[0]:
-        factors = [other[name].float() for other in states]
+        factors = [part_state[name].float() for part_state in states]
         if ".lora_A." in name:
             state[name] = torch.cat(factors, dim=0)
         elif ".lora_B." in name:
@@ -347,8 +349,8 @@ def _sum_adapters(parts: Sequence[Part], weights: Sequence[float] | None, folder
             raise UserError(f"{parts[0].folder}: {name} is no factor of a delta")
     save_file({name: value.contiguous() for name, value in state.items()}, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
-    whole = {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
-    write_json(folder / ADAPTER_CONFIG_FILE, config | whole)
+    settings = {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
+    write_json(folder / ADAPTER_CONFIG_FILE, config | settings)
 
 
 def _refuse_variants(model: Any, folder: Path) -> None:
@@ -356,8 +358,8 @@ def _refuse_variants(model: Any, folder: Path) -> None:
     from peft.tuners.lora import LoraLayer
 
     for config in model.peft_config.values():
-        others = config.modules_to_save or config.lora_bias or config.trainable_token_indices
-        if config.bias != "none" or others:
+        unsupported = config.modules_to_save or config.lora_bias or config.trainable_token_indices
+        if config.bias != "none" or unsupported:
             why = "adapters that also change biases, tokens or whole modules cannot be scaled"
             raise InputError(folder / ADAPTER_CONFIG_FILE, why=why)
     if any(module.lora_variant for module in model.modules() if isinstance(module, LoraLayer)):
@@ -424,8 +426,8 @@ def require_scalable(scaled: ScaledCheckpoint, scale: float | None) -> None:
         )
 
 
-def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
-    """Raise `UserError` unless `out` is free, or holds `what` (recognised by its file `mark`).
+def refuse_existing(out: Path, mark: str, overwrite: bool, content: str) -> None:
+    """Raise `UserError` unless `out` is free, or holds `content` (recognised by its file `mark`).
 
     What a killed process left of it is cleared, or restored.
     """
@@ -434,6 +436,6 @@ def refuse_existing(out: Path, mark: str, overwrite: bool, what: str) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / mark).is_file():
-        raise UserError(f"{out}: not empty and not {what}; choose another --out")
+        raise UserError(f"{out}: not empty and not {content}; choose another --out")
     if not overwrite:
-        raise UserError(f"{out}: holds {what}; add --overwrite or choose another --out")
+        raise UserError(f"{out}: holds {content}; add --overwrite or choose another --out")
