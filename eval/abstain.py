@@ -70,8 +70,8 @@ class AbstainConfig(EvaluationOptions, ChoosingOptions):
 
     def check(self) -> None:
         super().check()
-        one = (self.system is None) != (self.index is None)
-        require(one, "system", self.system, "a system's name, or --index DIR in its place")
+        is_one = (self.system is None) != (self.index is None)
+        require(is_one, "system", self.system, "a system's name, or --index DIR in its place")
         if self.index is not None:
             self.require_unset(OF_INDEX, "is not read with --index")
         self.require_unset({*vars(self)} - {"tests"}, "is not read here")

@@ -230,7 +230,7 @@ def fit_all(
 ) -> dict[str, FittedModel]:
     """Fit both targets, also with a verifier's "none" where both results have it, the richest last.
 
-    `on` names the claims of `known`, on which they are fitted.
+    `on` names the claims of `train`, on which they are fitted.
     """
     with_none = train.has_none and (paired or train).has_none
     targets: tuple[Target, ...] = ("present", "right")

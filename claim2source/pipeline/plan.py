@@ -155,7 +155,7 @@ def checkpoints_of(names: Sequence[str]) -> list[Checkpoint]:
     return checkpoints
 
 
-def plan(
+def plan_rows(
     systems: Systems,
     behind: Systems,
     checkpoints: Sequence[Checkpoint],

@@ -31,7 +31,7 @@ from claim2source.pipeline.evaluate import (
 from claim2source.pipeline.families import declared_families
 from claim2source.pipeline.files import require_submittable, submit
 from claim2source.pipeline.options import ChoosingOptions, EvaluationOptions
-from claim2source.pipeline.plan import RowPlan, checkpoints_of, over_forms, plan
+from claim2source.pipeline.plan import RowPlan, checkpoints_of, over_forms, plan_rows
 from claim2source.pipeline.rows import (
     Row,
     by_model,
@@ -148,7 +148,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         behind = read_systems([self.stages] if self.stages else [], shipped)
         checkpoints = checkpoints_of(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
-        return plan(
+        return plan_rows(
             systems,
             behind,
             checkpoints,
@@ -224,7 +224,7 @@ class Output:
     folder: Path
     submit: Path | None
     wandb: Tracking
-    settings: dict[str, Any]
+    settings: Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,18 +248,17 @@ class Evaluation:
         rows: dict[int, Row] = {}
         failed: dict[int, NotRun] = {}
         for number in watched(by_model(self.plans), "systems", len(self.plans)):
-            item = self.plans[number]
+            plan = self.plans[number]
             try:
                 if self.output is None:
-                    rows[number] = run_row(item, self.runner, self.scoring)
+                    rows[number] = run_row(plan, self.runner, self.scoring)
                 else:
-                    rows[number] = read_or_run(
-                        self.output.folder, item, self.runner, self.scoring, PROGRAM
-                    )
+                    folder = self.output.folder
+                    rows[number] = read_or_run(folder, plan, self.runner, self.scoring, PROGRAM)
             except (UserError, MemoryError, RuntimeError) as error:
                 # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
-                form = form_of_failed(item.system, self.runner.runtime, item.form)
-                failed[number] = not_run_row(item.system, form, error)
+                form = form_of_failed(plan.system, self.runner.runtime, plan.form)
+                failed[number] = not_run_row(plan.system, form, error)
         return [rows[number] for number in sorted(rows)], [failed[n] for n in sorted(failed)]
 
     def report(self, rows: Sequence[Row], not_run: Sequence[NotRun]) -> Report:

@@ -16,7 +16,7 @@ from claim2source.core.report import Report
 from claim2source.datasets.beir import write_beir
 from claim2source.evaluation.published.tables import load_published
 from claim2source.models import ModelConfig
-from claim2source.pipeline.plan import plan
+from claim2source.pipeline.plan import plan_rows
 from claim2source.stages.http import Http
 from claim2source.stages.yes_no import YesNo
 from claim2source.systems.nodes import DenseNode, RouteNode
@@ -78,7 +78,7 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
 
     def varied(key: str, value: object) -> System:
         node = DenseNode(model=ModelConfig())
-        return plan({"K": kimi}, {}, [], node, vary={key: [value]})[1].system
+        return plan_rows({"K": kimi}, {}, [], node, vary={key: [value]})[1].system
 
     assert varied("stages.2.depth", 20).label_of() not in rows
     assert varied("stages.1.claims", "original").label_of() not in rows
