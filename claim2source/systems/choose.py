@@ -270,12 +270,12 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def score_of(table: Table, metric: str = MAIN_METRIC, name: str = MACRO) -> float:
-    """Return the score to choose by: a metric of the macro average, or of one language.
+def score_of(table: Table) -> float:
+    """Return the score to choose by, the macro average.
 
     To 12 digits: averages of the same reciprocal ranks in another order are equal.
     """
-    return round(float(table[name][metric]), 12)
+    return round(float(table[MACRO][MAIN_METRIC]), 12)
 
 
 def choose_bm25(

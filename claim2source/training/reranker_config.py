@@ -196,8 +196,7 @@ class RerankerConfig(RunConfig):
         first = self.first
         return [
             ("model.name", self.model.name),
-            ("data.dataset", self.data.dataset),
-            ("mined", self.mined),
+            *super().inputs,
             ("loss.scores", self.loss.scores),
             ("first.checkpoint", first.checkpoint),
             ("first.models", first.models),
