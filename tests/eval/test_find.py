@@ -568,7 +568,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
     (["a", "--model", "none/such"], "none/such"),
     (["x" * 2_000_001], "at most 2000000"),
-    (["a", "--top_k", "3"], "did you mean k?"),
+    (["--top_k", "3", "a"], "did you mean k?"),
     # Before a model is looked for.
     (["--input", "none.csv", "--model", "none/such"], "none.csv: no such file"),
 ]
